@@ -1,0 +1,1 @@
+"""Acoustic model: audio in, character log-probabilities out, every carried-over value in a named state."""

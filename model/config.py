@@ -1,0 +1,89 @@
+"""What a model learned with: everything that inference must repeat exactly. It is stored beside the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT_VERSION = 1
+BLANK = 0
+ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes, features and vocabulary of one network.
+
+    Two convolutions of stride 2 turn 10 ms feature frames into 40 ms output frames, so `step_samples` must be a
+    multiple of four hops. `lookahead` counts the output frames that the row convolution waits for.
+    """
+
+    name: str = "tutti-small"
+    version: str = "0"
+    sample_rate: int = 16_000
+    step_samples: int = 1_280  # 80 ms: two output frames a step
+    window_samples: int = 400  # 25 ms
+    hop_samples: int = 160  # 10 ms
+    fft_size: int = 512
+    mel_bins: int = 80
+    mel_low_hz: float = 20.0
+    mel_high_hz: float = 7_800.0
+    conv_channels: int = 256
+    hidden: int = 416
+    layers: int = 3
+    lookahead: int = 8  # 320 ms
+    vocabulary: tuple[str, ...] = ENGLISH
+    training: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that the network cannot have."""
+        if self.step_samples % (4 * self.hop_samples):
+            raise ValueError(f"step_samples {self.step_samples} is not a multiple of 4 hops of {self.hop_samples}")
+        if self.window_samples > self.fft_size or self.hop_samples > self.window_samples:
+            raise ValueError("hop_samples <= window_samples <= fft_size does not hold")
+        if not self.vocabulary or self.vocabulary[BLANK] != "":
+            raise ValueError("vocabulary[0] must be the CTC blank, written as the empty string")
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples that one output frame stands for."""
+        return 4 * self.hop_samples
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds that one output frame stands for (0.04)."""
+        return self.frame_samples / self.sample_rate
+
+    @property
+    def frames_per_step(self) -> int:
+        """Output frames that one step yields."""
+        return self.step_samples // self.frame_samples
+
+    @property
+    def delay_frames(self) -> int:
+        """Output frames by which the answer trails the audio: a fresh stream's first outputs lie before its audio."""
+        return self.lookahead
+
+    @property
+    def flush_steps(self) -> int:
+        """Steps of silence that push the last real audio out of the lookahead buffer."""
+        return -(-self.lookahead // self.frames_per_step)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form, with the format version."""
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
+        """Rebuild from `to_dict`. Raises: ValueError for another format version, an unknown or a missing field."""
+        found = values.get("format_version")
+        if found != FORMAT_VERSION:
+            raise ValueError(f"format version {found!r}, this program reads {FORMAT_VERSION}")
+        known = {f.name for f in dataclasses.fields(cls)}
+        given = {k: v for k, v in values.items() if k != "format_version"}
+        if unknown := set(given) - known:
+            raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
+        if missing := known - set(given):
+            raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
+        return cls(**{**given, "vocabulary": tuple(given["vocabulary"])})

@@ -1,0 +1,65 @@
+"""A recognised word, and the contract that every CTC decoder keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+LogProbs = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Times in seconds since the decoder state was started; confidence in 0..1."""
+
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+class DecoderState(Protocol):
+    """What a decoder remembers of one stream; everything else about it is the decoder's own business."""
+
+    @property
+    def frames(self) -> int:
+        """Output frames decoded so far, those skipped at the start not counted."""
+
+    @property
+    def silence_frames(self) -> int:
+        """Frames since the last letter; spaces count as silence."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the open segment holds a letter."""
+
+    @property
+    def revision(self) -> int:
+        """A number that grows whenever the words change."""
+
+
+class Decoder(Protocol):
+    """Incremental CTC decoding, batched over streams; the seam between greedy and beam search.
+
+    A state belongs to one stream and is only ever changed by `advance` and `take`. The open segment is what has been
+    decoded and not been taken yet.
+    """
+
+    def start(self, skip_frames: int) -> Any:
+        """Return a fresh state that ignores the first `skip_frames` frames: they lie before the audio."""
+
+    def advance(self, states: Sequence[Any], log_probs: LogProbs) -> None:
+        """Decode (B, T, V) more frames, row b into `states[b]`."""
+
+    def words(self, state: Any) -> tuple[Word, ...]:
+        """Words of the open segment; the last one may be unfinished."""
+
+    def stable_words(self, state: Any) -> int:
+        """How many of `words`, from the first, can no longer change."""
+
+    def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
+        """Remove and return the first `count` words (None: all) of the open segment."""

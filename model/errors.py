@@ -1,0 +1,33 @@
+"""What can go wrong with a model or its inputs, named by who must act.
+
+ModelError
+├── CheckpointError     the operator: the file is missing, damaged, or of another format version
+├── PrecisionError      the operator: this device cannot run the precision that was asked for
+├── ManifestError       whoever wrote the manifest: a line cannot be read
+├── AudioError          whoever recorded it: the file cannot be decoded
+└── TrainingError       the operator: the run cannot start or go on
+"""
+
+
+class ModelError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class CheckpointError(ModelError):
+    """A checkpoint is missing, damaged, or written by another format version."""
+
+
+class PrecisionError(ModelError):
+    """The precision or device that was asked for is not to be had here."""
+
+
+class ManifestError(ModelError):
+    """A manifest cannot be read; the message names file and line."""
+
+
+class AudioError(ModelError):
+    """An audio file cannot be decoded; the message names the file."""
+
+
+class TrainingError(ModelError):
+    """A training run cannot start or go on."""

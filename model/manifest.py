@@ -1,0 +1,49 @@
+"""Lists of recordings: JSON lines, audio paths relative to the manifest's own folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.errors import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One recording and what is said in it (lowercase a-z, apostrophe, space)."""
+
+    audio: Path
+    text: str
+    source: str
+    speaker: str
+    duration_s: float
+
+
+def read_manifest(path: Path) -> list[Utterance]:
+    """Read one manifest. Raises: ManifestError naming the file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ManifestError(f"cannot read manifest {path}: {error.strerror}") from error
+    return [_utterance(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def read_manifests(paths: Iterable[Path]) -> list[Utterance]:
+    """Read several manifests, in order."""
+    return [utterance for path in paths for utterance in read_manifest(path)]
+
+
+def _utterance(path: Path, number: int, line: str) -> Utterance:
+    try:
+        row = json.loads(line)
+        return Utterance(
+            audio=path.parent / row["audio"],
+            text=row.get("text", ""),
+            source=row.get("source", path.stem),
+            speaker=row.get("speaker", "unknown"),
+            duration_s=float(row.get("duration", 0.0)),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{path}:{number}: not a manifest line: {error!r}") from error

@@ -1,0 +1,115 @@
+"""What happens to a training recording before the network hears it: speed, room, noise, telephone, level, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """Strengths; probabilities unless a unit says otherwise. All chosen by ear and on `dev`, see the model card."""
+
+    speed: float = 0.6
+    speed_range: float = 0.15  # factors 0.85 to 1.15 (Ko et al. 2015 use 0.9 to 1.1)
+    room: float = 0.1
+    noise: float = 0.4
+    noise_snr_db: tuple[float, float] = (3.0, 30.0)
+    telephone: float = 0.15
+    telephone_hz: tuple[float, float] = (300.0, 3_400.0)
+    gain_db: tuple[float, float] = (-20.0, 4.0)
+    lead_s: float = 0.4  # silence before the speech, up to
+    frequency_masks: int = 2
+    frequency_mask_bins: int = 15
+    time_masks: int = 2
+    time_mask_share: float = 0.06  # of the utterance, each at most
+
+
+def change_speed(pcm: Samples, factor: float) -> Samples:
+    """Play faster (factor > 1) or slower, pitch and all, by linear interpolation."""
+    positions = np.arange(0, len(pcm) - 1, factor, dtype=np.float32)
+    return np.interp(positions, np.arange(len(pcm), dtype=np.float32), pcm).astype(np.float32)
+
+
+def add_noise(pcm: Samples, noise: Samples, snr_db: float) -> Samples:
+    """Mix in noise of the same length at a signal-to-noise ratio."""
+    power, noise_power = float(np.mean(pcm**2)), float(np.mean(noise**2))
+    if power <= 0 or noise_power <= 0:
+        return pcm
+    return pcm + noise * np.float32(np.sqrt(power / noise_power / 10 ** (snr_db / 10)))
+
+
+def add_room(pcm: Samples, response: Samples) -> Samples:
+    """Convolve with a room impulse response, keeping length and energy."""
+    size = 1 << (len(pcm) + len(response) - 1).bit_length()
+    wet = np.fft.irfft(np.fft.rfft(pcm, size) * np.fft.rfft(response, size), size)[: len(pcm)]
+    scale = np.sqrt(np.sum(pcm**2) / max(float(np.sum(wet**2)), 1e-12))
+    return (wet * scale).astype(np.float32)
+
+
+def telephone(pcm: Samples, sample_rate: int, low_hz: float, high_hz: float) -> Samples:
+    """Keep the telephone band only and pass through 8-bit mu-law (ITU-T G.711, mu = 255)."""
+    spectrum = np.fft.rfft(pcm)
+    hz = np.fft.rfftfreq(len(pcm), 1 / sample_rate)
+    spectrum[(hz < low_hz) | (hz > high_hz)] = 0
+    band = np.clip(np.fft.irfft(spectrum, len(pcm)), -1, 1)
+    companded = np.round(np.sign(band) * np.log1p(255 * np.abs(band)) / np.log(256) * 127) / 127
+    return (np.sign(companded) * np.expm1(np.abs(companded) * np.log(256)) / 255).astype(np.float32)
+
+
+class Augmenter:
+    """Draws and applies augmentations; owns the noise recordings and room responses."""
+
+    def __init__(
+        self, recipe: Augmentation, noises: Sequence[Samples], rooms: Sequence[Samples], sample_rate: int
+    ) -> None:
+        self.recipe, self.noises, self.rooms, self.sample_rate = recipe, list(noises), list(rooms), sample_rate
+
+    def __call__(self, pcm: Samples, rng: np.random.Generator) -> Samples:
+        """Augment one recording, float PCM in [-1, 1], (S,) -> (S',)."""
+        r = self.recipe
+        if rng.random() < r.speed:
+            pcm = change_speed(pcm, float(rng.uniform(1 - r.speed_range, 1 + r.speed_range)))
+        lead = int(rng.uniform(0, r.lead_s) * self.sample_rate)
+        pcm = np.concatenate([np.zeros(lead, np.float32), pcm])
+        if self.rooms and rng.random() < r.room:
+            pcm = add_room(pcm, self.rooms[rng.integers(len(self.rooms))])
+        if self.noises and rng.random() < r.noise:
+            pcm = add_noise(pcm, self._noise(len(pcm), rng), float(rng.uniform(*r.noise_snr_db)))
+        pcm = pcm * np.float32(10 ** (rng.uniform(*r.gain_db) / 20))
+        if rng.random() < r.telephone:
+            pcm = telephone(pcm, self.sample_rate, *r.telephone_hz)
+        hiss = np.float32(10 ** (rng.uniform(-100, -55) / 20))
+        return np.clip(pcm + hiss * rng.standard_normal(len(pcm), dtype=np.float32), -1, 1)
+
+    def _noise(self, length: int, rng: np.random.Generator) -> Samples:
+        noise = self.noises[rng.integers(len(self.noises))]
+        start = int(rng.integers(max(len(noise) - length, 0) + 1))
+        return np.resize(noise[start : start + length], length)
+
+
+def mask(features: Tensor, lengths: Sequence[int], recipe: Augmentation, rng: np.random.Generator) -> Tensor:
+    """SpecAugment (Park et al. 2019): blank bands and stretches of normalised features (B, T, F), in place."""
+    bins = features.shape[2]
+    for row, length in enumerate(lengths):
+        for _ in range(recipe.frequency_masks):
+            width = int(rng.integers(recipe.frequency_mask_bins + 1))
+            start = int(rng.integers(bins - width + 1))
+            features[row, :, start : start + width] = 0
+        for _ in range(recipe.time_masks):
+            width = int(rng.integers(int(length * recipe.time_mask_share) + 1))
+            start = int(rng.integers(max(length - width, 0) + 1))
+            features[row, start : start + width] = 0
+    return features
+
+
+def to_tensor(pcm: Samples) -> Tensor:
+    """Float PCM to the int16 that a client would have sent."""
+    return torch.from_numpy((pcm * 32767).astype(np.int16))

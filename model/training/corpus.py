@@ -1,0 +1,76 @@
+"""Training audio in memory: every recording decoded once, kept in one memory-mapped file, drawn by weight."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.audio import read_pcm
+from model.manifest import Utterance
+
+
+def _decode(job: tuple[Path, int]) -> NDArray[np.int16]:
+    return read_pcm(job[0], job[1])
+
+
+class Corpus:
+    """Utterances and their PCM; `cache` holds the decoded audio between runs."""
+
+    def __init__(self, utterances: Sequence[Utterance], cache: Path, sample_rate: int, jobs: int = 2) -> None:
+        """Decode what the cache does not hold yet. Raises: AudioError."""
+        self.utterances = list(utterances)
+        key = json.dumps([sample_rate, *((str(u.audio), u.duration_s) for u in self.utterances)])
+        stem = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
+        if not stem.with_suffix(".npy").exists():
+            self._build(stem, sample_rate, jobs)
+        self._offsets = np.load(stem.with_suffix(".offsets.npy"))
+        self._pcm: NDArray[np.int16] = np.load(stem.with_suffix(".npy"), mmap_mode="r")
+
+    def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        work = [(u.audio, sample_rate) for u in self.utterances]
+        with ProcessPoolExecutor(jobs) as pool:
+            parts = list(pool.map(_decode, work, chunksize=32))
+        np.save(stem.with_suffix(".offsets.npy"), np.cumsum([0, *(len(p) for p in parts)]))
+        partial = stem.with_suffix(".partial.npy")
+        np.save(partial, np.concatenate(parts))
+        partial.rename(stem.with_suffix(".npy"))
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def pcm(self, index: int) -> NDArray[np.int16]:
+        """Samples of one utterance, (S,) int16."""
+        return self._pcm[self._offsets[index] : self._offsets[index + 1]]
+
+    def samples(self, index: int) -> int:
+        """Length of one utterance in samples."""
+        return int(self._offsets[index + 1] - self._offsets[index])
+
+
+def epoch_order(
+    utterances: Sequence[Utterance], weights: Mapping[str, float], speaker_cap: int, rng: np.random.Generator
+) -> list[int]:
+    """Draw one epoch: each source repeated or thinned by its weight, no speaker more than `speaker_cap` times a source.
+
+    A weight of 2.5 gives every utterance twice and half of them once more. The cap spares single-reader sources the
+    weight of their thousand sentences and is not applied to sources with fewer than five speakers.
+    """
+    speakers = Counter((u.source, u.speaker) for u in utterances)
+    per_source = Counter(source for source, _ in speakers)
+    picked: list[int] = []
+    for index, u in enumerate(utterances):
+        weight = weights.get(u.source, 1.0)
+        if per_source[u.source] >= 5:
+            weight *= min(1.0, speaker_cap / speakers[u.source, u.speaker])
+        whole = int(weight)
+        picked += [index] * (whole + int(rng.random() < weight - whole))
+    rng.shuffle(picked)
+    return picked
