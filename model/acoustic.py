@@ -1,4 +1,4 @@
-"""The acoustic model as the batching engine sees it: a step function, the shapes of its state, and its configuration."""
+"""The acoustic model as the batching engine sees it: a step function, the shapes of its state, its configuration."""
 
 from __future__ import annotations
 

@@ -24,4 +24,4 @@ def read_pcm(source: Path | BinaryIO, sample_rate: int = 16_000) -> PCM:
     mono = samples.mean(axis=1)  # (S,)
     if rate != sample_rate:
         mono = soxr.resample(mono, rate, sample_rate, quality="HQ")
-    return np.clip(np.rint(mono * 32767.0), -32768, 32767).astype(np.int16)
+    return np.asarray(np.clip(np.rint(mono * 32768.0), -32768, 32767), np.int16)

@@ -50,8 +50,10 @@ def load(path: Path) -> tuple[Network, str]:
         blob = path.read_bytes()
         config = ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
     except OSError as error:
-        raise CheckpointError(f"cannot read {error.filename}: {error.strerror}; `--model` takes a .safetensors file "
-                              "that has its .json beside it") from error
+        raise CheckpointError(
+            f"cannot read {error.filename}: {error.strerror}; `--model` takes a .safetensors file "
+            "that has its .json beside it"
+        ) from error
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
     network = Network(config)

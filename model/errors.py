@@ -5,6 +5,7 @@ ModelError
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
 ├── ManifestError       whoever wrote the manifest: a line cannot be read
 ├── AudioError          whoever recorded it: the file cannot be decoded
+├── SynthesizerError    the operator: a speech synthesizer is missing or fails
 └── TrainingError       the operator: the run cannot start or go on
 """
 
@@ -31,3 +32,7 @@ class AudioError(ModelError):
 
 class TrainingError(ModelError):
     """A training run cannot start or go on."""
+
+
+class SynthesizerError(ModelError):
+    """A speech synthesizer is missing or fails; the message names the Debian package."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 
 class Scan(torch.autograd.Function):
@@ -22,7 +21,7 @@ class Scan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
         """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H)."""
         steps, rows, width = gates.shape[0], gates.shape[1], weight.shape[1]
         weight_t = weight.to(gates.dtype).t()
@@ -41,7 +40,7 @@ class Scan(torch.autograd.Function):
         return hidden[1:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Back-propagation through time; every factor free of the incoming gradient is made for all frames at once."""
         hidden, reset_update, candidate, recurrent, weight = ctx.saved_tensors
         steps, rows, width = candidate.shape
@@ -95,7 +94,7 @@ class GRULayer(nn.Module):
             out, last = torch._VF.gru(x, state[None].to(x.dtype), weights, True, 1, 0.0, False, False, True)
             return out, last[0]
         gates = self.input(x.transpose(0, 1))  # (T, B, 3H)
-        states = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))
+        states: Tensor = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))  # type: ignore[no-untyped-call]
         return states.transpose(0, 1), states[-1]
 
     def steps(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,8 +109,3 @@ class GRULayer(nn.Module):
             state = torch.lerp(candidate, state, both[:, width:])  # (B, H)
             outputs.append(state)
         return torch.stack(outputs, dim=1), state
-
-
-def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """A linear layer in the input's own dtype."""
-    return functional.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))

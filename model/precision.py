@@ -21,7 +21,9 @@ def resolve_device(device: str) -> torch.device:
     if device not in ("cpu", "cuda"):
         raise PrecisionError(f"device {device!r} is not one of auto, cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
-        raise PrecisionError("device cuda was asked for and torch sees no GPU: use --device cpu, or install a CUDA build")
+        raise PrecisionError(
+            "device cuda was asked for and torch sees no GPU: use --device cpu, or install a CUDA build"
+        )
     return torch.device(device)
 
 

@@ -55,7 +55,7 @@ class GreedyDecoder:
         spoken = symbols.any(axis=1).tolist()
         rows, best = symbols.tolist(), log_probs.max(axis=2).tolist()
         for state, row, scores, any_spoken in zip(states, rows, best, spoken, strict=True):
-            if any_spoken or state.skip:
+            if any_spoken or state.skip or not row:
                 self._frames(state, row, scores)
             else:  # blanks only: most steps of most streams
                 state.frames += len(row)

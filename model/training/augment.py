@@ -35,7 +35,7 @@ class Augmentation:
 def change_speed(pcm: Samples, factor: float) -> Samples:
     """Play faster (factor > 1) or slower, pitch and all, by linear interpolation."""
     positions = np.arange(0, len(pcm) - 1, factor, dtype=np.float32)
-    return np.interp(positions, np.arange(len(pcm), dtype=np.float32), pcm).astype(np.float32)
+    return np.asarray(np.interp(positions, np.arange(len(pcm), dtype=np.float32), pcm), np.float32)
 
 
 def add_noise(pcm: Samples, noise: Samples, snr_db: float) -> Samples:
@@ -51,7 +51,7 @@ def add_room(pcm: Samples, response: Samples) -> Samples:
     size = 1 << (len(pcm) + len(response) - 1).bit_length()
     wet = np.fft.irfft(np.fft.rfft(pcm, size) * np.fft.rfft(response, size), size)[: len(pcm)]
     scale = np.sqrt(np.sum(pcm**2) / max(float(np.sum(wet**2)), 1e-12))
-    return (wet * scale).astype(np.float32)
+    return np.asarray(wet * scale, np.float32)
 
 
 def telephone(pcm: Samples, sample_rate: int, low_hz: float, high_hz: float) -> Samples:
@@ -61,7 +61,7 @@ def telephone(pcm: Samples, sample_rate: int, low_hz: float, high_hz: float) -> 
     spectrum[(hz < low_hz) | (hz > high_hz)] = 0
     band = np.clip(np.fft.irfft(spectrum, len(pcm)), -1, 1)
     companded = np.round(np.sign(band) * np.log1p(255 * np.abs(band)) / np.log(256) * 127) / 127
-    return (np.sign(companded) * np.expm1(np.abs(companded) * np.log(256)) / 255).astype(np.float32)
+    return np.asarray(np.sign(companded) * np.expm1(np.abs(companded) * np.log(256)) / 255, np.float32)
 
 
 class Augmenter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.training.augment import Augmenter, to_tensor
+from model.training.augment import Augmenter, Samples, to_tensor
 from model.training.corpus import Corpus
 
 SHORT_S = 1.5  # recordings below this are words and digits, mostly spoken to us in strings
@@ -69,7 +70,7 @@ def group(
         batches[-1].append(items[position])
     batches = [b for b in batches if b]
     if not by_length:
-        rng.shuffle(batches)  # type: ignore[arg-type]
+        rng.shuffle(batches)
     return batches
 
 
@@ -99,22 +100,22 @@ class BatchMaker:
             audio_s=sum(frames) * self.config.frame_s,
         )
 
-    def ahead(self, groups: Sequence[Sequence[Item]], epoch: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch in order, the next one being made while this one is used."""
+    def ahead(self, groups: Sequence[Sequence[Item]], epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch in order, from number `first`, the next made while this one is used."""
         with ThreadPoolExecutor(1) as pool:
-            waiting = [pool.submit(self.make, g, (epoch, n)) for n, g in enumerate(groups[:2])]
-            for n in range(len(groups)):
-                batch = waiting.pop(0).result()
+            waiting = deque(pool.submit(self.make, groups[n], (epoch, n)) for n in range(first, len(groups))[:2])
+            for n in range(first, len(groups)):
+                batch = waiting.popleft().result()
                 if n + 2 < len(groups):
                     waiting.append(pool.submit(self.make, groups[n + 2], (epoch, n + 2)))
                 yield batch
 
     def _audio(self, item: Item, rng: np.random.Generator) -> Tensor:
-        parts: list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = []
+        parts: list[Samples] = []
         for number, index in enumerate(item):
             if number:
                 parts.append(np.zeros(int(rng.uniform(0.02, 0.6) * self.config.sample_rate), np.float32))
-            parts.append(self.corpus.pcm(index).astype(np.float32) / 32768)
+            parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
         return to_tensor(self.augmenter(np.concatenate(parts), rng))
 
     def _target(self, item: Item) -> list[int]:

@@ -32,18 +32,15 @@ class Optimizers:
     """Both optimizers behind one step; Source of Muon: https://kellerjordan.github.io/posts/muon/."""
 
     def __init__(self, network: nn.Module, *, matrix_lr: float, vector_lr: float, weight_decay: float) -> None:
-        matrices, vectors = [], []
+        matrices: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []
         for name, parameter in network.named_parameters():
             inner = parameter.ndim == 2 and not name.startswith(("head", "lookahead"))
             (matrices if inner else vectors).append(parameter)
-        self.both: list[torch.optim.Optimizer] = [
+        self.both: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.AdamW(vectors, lr=vector_lr, betas=(0.9, 0.98), weight_decay=0.0),
-            *([torch.optim.Muon(
-                matrices, lr=matrix_lr, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-            )] if matrix_lr > 0 else []),
-        ]
-        if matrix_lr <= 0:
-            self.both.append(torch.optim.AdamW(matrices, lr=vector_lr, betas=(0.9, 0.98), weight_decay=weight_decay))
+            torch.optim.Muon(matrices, lr=matrix_lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        )
         self.peaks = [[g["lr"] for g in o.param_groups] for o in self.both]
 
     def step(self, factor: float) -> None:
@@ -52,6 +49,11 @@ class Optimizers:
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
             optimizer.step()
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the gradients."""
+        for optimizer in self.both:
             optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[dict[str, object]]:

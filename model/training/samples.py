@@ -4,7 +4,6 @@ Owns which voice says which held-out text. The commands are fixed, so the files 
 """
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import soxr
 
 from model.training.sentences import sample_texts
 from model.training.synthesize import LICENCES
-from model.training.voices import SAMPLE_RATE_HZ, FloatArray, SynthesizerError, Voice, require_engines, speak
+from model.training.voices import SAMPLE_RATE_HZ, FloatArray, Voice, require_engines, speak
 
 SAMPLES_FOLDER = Path(__file__).parent.parent / "samples"
 TELEPHONE_RATE_HZ = 8_000
@@ -112,17 +111,3 @@ def _render(sample: Sample) -> FloatArray:
 
 def _silence(seconds: float) -> FloatArray:
     return np.zeros(round(seconds * SAMPLE_RATE_HZ), dtype=np.float32)
-
-
-def main() -> int:
-    """Remake the shipped samples and return the exit status."""
-    try:
-        print(make_samples())
-    except SynthesizerError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -97,7 +97,7 @@ def _generators() -> dict[Kind, Callable[[Random], str]]:
     }
 
 
-def number_phrase(rng: Random) -> str:
+def number_phrase(rng: Random) -> str:  # noqa: PLR0911 - a table of cases
     """Return digits, a number, a time, a date or an amount, mostly on its own as an answer to a prompt."""
     kind = rng.random()
     if kind < 0.12:

@@ -56,10 +56,8 @@ def cardinal(number: int) -> str:
 def ordinal(number: int) -> str:
     """Return the ordinal of 1 <= number < 100 in words ("twenty first")."""
     *head, last = cardinal(number).split()
-    if last in _ORDINAL_OF:
-        last = _ORDINAL_OF[last]
-    else:
-        last = last[:-1] + "ieth" if last.endswith("y") else last + "th"
+    regular = last[:-1] + "ieth" if last.endswith("y") else last + "th"
+    last = _ORDINAL_OF.get(last, regular)
     return " ".join([*head, last])
 
 

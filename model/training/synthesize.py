@@ -4,28 +4,25 @@ Owns the plan of a corpus (who says what, how loud, with how much silence), its 
 The same seed and hours give the same corpus, whatever the number of workers.
 """
 
-import argparse
 import json
 import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import numpy as np
 import soundfile
+from rich.progress import Progress
 
 from model.training.sentences import Sentence, Split, sentences
 from model.training.voices import (
     SAMPLE_RATE_HZ,
     Engine,
     FloatArray,
-    SynthesizerError,
     Voice,
     random_voice,
     require_engines,
@@ -54,12 +51,6 @@ class Utterance:
     lead_s: float
     trail_s: float
     gain_dbfs: float
-
-
-class Report(Protocol):
-    """Told how many seconds of audio are finished."""
-
-    def __call__(self, done_s: float) -> None: ...
 
 
 def plan(seed: int, split: Split = "train") -> Iterator[Utterance]:
@@ -147,38 +138,7 @@ def _leave_interrupts_to_parent() -> None:
 
 
 @contextmanager
-def _progress(goal_s: float) -> Iterator[Report]:
-    """Show a bar where rich is installed, else a line a batch on stderr."""
-    try:
-        from rich.progress import Progress
-    except ImportError:
-        yield lambda done_s: print(f"{done_s / 3600:.2f} of {goal_s / 3600:.2f} h", file=sys.stderr)
-        return
+def _progress(goal_s: float) -> Iterator[Callable[[float], None]]:
     with Progress() as bar:
         task = bar.add_task("synthesizing (seconds of audio)", total=goal_s)
         yield lambda done_s: bar.update(task, completed=done_s)
-
-
-def main() -> int:
-    """Run from the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m model.training.synthesize", description="Make synthetic speech.")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the corpus")
-    parser.add_argument("--hours", type=float, default=6.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
-    parser.add_argument("--split", choices=("train", "dev"), default="train", help="the splits share no sentence")
-    options = parser.parse_args()
-    try:
-        manifest = synthesize(options.out, options.hours, options.seed, options.jobs, options.split)
-    except SynthesizerError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"interrupted; finished rows are in {options.out / 'synthetic.jsonl'}", file=sys.stderr)
-        return 130
-    print(manifest)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import soundfile
 import soxr
 
+from model.errors import SynthesizerError
+
 Engine = Literal["espeak-ng", "flite"]
 FloatArray = npt.NDArray[np.float32]
 
@@ -46,10 +48,6 @@ _ESPEAK_VARIANTS = (
 _FLITE_PITCH_HZ = {"kal16": (80, 140), "awb": (95, 160), "rms": (75, 125), "slt": (135, 215)}
 # flite has four voices only. Resampling moves formants and pitch together, as a longer or shorter vocal tract does.
 _FLITE_WARPS_PERCENT = (88, 92, 96, 100, 104, 108, 112)
-
-
-class SynthesizerError(RuntimeError):
-    """A synthesizer is missing or failed; the person at the machine must act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,9 @@ def _speak_flite(voice: Voice, text: str) -> tuple[FloatArray, int]:
 
 def _run(command: list[str]) -> bytes:
     try:
-        return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S).stdout
+        return subprocess.run(  # noqa: S603 - the command is ours, the text an argument of its own
+            command, capture_output=True, check=True, timeout=_TIMEOUT_S
+        ).stdout
     except FileNotFoundError as error:
         raise SynthesizerError(f"{command[0]} not found; on Debian: apt-get install {command[0]}") from error
     except subprocess.SubprocessError as error:

@@ -1,0 +1,60 @@
+# `make demo` and `make test` are all that a newcomer needs: both set up what is missing first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo serve test check format bench train evaluate samples clean help
+
+help:  ## show the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+setup: $(READY)  ## make .venv with everything in it
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a minute or so, mostly download) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: setup  ## start a server, stream a recording in real time, show partials, final text and latencies
+	@$(BIN)/tutti demo
+
+serve: setup  ## serve the shipped model on 127.0.0.1:8080
+	@$(BIN)/tutti serve
+
+test: setup  ## all tests, under three minutes on two cores
+	@$(BIN)/python -m pytest
+
+check: setup  ## ruff, mypy --strict, layering
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests/test_layering.py
+
+format: setup  ## put the code into shape
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup  ## live streams against the eager and the single policy; writes loadtest/results/policies.*
+	@$(BIN)/python -m loadtest.compare
+
+DATA ?= ../shared/data
+SYNTHETIC ?= build/synthetic
+SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
+	speechocean762 fsdd_digits alnum_numbers mycroft_words wakewords_picovoice
+
+train: setup  ## train the shipped model anew from $(DATA) and synthetic speech; see model/weights/MODEL_CARD.md
+	@test -e $(SYNTHETIC)/synthetic.jsonl || $(BIN)/tutti synthesize $(SYNTHETIC) --hours 7 --seed 1
+	@$(BIN)/tutti train $(foreach s,$(SOURCES),--manifest $(DATA)/$(s).jsonl) --manifest $(SYNTHETIC)/synthetic.jsonl \
+		--validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl --out build/tutti-small.safetensors
+
+evaluate: setup  ## word error rates of the shipped model on $(DATA)/dev.jsonl
+	@$(BIN)/tutti evaluate --manifest $(DATA)/dev.jsonl
+
+samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
+	@$(BIN)/python -c 'from model.training.samples import make_samples; print(make_samples())'
+
+clean:  ## remove what was made here, not the weights
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,78 @@
+"""How fast the bare step is here, and the matrix product that bounds it: the ceiling of every served figure."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from model.acoustic import AcousticModel
+
+WARM_UP, RUNS = 5, 30
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Median milliseconds of a step by batch size; products in 10^9 operations a second, at the largest batch."""
+
+    step_ms: dict[int, float]
+    product_gflops: float
+    step_gflops: float
+    precision: str
+    threads: int
+
+
+def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
+    """Time steps of random audio, alone on the machine and with torch's present number of threads."""
+    step_ms = {rows: round(_median_ms(_stepper(model, rows)), 3) for rows in batches}
+    largest = max(batches)
+    return Ceiling(
+        step_ms=step_ms,
+        product_gflops=round(_product_gflops(model, largest), 1),
+        step_gflops=round(_step_operations(model) * largest / step_ms[largest] / 1e6, 1),
+        precision=model.precision,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _stepper(model: AcousticModel, rows: int) -> Callable[[], object]:
+    padded = max(rows, model.min_rows)
+    pcm = torch.randint(-8_000, 8_000, (padded, model.config.step_samples), dtype=torch.int16, device=model.device)
+    state = model.network.fresh_state(padded)
+    return lambda: model.step(pcm, state)[0].cpu()  # noqa: PLW0108 - a step is timed until its answer is here
+
+
+def _step_operations(model: AcousticModel) -> float:
+    """Multiplications and additions of one stream's step in its weight matrices."""
+    frames = model.config.frames_per_step
+    network = model.network
+    per_frame = sum(p.numel() for name, p in network.named_parameters() if p.ndim == 2 and "lookahead" not in name)
+    twice = sum(p.numel() for name, p in network.named_parameters() if name == "conv0.product.weight")
+    return 2.0 * frames * (per_frame + twice)  # the first convolution runs at twice the output rate
+
+
+def _product_gflops(model: AcousticModel, rows: int) -> float:
+    """Speed of the recurrent product by itself."""
+    weight = next(p for name, p in model.network.named_parameters() if name == "grus.0.recurrent.weight")
+    x = torch.randn(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
+
+    def product() -> object:
+        with torch.inference_mode():
+            return torch.nn.functional.linear(x, weight).sum().item()
+
+    return 2.0 * rows * weight.numel() / _median_ms(product) / 1e6
+
+
+def _median_ms(work: Callable[[], object]) -> float:
+    for _ in range(WARM_UP):
+        work()
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3

@@ -1,0 +1,52 @@
+"""All that decides a training run, and its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model.config import ModelConfig
+from model.errors import TrainingError
+from model.training.augment import Augmentation
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Seconds are of audio; learning rates are peaks. Stored in the checkpoint that it made."""
+
+    updates: int = 3_500
+    batch_s: float = 200.0
+    matrix_lr: float = 2e-3
+    vector_lr: float = 2e-3
+    weight_decay: float = 0.05
+    warmup: int = 150
+    decay: float = 0.7  # share of the updates over which the rates fall to zero
+    dropout: float = 0.0
+    clip_norm: float = 1.0
+    seed: int = 1
+    speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
+    weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 where not named
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return dataclasses.asdict(self)
+
+
+def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
+    """Read `{"model": {…}, "recipe": {…}}`; what is not named keeps its default. Raises: TrainingError."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        recipe = dict(values.get("recipe", {}))
+        given: dict[str, Any] = recipe.pop("augmentation", {})
+        augmentation: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        return ModelConfig(**values.get("model", {})), Recipe(**recipe, augmentation=Augmentation(**augmentation))
+    except OSError as error:
+        raise TrainingError(f"cannot read recipe {path}: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise TrainingError(f"{path} is not a recipe: {error}") from error

@@ -1,0 +1,115 @@
+"""`tutti train`: manifests in, checkpoint out; validation by source, progress, resume, a tidy end on Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.errors import TrainingError
+from model.manifest import read_manifests
+from model.network import Network
+from model.precision import resolve_device
+from model.scoring import report
+from model.training.corpus import Corpus
+from model.training.recipe import Recipe
+from model.training.trainer import Progress, Trainer
+from model.training.validation import validate
+
+LOG_EVERY = 50  # updates
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a run reads and writes. `out` is the checkpoint; its resume file stands beside it."""
+
+    manifests: Sequence[Path]
+    validation: Sequence[Path]
+    noise: Sequence[Path]
+    out: Path
+    cache: Path
+
+    @property
+    def resume(self) -> Path:
+        """What an interrupted run goes on from."""
+        return self.out.with_suffix(".resume.pt")
+
+
+def train(
+    config: ModelConfig,
+    recipe: Recipe,
+    places: Places,
+    *,
+    device: str = "auto",
+    validate_every: int = 500,
+    announce: Callable[[str], None],
+) -> Path:
+    """Train, or go on where an earlier run stopped; returns the checkpoint's path. Raises: ModelError."""
+    announce("reading the audio (decoded once, then cached)")
+    corpus = Corpus([u for u in read_manifests(places.manifests) if u.text], places.cache, config.sample_rate)
+    held_out = Corpus(read_manifests(places.validation), places.cache, config.sample_rate)
+    if not len(corpus):
+        raise TrainingError("the manifests name no recording with a text")
+    trainer = Trainer(config, recipe, corpus, read_manifests(places.noise), resolve_device(device))
+    if places.resume.exists():
+        trainer.resume(torch.load(places.resume, weights_only=True))
+        announce(f"going on from update {trainer.done}")
+    else:
+        trainer.fit_features()
+    try:
+        _run(trainer, held_out, places, validate_every, announce)
+    except KeyboardInterrupt:
+        _save_resume(trainer, places)
+        announce(f"interrupted at update {trainer.done}; the same command goes on from there")
+        raise
+    return places.out
+
+
+def _run(
+    trainer: Trainer, held_out: Corpus, places: Places, validate_every: int, announce: Callable[[str], None]
+) -> None:
+    first, losses = trainer.done, list[float]()
+    for progress in trainer.run():
+        last = progress.update == trainer.recipe.updates
+        losses.append(progress.loss)
+        if progress.update % LOG_EVERY == 0 or last:
+            announce(_line(progress, trainer.recipe.updates, first, float(np.nanmean(losses[-LOG_EVERY:]))))
+        if progress.update % validate_every == 0 or last:
+            figures = report(validate(trainer.network, held_out)) if len(held_out) else {}
+            announce(f"update {progress.update} validation {figures}")
+            _save_checkpoint(trainer, figures, places)
+            _save_resume(trainer, places)
+
+
+def _line(progress: Progress, updates: int, first: int, loss: float) -> str:
+    left_s = (updates - progress.update) * progress.elapsed_s / max(1, progress.update - first)
+    return (
+        f"update {progress.update}/{updates} epoch {progress.epoch} loss {loss:.3f} "
+        f"heard {progress.audio_s / 3600:.1f} h elapsed {progress.elapsed_s:.0f} s left {left_s / 60:.0f} min"
+    )
+
+
+def _save_checkpoint(trainer: Trainer, figures: dict[str, object], places: Places) -> None:
+    facts = {
+        "updates": trainer.done,
+        "epochs": trainer.epoch,
+        "audio_h": round(trainer.audio_s / 3600, 2),
+        "validation": figures,
+        "recipe": trainer.recipe.to_dict(),
+    }
+    stored = Network(dataclasses.replace(trainer.network.config, training=facts))
+    stored.load_state_dict(trainer.network.state_dict())
+    checkpoint.save(stored, places.out)
+
+
+def _save_resume(trainer: Trainer, places: Places) -> None:
+    places.resume.parent.mkdir(parents=True, exist_ok=True)
+    partial = places.resume.with_suffix(".partial")
+    torch.save(trainer.state_dict(), partial)
+    partial.replace(places.resume)

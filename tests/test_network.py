@@ -1,0 +1,149 @@
+"""The network: whole == stepped, alone == batched, and the recurrence against the library's own."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.acoustic import AcousticModel
+from model.config import ModelConfig
+from model.features import LogMel, mel_filters
+from model.gru import GRULayer
+from model.network import Network
+
+SMALL = ModelConfig(conv_channels=32, hidden=64, layers=2, lookahead=4)
+
+
+def small_network(seed=0):
+    torch.manual_seed(seed)
+    return Network(SMALL).eval()
+
+
+def noise(rows, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-12_000, 12_000, (rows, steps * SMALL.step_samples), dtype=torch.int16, generator=generator)
+
+
+@torch.no_grad()
+def run(network, pcm, split):
+    """Log-probs of `pcm` fed in calls of the given numbers of steps."""
+    state, outputs, start = network.fresh_state(len(pcm)), [], 0
+    for steps in split:
+        end = start + steps * SMALL.step_samples
+        log_probs, state = network(pcm[:, start:end], state)
+        outputs.append(log_probs)
+        start = end
+    return torch.cat(outputs, dim=1)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+@settings(max_examples=25, deadline=None)
+def test_any_split_into_calls_gives_the_same_log_probs(split):
+    network, pcm = small_network(), noise(4, sum(split))
+    whole = run(network, pcm, [sum(split)])
+    assert torch.allclose(run(network, pcm, split), whole, atol=1e-5)
+    assert torch.equal(run(network, pcm, split).argmax(-1), whole.argmax(-1))
+
+
+def test_answers_trail_the_audio_by_the_lookahead_and_never_look_further():
+    network, pcm = small_network(), noise(2, 8)
+    changed = pcm.clone()
+    changed[:, 5 * SMALL.step_samples :] = 0
+    before = 5 * SMALL.frames_per_step
+    one, other = run(network, pcm, [8]), run(network, changed, [8])
+    assert torch.equal(one[:, :before], other[:, :before])
+    assert not torch.equal(one[:, before:], other[:, before:])
+
+
+def test_row_convolution_uses_all_of_its_future():
+    network, pcm = small_network(), noise(1, 6)
+    with torch.no_grad():
+        network.lookahead.weight[-1] = 1.0
+    changed = pcm.clone()
+    changed[:, 3 * SMALL.step_samples :] = 0
+    first = 3 * SMALL.frames_per_step  # output `first` answers for the frame `lookahead` before it, and hears this one
+    assert not torch.equal(run(network, pcm, [6])[:, first], run(network, changed, [6])[:, first])
+
+
+def test_gru_scan_and_step_loop_agree_with_the_library():
+    torch.manual_seed(0)
+    layer, x, state = GRULayer(6, 8).double(), torch.randn(3, 7, 6).double(), torch.randn(3, 8).double()
+    library = torch.nn.GRU(6, 8, batch_first=True).double()
+    with torch.no_grad():
+        library.weight_ih_l0.copy_(layer.input.weight)
+        library.weight_hh_l0.copy_(layer.recurrent.weight)
+        library.bias_ih_l0.copy_(layer.input.bias)
+        library.bias_hh_l0.copy_(layer.recurrent.bias)
+    expected, _ = library(x, state[None])
+    scanned, last = layer(x, state)
+    stepped, _ = layer.steps(x, state)
+    assert torch.allclose(scanned, expected, atol=1e-12)
+    assert torch.allclose(stepped, expected, atol=1e-12)
+    assert torch.allclose(last, expected[:, -1], atol=1e-12)
+
+
+def test_gru_scan_has_the_gradients_of_the_step_loop():
+    torch.manual_seed(1)
+    layer, x = GRULayer(6, 8).double(), torch.randn(3, 7, 6, dtype=torch.double, requires_grad=True)
+    state, weight = torch.randn(3, 8, dtype=torch.double), torch.randn(3, 7, 8, dtype=torch.double)
+
+    def gradients(forward):
+        layer.zero_grad()
+        out, _ = forward(x, state)
+        return torch.autograd.grad((out * weight).sum(), [x, *layer.parameters()])
+
+    for ours, reference in zip(gradients(layer), gradients(layer.steps), strict=True):
+        assert torch.allclose(ours.double(), reference, atol=1e-5)
+
+
+def test_features_are_the_same_however_the_samples_arrive():
+    features = LogMel(SMALL)
+    pcm = noise(2, 4)
+    whole, _ = features(pcm, torch.zeros(2, features.overlap, dtype=torch.int16))
+    overlap, parts = torch.zeros(2, features.overlap, dtype=torch.int16), []
+    for start in range(0, pcm.shape[1], SMALL.step_samples):
+        frames, overlap = features(pcm[:, start : start + SMALL.step_samples], overlap)
+        parts.append(frames)
+    assert torch.equal(torch.cat(parts, 1), whole)
+
+
+def test_a_tone_is_loudest_in_the_filter_that_covers_it():
+    config, filters = ModelConfig(), mel_filters(ModelConfig())
+    time = torch.arange(config.step_samples) / config.sample_rate
+    tone = (torch.sin(2 * torch.pi * 1_000 * time) * 8_000).to(torch.int16)[None]
+    features = LogMel(config)
+    energies, _ = features(tone, torch.zeros(1, features.overlap, dtype=torch.int16))
+    bin_of_tone = round(1_000 / config.sample_rate * config.fft_size)
+    assert energies[0, -1].argmax() == filters[bin_of_tone].argmax()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_row_is_the_same_to_the_bit_in_every_batch(precision):
+    """Alone (padded to min_rows) == anywhere in any batch: what makes a transcript independent of its neighbours."""
+    torch.manual_seed(0)
+    model = AcousticModel(Network(dataclasses.replace(SMALL, hidden=416)), "x", device="cpu", precision=precision)
+    pcm = noise(33, 5)
+
+    def stepped(rows):
+        state = model.network.fresh_state(len(rows))
+        outputs = []
+        for step in pcm[rows].split(SMALL.step_samples, dim=1):
+            log_probs, state = model.step(step, state)
+            outputs.append(log_probs)
+        return torch.cat(outputs, 1)
+
+    everyone = stepped(list(range(33)))
+    for size in (model.min_rows, model.min_rows + 1, 7, 16, 31):
+        for first in (0, 33 - size):
+            rows = list(range(first, first + size))
+            assert torch.equal(stepped(rows), everyone[rows]), (precision, size, first)
+
+
+def test_log_probs_are_float32_distributions_in_every_precision():
+    for precision in ("fp32", "bf16", "int8"):
+        model = AcousticModel.random(precision=precision)
+        log_probs, _ = model.step(noise(2, 1), model.network.fresh_state(2))
+        assert log_probs.dtype == torch.float32
+        assert torch.allclose(log_probs.exp().sum(-1), torch.ones(()), atol=1e-5)
