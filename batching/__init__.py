@@ -1,0 +1,54 @@
+"""Batching for recurrent models: many streams' steps merged into batches, each stream's state kept apart.
+
+Generic: it knows torch tensors, and nothing of audio, sockets or metrics. Start with `batcher.py`.
+"""
+
+from batching.batcher import Batcher, Pending, Policy, StreamId
+from batching.engine import Engine
+from batching.errors import (
+    AlreadyOpen,
+    BatchingError,
+    EngineDown,
+    Misuse,
+    Overloaded,
+    PoolFull,
+    QueueFull,
+    RepeatedHandle,
+    StaleHandle,
+    StepFailed,
+    UnknownStream,
+    WrongInput,
+)
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from batching.pool import Handle, StatePool
+from batching.step_model import RowSpec, StepModel, TensorSpec
+
+__all__ = [
+    "AlreadyOpen",
+    "BatchDone",
+    "Batcher",
+    "BatchingError",
+    "Engine",
+    "EngineDown",
+    "EngineEvent",
+    "EngineStopped",
+    "Handle",
+    "Misuse",
+    "Overloaded",
+    "Pending",
+    "Policy",
+    "PoolFull",
+    "QueueFull",
+    "RepeatedHandle",
+    "RowSpec",
+    "StaleHandle",
+    "StatePool",
+    "StepFailed",
+    "StepModel",
+    "StreamClosed",
+    "StreamFailed",
+    "StreamId",
+    "TensorSpec",
+    "UnknownStream",
+    "WrongInput",
+]

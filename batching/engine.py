@@ -1,0 +1,251 @@
+"""The engine: a thread that owns model, batcher and state pool, and runs one batch after another.
+
+Any thread may open, push and close: each call puts one immutable command into one queue. The model thread carries out
+what has arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it sleeps in
+that queue. No locks: whatever changes is touched by the model thread alone. It knows no audio and no event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import torch
+
+from batching.batcher import Batcher, Pending, Policy, StreamId, checked_budget
+from batching.commands import Close, Command, Open, Step, Stop
+from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from batching.pool import Handle
+from batching.step_model import StepModel
+from batching.stepper import Stepper
+
+
+class Engine:
+    """The front of the model thread.
+
+    A stream's life: `open`, any number of `push`, exactly one `close`, also after it failed. Every push is answered
+    by a row of a `BatchDone`, or by the stream's end: `StreamFailed`, its own close, or `EngineStopped`.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        *,
+        capacity: int,
+        policy: Policy,
+        max_batch: int,
+        max_queued: int,
+        deliver: Callable[[EngineEvent], None],
+        background_rows: int = 8,
+        tile_rows: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        name: str = "model",
+    ) -> None:
+        """Allocate everything; `start` begins.
+
+        A stream beyond `capacity` fails with `PoolFull`, a waiting step of one stream beyond `max_queued` fails it
+        with `QueueFull`. `deliver` is called on the model thread with every event: it must not block, and if it
+        raises, the engine dies. `Batcher` explains the policy and the sizes of batches, `Stepper` the tiles.
+        """
+        self._stepper = Stepper(model, capacity=capacity, max_batch=max_batch, tile_rows=tile_rows)
+        self._pool = self._stepper.pool
+        self._input_shape, self._input_dtype = self._stepper.input_shape, self._stepper.input_dtype
+        self._device = model.device
+        self._batcher = Batcher(policy, max_batch=max_batch, max_queued=max_queued, background_rows=background_rows)
+        self._deliver = deliver
+        self._clock = clock
+        self._handles: dict[StreamId, Handle] = {}
+        self._failed: set[StreamId] = set()  # failed, and not closed by their owner yet
+        self._ids = itertools.count(1)
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        # Every stream's allowance, its open and its close: reached only if the model thread hangs.
+        self._max_commands = capacity * (max_queued + 2)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._busy_since: float | None = None
+
+    # Called on any thread.
+
+    @property
+    def alive(self) -> bool:
+        """Whether the model thread is running."""
+        return self._thread.is_alive() and not self._ended
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the model thread; None while it runs and after `stop`."""
+        return self._failure
+
+    def busy_since(self) -> float | None:
+        """Clock time at which the thread began its present piece of work; None = it has nothing to do."""
+        return self._busy_since
+
+    def start(self) -> None:
+        """Start the model thread. Once only."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread after its present batch; waiting steps are dropped. Raises: EngineDown if it does not end."""
+        self._commands.put(Stop())
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise EngineDown(f"the model thread is still at work {timeout_s} s after stop")
+
+    def open(self, *, budget_s: float = 0.1, background: bool = False) -> StreamId:
+        """Announce a stream whose steps should be done `budget_s` after their push; its id is never used again.
+
+        Raises: EngineDown; ValueError for a bad budget; QueueFull if the model thread hangs.
+        """
+        if self._ended:
+            raise EngineDown("the model thread has ended") from self._failure
+        stream = next(self._ids)
+        self._send(Open(stream, checked_budget(budget_s), background))
+        return stream
+
+    def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
+        """Hand over one step, ready now; `reset` zeroes the stream's state before it, `tag` comes back with the answer.
+
+        The array is kept, not copied: do not write to it afterwards.
+        Raises: WrongInput; QueueFull if the model thread hangs.
+        """
+        if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
+            raise WrongInput(f"a step takes {self._input_dtype} {self._input_shape}, not {inputs.dtype} {inputs.shape}")
+        self._send(Step(stream, inputs, tag, reset, self._clock()))
+
+    def close(self, stream: StreamId) -> None:
+        """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
+        self._commands.put(Close(stream))
+
+    def _send(self, command: Open | Step) -> None:
+        if self._ended:
+            return  # nobody reads the queue any more; `EngineStopped` has spoken for every stream
+        if self._commands.qsize() >= self._max_commands:
+            raise QueueFull(f"{self._max_commands} commands wait for the model thread")
+        self._commands.put(command)
+
+    # Called on the model thread.
+
+    def _main(self) -> None:
+        try:
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)
+            with torch.inference_mode():
+                self._serve()
+        except BaseException as error:
+            self._failure = error
+            raise  # to threading.excepthook: an engine never dies in silence
+        finally:
+            self._ended = True
+            self._busy_since = None
+            self._deliver(EngineStopped(self._failure))
+
+    def _serve(self) -> None:
+        while self._obey():
+            batch = self._batcher.next_batch(self._clock())
+            if batch:
+                self._run(batch)
+
+    def _obey(self) -> bool:
+        """Carry out the commands that have arrived. Returns: False when told to stop."""
+        for command in self._arrived():
+            match command:
+                case Step():
+                    self._queue(command)
+                case Open():
+                    self._admit(command)
+                case Close(stream):
+                    self._close(stream)
+                case Stop():
+                    return False
+        return True
+
+    def _arrived(self) -> list[Command]:
+        """Take the commands in the queue; sleep until there is one or a batch is due, whichever comes first."""
+        arrived: list[Command] = []
+        now = self._clock()
+        wake_at = self._batcher.wake_at(now)
+        if wake_at is None or wake_at > now:
+            self._busy_since = None
+            with contextlib.suppress(queue.Empty):
+                arrived.append(self._commands.get(timeout=None if wake_at is None else wake_at - now))
+        self._busy_since = self._clock()
+        # As many as there are now, not until empty: a fast producer must not keep the next batch waiting.
+        arrived += [self._commands.get() for _ in range(self._commands.qsize())]
+        return arrived
+
+    def _admit(self, command: Open) -> None:
+        try:
+            self._handles[command.stream] = self._pool.take()
+        except PoolFull as error:
+            self._report_failed(command.stream, error)
+        else:
+            self._batcher.open(command.stream, budget_s=command.budget_s, background=command.background)
+
+    def _queue(self, step: Step) -> None:
+        if step.stream in self._failed:
+            return
+        try:
+            self._batcher.push(step.stream, step, step.ready_s)
+        except QueueFull as error:
+            self._fail(step.stream, error)
+        except UnknownStream as error:
+            self._deliver(StreamFailed(step.stream, error))
+
+    def _close(self, stream: StreamId) -> None:
+        if stream in self._handles:
+            self._forget(stream)
+        elif stream in self._failed:
+            self._failed.remove(stream)
+        else:
+            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+            return
+        self._deliver(StreamClosed(stream))
+
+    def _run(self, batch: tuple[Pending, ...]) -> None:
+        started_s = self._clock()
+        streams = tuple([pending.stream for pending in batch])
+        steps = cast(list[Step], [pending.item for pending in batch])
+        handles = [self._handles[stream] for stream in streams]
+        for handle, step in zip(handles, steps, strict=True):
+            if step.reset:
+                self._pool.reset(handle)
+        try:
+            outputs = self._stepper.run(handles, [step.inputs for step in steps])
+        except StepFailed as error:
+            for stream in streams:
+                self._fail(stream, error)
+            return
+        step_s = self._clock() - started_s
+        self._batcher.ran(len(batch), step_s)
+        self._deliver(
+            BatchDone(
+                streams=streams,
+                tags=tuple([step.tag for step in steps]),
+                outputs=outputs,
+                queue_wait_s=tuple([started_s - step.ready_s for step in steps]),
+                started_s=started_s,
+                step_s=step_s,
+                queued=self._batcher.queued,
+            )
+        )
+
+    def _fail(self, stream: StreamId, error: Exception) -> None:
+        self._forget(stream)
+        self._report_failed(stream, error)
+
+    def _report_failed(self, stream: StreamId, error: Exception) -> None:
+        self._failed.add(stream)
+        self._deliver(StreamFailed(stream, error))
+
+    def _forget(self, stream: StreamId) -> None:
+        self._batcher.close(stream)
+        self._pool.release(self._handles.pop(stream))

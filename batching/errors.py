@@ -1,0 +1,63 @@
+"""What can go wrong in this package, named by who must act.
+
+BatchingError
+├── Overloaded          the operator: more work was offered than the bounds allow
+│   ├── PoolFull        every slot of the state pool is taken
+│   └── QueueFull       a stream, or the engine, has as many steps waiting as it may
+├── Misuse              the calling code: a bug there, never a client's doing
+│   ├── UnknownStream   the stream was never opened, or is closed already
+│   ├── AlreadyOpen     the stream was opened twice
+│   ├── StaleHandle     the handle's slot was released, or belongs to another pool
+│   ├── RepeatedHandle  one stream appears twice in a batch
+│   └── WrongInput      a step's array has another shape or dtype than the model takes
+├── StepFailed          the model: its step raised; the reason is the error's __cause__
+└── EngineDown          the operator: the model thread has ended, or does not end
+"""
+
+
+class BatchingError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class Overloaded(BatchingError):
+    """More work was offered than the bounds allow."""
+
+
+class PoolFull(Overloaded):
+    """Every slot of the state pool is taken."""
+
+
+class QueueFull(Overloaded):
+    """A stream, or the engine, has as many steps waiting as it may."""
+
+
+class Misuse(BatchingError):
+    """The calling code broke a rule of this package."""
+
+
+class UnknownStream(Misuse):
+    """The stream was never opened, or is closed already."""
+
+
+class AlreadyOpen(Misuse):
+    """The stream was opened twice."""
+
+
+class StaleHandle(Misuse):
+    """The handle's slot was released, or belongs to another pool."""
+
+
+class RepeatedHandle(Misuse):
+    """One stream appears twice in a batch."""
+
+
+class WrongInput(Misuse):
+    """A step's array has another shape or dtype than the model takes."""
+
+
+class StepFailed(BatchingError):
+    """The model's step raised, or returned something of the wrong shape; the reason is `__cause__`."""
+
+
+class EngineDown(BatchingError):
+    """The model thread has ended, or does not end."""

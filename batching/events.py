@@ -1,0 +1,56 @@
+"""What the engine tells its owner. Immutable; made on the model thread, free to be read on any other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from batching.batcher import StreamId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchDone:
+    """One batch ran. Row i of everything belongs to `streams[i]`; times are seconds of the engine's clock."""
+
+    streams: tuple[StreamId, ...]
+    tags: tuple[object, ...]
+    """What was given to `push` with each step."""
+    outputs: np.ndarray
+    """(B, …): the model's outputs, in memory that nobody else writes to."""
+    queue_wait_s: tuple[float, ...]
+    """From a step's push to the start of its batch."""
+    started_s: float
+    step_s: float
+    """From the start of the batch to its outputs in host memory."""
+    queued: int
+    """Steps still waiting when the batch had been taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """The stream can go no further: its queue and state are gone, and pushes are ignored until its owner closes it.
+
+    `error` is `StepFailed` (with what the step raised as its `__cause__`), `PoolFull` or `QueueFull`; or
+    `UnknownStream`, when a push or a close named a stream that is not open.
+    """
+
+    stream: StreamId
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """The stream's close was carried out: the slot is free and no event of this stream follows."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStopped:
+    """The last event of all, and the end of every stream still open. `error` is None after `stop`."""
+
+    error: BaseException | None
+
+
+EngineEvent = BatchDone | StreamFailed | StreamClosed | EngineStopped

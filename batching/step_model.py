@@ -1,0 +1,63 @@
+"""What a model must offer to be batched: one step function, and the shapes of what it takes and carries over.
+
+A model satisfies this by structure and never imports it. Nothing here knows what a step means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class RowSpec(Protocol):
+    """One row of a tensor: what a single stream brings, without the batch axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes after the batch axis."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """The plain `RowSpec`; a model may just as well bring its own."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class StepModel(Protocol):
+    """A recurrent model as a pure function of (inputs, state), batch on axis 0 of every tensor.
+
+    Everything that a stream carries from step to step is in `state`, by name; the model object holds none of it.
+    A fresh stream's state is all zeros.
+    """
+
+    @property
+    def input_spec(self) -> RowSpec:
+        """One stream's input for one step; at least one axis."""
+
+    @property
+    def state_spec(self) -> Mapping[str, RowSpec]:
+        """One stream's state, by name."""
+
+    @property
+    def min_rows(self) -> int:
+        """Smallest batch at which a row's result no longer depends on how many rows ride with it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where `step` wants its tensors."""
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Advance B streams by one step: (B, …), {name: (B, …)} -> outputs (B, …), {name: (B, …)}.
+
+        The tensors passed in are the engine's: valid during the call, and the inputs not to be written to.
+        """

@@ -1,0 +1,214 @@
+"""The batcher's decisions, one by one; `test_batcher_stateful.py` checks the promises under random use."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from batching import AlreadyOpen, Batcher, Policy, QueueFull, UnknownStream
+from batching.batcher import ServiceTimes
+
+T0 = 8_675_309.25  # no test depends on where time starts
+
+
+def make(policy: Policy = Policy.EAGER, *, max_batch: int = 4, max_queued: int = 3, live: int = 0) -> Batcher:
+    """A batcher with streams 1..live open, 100 ms budget each."""
+    batcher = Batcher(policy, max_batch=max_batch, max_queued=max_queued, background_rows=2, margin_s=0.005)
+    for stream in range(1, live + 1):
+        batcher.open(stream, budget_s=0.1)
+    return batcher
+
+
+def streams(batcher: Batcher, now: float) -> list[int]:
+    """The streams of the next batch, in order."""
+    return [step.stream for step in batcher.next_batch(now)]
+
+
+def test_eager_starts_at_once_with_whatever_is_ready() -> None:
+    batcher = make(live=3)
+    batcher.push(1, "a", T0)
+    batcher.push(3, "c", T0)
+    assert batcher.wake_at(T0) == T0
+    assert [step.item for step in batcher.next_batch(T0)] == ["a", "c"]
+    assert batcher.next_batch(T0) == ()
+    assert batcher.wake_at(T0) is None
+
+
+def test_single_runs_one_step_at_a_time_in_deadline_order() -> None:
+    batcher = make(Policy.SINGLE, live=2)
+    batcher.push(2, "later", T0 + 0.01)
+    batcher.push(1, "sooner", T0)
+    assert [streams(batcher, T0 + 1) for _ in range(3)] == [[1], [2], []]
+
+
+def test_a_batch_holds_one_step_of_a_stream_and_the_others_follow_in_order() -> None:
+    batcher = make(live=1)
+    for item in "abc":
+        batcher.push(1, item, T0)
+    assert [step.item for _ in range(4) for step in batcher.next_batch(T0)] == ["a", "b", "c"]
+
+
+def test_earliest_deadline_goes_first_whatever_the_order_of_arrival() -> None:
+    batcher = make(max_batch=2)
+    for stream, budget_s in ((1, 0.3), (2, 0.2), (3, 0.1)):
+        batcher.open(stream, budget_s=budget_s)
+        batcher.push(stream, None, T0)
+    assert streams(batcher, T0) == [3, 2]
+    assert streams(batcher, T0) == [1]
+
+
+def test_equal_deadlines_run_in_order_of_arrival() -> None:
+    batcher = make(max_batch=2, live=3)
+    for stream in (3, 1, 2):
+        batcher.push(stream, None, T0)
+    assert streams(batcher, T0) == [3, 1]
+
+
+def test_a_deadline_is_the_ready_time_plus_the_budget() -> None:
+    batcher = make(live=1)
+    batcher.push(1, None, T0)
+    (step,) = batcher.next_batch(T0 + 5)
+    assert (step.ready_s, step.deadline_s) == (T0, T0 + 0.1)
+
+
+def test_background_steps_fill_a_batch_alone_but_only_a_part_beside_live_steps() -> None:
+    batcher = make(live=1)
+    for stream in (11, 12, 13, 14):
+        batcher.open(stream, budget_s=10.0, background=True)
+        batcher.push(stream, None, T0)
+        batcher.push(stream, None, T0)
+    assert streams(batcher, T0) == [11, 12, 13, 14]
+    batcher.push(1, None, T0)
+    assert streams(batcher, T0) == [1, 11, 12]
+
+
+def test_a_background_step_that_waited_out_its_budget_goes_before_live_steps() -> None:
+    batcher = make(max_batch=2, live=3)
+    batcher.open(11, budget_s=10.0, background=True)
+    batcher.push(11, None, T0)
+    for stream in (1, 2, 3):
+        batcher.push(stream, None, T0 + 20)
+    assert streams(batcher, T0 + 20) == [11, 1]
+
+
+def test_a_full_queue_refuses_the_stream_that_filled_it_and_no_other() -> None:
+    batcher = make(live=2)
+    for _ in range(3):
+        batcher.push(1, None, T0)
+    with pytest.raises(QueueFull, match="stream 1"):
+        batcher.push(1, None, T0)
+    batcher.push(2, None, T0)
+    assert batcher.queued == 4
+
+
+def test_closing_drops_what_waits_and_a_reopened_id_starts_empty() -> None:
+    batcher = make(live=2)
+    for _ in range(2):
+        batcher.push(1, "old", T0)
+    batcher.push(2, "other", T0)
+    assert batcher.close(1) == 2
+    assert (batcher.queued, batcher.streams) == (1, 1)
+    batcher.open(1, budget_s=0.1)
+    assert streams(batcher, T0) == [2]
+    batcher.push(1, "new", T0)
+    assert [step.item for step in batcher.next_batch(T0)] == ["new"]
+
+
+def test_what_is_not_open_is_unknown_and_what_is_open_is_not_opened_again() -> None:
+    batcher = make(live=1)
+    with pytest.raises(UnknownStream):
+        batcher.push(7, None, T0)
+    with pytest.raises(UnknownStream):
+        batcher.close(7)
+    with pytest.raises(AlreadyOpen):
+        batcher.open(1, budget_s=0.1)
+
+
+@pytest.mark.parametrize("budget_s", [0.0, -1.0, math.inf, math.nan])
+def test_an_endless_or_empty_budget_is_refused(budget_s: float) -> None:
+    with pytest.raises(ValueError, match="budget_s"):
+        make().open(1, budget_s=budget_s)
+
+
+@pytest.mark.parametrize("bound", ["max_batch", "max_queued", "background_rows"])
+def test_every_bound_is_at_least_one(bound: str) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Batcher(Policy.EAGER, **{"max_batch": 1, "max_queued": 1, "background_rows": 1, bound: 0})
+
+
+class TestDeadlinePolicy:
+    """Budget 100 ms, margin 5 ms, and batches that took 10 ms."""
+
+    def ready(self, *, live: int, max_batch: int = 4) -> Batcher:
+        batcher = make(Policy.DEADLINE, live=live, max_batch=max_batch)
+        for rows in (1, 2, 4):
+            batcher.ran(rows, 0.010)
+        return batcher
+
+    def test_waits_for_company_until_the_last_moment_and_then_goes(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.push(1, None, T0)
+        assert batcher.next_batch(T0) == ()
+        wake_at = batcher.wake_at(T0)
+        assert wake_at is not None
+        assert wake_at == pytest.approx(T0 + 0.1 - 0.010 - 0.005)
+        assert batcher.next_batch(math.nextafter(wake_at, 0)) == ()
+        assert streams(batcher, wake_at) == [1]
+
+    def test_goes_when_every_live_stream_is_ready(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.push(1, None, T0)
+        batcher.push(2, None, T0)
+        assert streams(batcher, T0) == [1, 2]
+
+    def test_goes_when_the_missing_stream_closes(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.push(1, None, T0)
+        batcher.close(2)
+        assert streams(batcher, T0) == [1]
+
+    def test_goes_when_the_batch_is_full(self) -> None:
+        batcher = self.ready(live=3, max_batch=2)
+        batcher.push(1, None, T0)
+        batcher.push(2, None, T0)
+        assert streams(batcher, T0) == [1, 2]
+
+    def test_goes_at_once_while_nothing_is_known_of_service_times(self) -> None:
+        batcher = make(Policy.DEADLINE, live=2)
+        batcher.push(1, None, T0)
+        assert streams(batcher, T0) == [1]
+
+    def test_background_steps_are_not_waited_for_and_ride_along(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.open(11, budget_s=10.0, background=True)
+        batcher.push(11, None, T0)
+        assert streams(batcher, T0) == [11]
+        batcher.push(11, None, T0)
+        batcher.push(1, None, T0)
+        assert batcher.next_batch(T0) == ()
+        batcher.push(2, None, T0)
+        assert streams(batcher, T0) == [1, 2, 11]
+
+
+class TestServiceTimes:
+    def test_nothing_measured_is_endless(self) -> None:
+        assert ServiceTimes().estimate(1) == math.inf
+
+    def test_sizes_between_powers_of_two_share_a_measurement(self) -> None:
+        times = ServiceTimes()
+        times.learn(5, 0.02)
+        assert [times.estimate(rows) for rows in (5, 6, 7, 8)] == [0.02] * 4
+
+    def test_a_size_never_seen_is_judged_from_above(self) -> None:
+        times = ServiceTimes()
+        times.learn(1, 0.001)
+        assert times.estimate(4) == pytest.approx(0.004)
+        times.learn(8, 0.003)
+        assert times.estimate(4) == pytest.approx(0.003)
+
+    def test_measurements_are_smoothed(self) -> None:
+        times = ServiceTimes()
+        times.learn(1, 0.008)
+        times.learn(1, 0.016)
+        assert times.estimate(1) == pytest.approx(0.009)
