@@ -1,0 +1,66 @@
+"""Everything that can go wrong on the client's side, named by who must act.
+
+ClientError
+├── AudioError         a file cannot be read as audio         → the user: give another file
+├── BadUrl             the address cannot be understood       → the user: give another URL
+├── Unreachable        no server answered at the address      → the user or the operator
+├── Refused            the server answered with an HTTP error → by status: key, query, or try later
+├── ClosedAbnormally   the connection ended before its time   → by code: retry on 1012 and 1013
+└── BadMessage         the server sent what we cannot read    → report it as a bug
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+NORMAL_CLOSE = 1000
+"""RFC 6455 §7.4.1: the one code after which a transcript is complete."""
+
+
+class ClientError(Exception):
+    """Base of all errors that this package raises."""
+
+
+class AudioError(ClientError):
+    """A file could not be read as audio."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class BadUrl(ClientError):
+    """A server address that is not one."""
+
+
+class Unreachable(ClientError):
+    """No server could be reached at the address."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        super().__init__(f"no server at {url}: {problem}")
+        self.url = url
+
+
+class Refused(ClientError):
+    """The server refused the handshake; `retry_after_s` is its own advice, if it gave any."""
+
+    def __init__(self, status: int, retry_after_s: float | None, message: str) -> None:
+        advice = "" if retry_after_s is None else f" (try again in {retry_after_s:g} s)"
+        super().__init__(f"refused with HTTP {status}: {message}{advice}")
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.message = message
+
+
+class ClosedAbnormally(ClientError):
+    """The connection ended with a code other than 1000, or while we still had something to say."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"closed by the server with code {code}" + (f": {reason}" if reason else ""))
+        self.code = code
+        self.reason = reason
+
+
+class BadMessage(ClientError):
+    """A message of a known type that does not have that type's shape."""

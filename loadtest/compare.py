@@ -1,0 +1,93 @@
+"""`make bench`: the same load on our own server under one policy after another.
+
+Owns the order of work. The servers run one at a time, on free loopback ports, and are stopped by pid.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from clients.errors import ClientError
+from loadtest.ceiling import Ceiling, measure_ceiling
+from loadtest.comparison import Comparison, ceiling_lines, print_comparison, write
+from loadtest.errors import LoadTestError
+from loadtest.report import Result, faults
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.served import served
+from loadtest.settings import LoadSettings, parse_streams
+
+RESULTS = Path(__file__).parent / "results"
+POLICIES = "eager,single"
+
+
+def compare(
+    settings: LoadSettings,
+    policies: Sequence[str],
+    *,
+    name: str,
+    command: str,
+    folder: Path = RESULTS,
+    ceiling: Callable[[], Ceiling | None] = measure_ceiling,
+    serve_options: Sequence[str] = (),
+) -> int:
+    """Print the ceiling, load each policy, print them side by side, write the files; returns the exit code.
+
+    `settings.url` is replaced by that of each server. A fault of the first policy makes the exit code bad;
+    the others are baselines, which may break under a load that the first one carries.
+    """
+    console = Console(stderr=True)
+    bare = ceiling()
+    for line in ceiling_lines(bare):
+        console.print(line, highlight=False)
+    results: dict[str, Result] = {}
+    for policy in policies:
+        console.print(f"policy {policy}", style="bold")
+        with served(["--policy", policy, *serve_options]) as url:
+            results[policy] = measure(replace(settings, url=url, policy_label=policy), tell=console.print)
+        if results[policy].document.interrupted:
+            break
+    comparison = Comparison(command, bare, {policy: result.document for policy, result in results.items()})
+    print_comparison(comparison, console)
+    for path in write(comparison, results, folder, name):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    typer.echo(msgspec.json.encode(comparison).decode())
+    documents = list(comparison.runs.values())
+    if documents[-1].interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_BAD if any(faults(level) for level in documents[0].levels) else EXIT_OK
+
+
+def main(
+    *,
+    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100,200",
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
+    policies: Annotated[str, typer.Option(help="Policies, the one to judge first.")] = POLICIES,
+    name: Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")] = "policies",
+    manifest: Annotated[Path | None, typer.Option(help="JSON lines; default: the shipped recordings.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+) -> None:
+    """Load the server under each policy with the same streams, and show the figures side by side."""
+    command = shlex.join(["python", "-m", "loadtest.compare", *sys.argv[1:]])
+    try:
+        settings = LoadSettings(url="", streams=parse_streams(streams), seconds=seconds, manifest=manifest, seed=seed)
+        code = compare(settings, policies.split(","), name=name, command=command, serve_options=serve_option or ())
+    except (LoadTestError, ClientError) as error:
+        Console(stderr=True).print(f"compare: {error}", style="red", markup=False, highlight=False)
+        code = EXIT_BAD
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    typer.run(main)

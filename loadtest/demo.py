@@ -1,0 +1,91 @@
+"""`make demo`: a server of our own, one recording sent at the speed of speech, partials as they come, latencies.
+
+Owns what a newcomer sees first. Everything real: the command line server, a socket, the shipped model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import statistics
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from clients.audio import read_pcm
+from clients.errors import ClientError
+from clients.messages import Results
+from clients.pacing import PcmSource
+from clients.transcriber import RemoteTranscriber
+from clients.transcript import Transcript
+from loadtest.errors import LoadTestError
+from loadtest.recordings import shipped_manifest
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.served import served
+
+RECORDING = "demo.flac"
+
+
+def run_demo(console: Console) -> int:
+    """Start a server, stream the recording, stop the server; returns the exit code: 1 if the words are wrong."""
+    path, expected = _recording()
+    try:
+        console.print("starting `tutti serve` on a free loopback port …")
+        with served(["--log-level", "warning"]) as url:
+            console.print(f"streaming {path.name} to {url}/v1/listen in real time\n", highlight=False)
+            text = asyncio.run(_stream(path, url, console))
+    except (LoadTestError, ClientError) as error:
+        console.print(f"demo: {error}", style="red", markup=False, highlight=False)
+        return EXIT_BAD
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    if text != expected:
+        console.print(f"\nexpected: {expected}", style="red")
+        return EXIT_BAD
+    console.print("\nevery word is right.", style="green")
+    return EXIT_OK
+
+
+def _recording() -> tuple[Path, str]:
+    manifest = shipped_manifest()
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    return manifest.parent / RECORDING, next(row["text"] for row in rows if row["audio"] == RECORDING)
+
+
+async def _stream(path: Path, url: str, console: Console) -> str:
+    transcriber = RemoteTranscriber(url)
+    source = PcmSource(read_pcm(path, transcriber.sample_rate), transcriber.sample_rate, realtime=True)
+    transcript, shown, latencies_ms = Transcript(), "", list[float]()
+    loop = asyncio.get_running_loop()
+    last_final_s = 0.0
+    async with contextlib.aclosing(transcriber.stream(source)) as messages:
+        async for message in messages:
+            if not isinstance(message, Results):
+                continue
+            transcript.add(message)
+            if message.is_final:
+                last_final_s = loop.time()
+            elif source.began_s is not None:
+                latencies_ms.append((loop.time() - source.began_s - message.cursor_s) * 1e3)
+            line = _line(message, transcript)
+            if line.plain != shown:
+                shown = line.plain
+                console.print(Text.assemble((f"{message.cursor_s:6.2f} s  ", "cyan"), line))
+    final_ms = (last_final_s - (source.ended_s or last_final_s)) * 1e3
+    console.print(f"\nfinal transcript: {transcript.text}", style="bold", highlight=False)
+    cuts = statistics.quantiles(latencies_ms, n=50)
+    console.print(
+        f"latency of {len(latencies_ms)} steps of 80 ms, from their last sample to their answer: "
+        f"median {statistics.median(latencies_ms):.1f} ms, p98 {cuts[-1]:.1f} ms; "
+        f"final text {final_ms:.1f} ms after the end of the audio",
+        highlight=False,
+    )
+    return transcript.text
+
+
+def _line(message: Results, transcript: Transcript) -> Text:
+    if message.is_final:
+        return Text.assemble(("final    ", "green"), message.text)
+    return Text.assemble("partial  ", transcript.stable, " " if transcript.stable else "", (transcript.unstable, "dim"))

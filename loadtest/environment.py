@@ -1,0 +1,80 @@
+"""Where and with what a measurement was made: without it a figure means nothing.
+
+Owns the `environment` part of the JSON document.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+VERSIONS_OF = ("tutti", "torch", "numpy", "uvicorn", "uvloop", "websockets")
+GIT_TIMEOUT_S = 5.0
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Hardware, versions, commit, seed and date."""
+
+    hardware: str
+    cores: int
+    system: str
+    python: str
+    versions: dict[str, str]
+    commit: str
+    seed: int
+    date: str
+
+
+def describe(seed: int) -> Environment:
+    """This machine, this checkout, now."""
+    return Environment(
+        hardware=_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        system=platform.platform(),
+        python=platform.python_version(),
+        versions=_versions(),
+        commit=_commit(),
+        seed=seed,
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in VERSIONS_OF:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str:
+    """The checkout's commit, with `+` if files differ from it; empty outside a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607 - the user's git
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

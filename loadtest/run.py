@@ -1,0 +1,162 @@
+"""`tutti loadtest`: one level after another against a running server.
+
+Owns the order of work, Ctrl-C and the exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+import uvloop
+from rich.console import Console
+
+from clients.address import QueryValue, listen_url
+from clients.errors import ClientError, Unreachable
+from clients.transcriber import RemoteTranscriber
+from loadtest import alone, environment, plot, recordings
+from loadtest.connection import Dialler
+from loadtest.errors import LoadTestError
+from loadtest.level import Level, Schedule
+from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.recordings import Recording
+from loadtest.report import Document, Result, faults, print_table
+from loadtest.server_metrics import figures, scrape_at
+from loadtest.settings import SAMPLE_RATE, STEP_S, LoadSettings
+
+EXIT_OK = 0
+EXIT_BAD = 1  # no server, or a result that must not be believed or accepted
+EXIT_INTERRUPTED = 130
+
+QUERY: dict[str, QueryValue] = {
+    "encoding": "linear16",
+    "sample_rate": SAMPLE_RATE,
+    "interim_results": True,
+    "step_results": True,
+}
+
+Clock = Callable[[], float]
+Tell = Callable[[str], None]
+
+
+def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
+    """Run, print (a table, or progress on stderr and one JSON document last), draw; returns the exit code."""
+    console = Console(stderr=as_json)
+    try:
+        result = measure(settings, tell=console.print)
+    except (LoadTestError, ClientError) as error:
+        Console(stderr=True).print(f"loadtest: {error}", style="red", markup=False, highlight=False)
+        return EXIT_BAD
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    print_table(result.document, console)
+    if plot_path is not None:
+        plot.draw({settings.policy_label: result}, plot_path)
+    if as_json:
+        typer.echo(result.document.encoded())
+    if result.document.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_BAD if any(faults(level) for level in result.document.levels) else EXIT_OK
+
+
+def measure(settings: LoadSettings, *, tell: Tell) -> Result:
+    """Run all levels; the first Ctrl-C ends the level that is running, and what was measured is kept.
+
+    Raises:
+        LoadTestError, ClientError: it could not begin.
+        KeyboardInterrupt: before there was anything to keep.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(measure_levels(settings, tell=tell))
+
+
+async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = time.perf_counter) -> Result:
+    """As `measure`, in a running event loop."""
+    played = recordings.load(
+        settings.manifest, level_s=settings.seconds, at_most=settings.max_recordings, seed=settings.seed
+    )
+    transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
+    tell(f"{len(played)} recordings, each alone first")
+    texts = await alone.transcripts(played, transcriber)
+    load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
+    levels: list[tuple[LevelReport, LevelMeasures]] = []
+    with _stopping_on_interrupt() as stop:
+        for streams in settings.streams:
+            if stop.is_set():
+                break
+            tell(f"{streams} streams for {settings.warmup_s:g} + {settings.seconds:g} s")
+            levels.append(await load.run_level(streams, stop))
+    reports = tuple(report for report, _ in levels)
+    document = Document(reports, environment.describe(settings.seed), stop.is_set())
+    return Result(document, tuple(tuple(measures.chunk.cdf()) for _, measures in levels))
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What all levels of a load test share."""
+
+    settings: LoadSettings
+    played: Sequence[Recording]
+    texts: Mapping[str, str]
+    dialler: Dialler
+    clock: Clock
+
+    async def run_level(self, streams: int, stop: asyncio.Event) -> tuple[LevelReport, LevelMeasures]:
+        settings, clock = self.settings, self.clock
+        gc.collect()
+        gc.freeze()  # a full collection in the middle would look like latency
+        schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=settings.seconds)
+        measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts)
+        rng = random.Random(f"{settings.seed}/{streams}")
+        level = Level(schedule, measures, recordings=self.played, dialler=self.dialler, rng=rng, clock=clock)
+        before = asyncio.create_task(scrape_at(settings.url, schedule.from_s, clock))
+        began_s = clock()
+        cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
+        after = await scrape_at(settings.url, clock(), clock)
+        before.cancel()  # in case the level was stopped before it was due
+        await asyncio.wait({before})
+        report = measures.report(
+            streams=streams,
+            to_s=level.end_s,
+            policy=settings.policy_label,
+            generator_cpu_cores=cpu_s / max(level.end_s - began_s, STEP_S),
+            server=ServerFigures() if before.cancelled() else figures(before.result(), after),
+        )
+        return report, measures
+
+
+async def _dialler(settings: LoadSettings, clock: Clock) -> Dialler:
+    headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
+    try:
+        return await Dialler.to(listen_url(settings.url, QUERY), headers, clock)
+    except OSError as error:
+        raise Unreachable(settings.url, str(error)) from error
+
+
+@contextlib.contextmanager
+def _stopping_on_interrupt() -> Iterator[asyncio.Event]:
+    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread: somebody else's business
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
