@@ -1,0 +1,92 @@
+"""The application: endpoints over one replica, and the engine's life inside the server's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from time import perf_counter
+
+import msgspec
+from fastapi import FastAPI, Response
+
+from model.ctc import Decoder
+from server.door import Door
+from server.listen import Listen
+from server.pulse import Pulse
+from server.replica import Replica
+from server.settings import Settings
+from server.transcribe import Transcribe
+from server.wiring import ServedModel, VadModel, build_replica
+
+STOP_TIMEOUT_S = 5.0  # for the batch that is running
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ABOUT = """Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
+
+Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
+frames of 16-bit samples in, JSON frames out. OpenAPI cannot describe them; the uploads below take the same parameters.
+"""
+
+
+def create_app(
+    settings: Settings,
+    model: ServedModel,
+    decoder: Decoder,
+    vad_model: VadModel | None = None,
+    clock: Callable[[], float] = perf_counter,
+) -> FastAPI:
+    """Build the app around a loaded model. Its engine runs from the app's start-up to its shutdown."""
+    replica = build_replica(settings, model, decoder, vad_model, clock)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        pulse = Pulse(replica.metrics, replica.sessions)
+        await replica.recognizer.start()
+        pulse.start()
+        yield
+        pulse.stop()
+        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+
+    app = FastAPI(title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan)
+    app.state.replica = replica
+    door = Door(replica)
+    app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
+    app.add_api_route("/v1/listen", Transcribe(replica, door).upload, methods=["POST"], response_class=Response)
+    _add_health(app, replica)
+    return app
+
+
+def _add_health(app: FastAPI, replica: Replica) -> None:
+    @app.get("/healthz", response_class=Response)
+    async def healthz() -> Response:
+        """Say that the process and its event loop are alive; the engine is not asked."""
+        return Response("ok\n", media_type="text/plain")
+
+    @app.get("/readyz", response_class=Response)
+    async def readyz() -> Response:
+        """Answer 200 while new streams may come: loaded, warm, moving and not draining. A full replica is ready."""
+        ready = replica.ready
+        return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, media_type="text/plain")
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Expose Prometheus metrics."""
+        return Response(replica.metrics.exposition(), media_type=METRICS_TYPE)
+
+    @app.get("/v1/status", response_class=Response)
+    async def status() -> Response:
+        """Describe the replica in the manner of a self-hosted Deepgram engine."""
+        return Response(msgspec.json.encode(_status(replica)), media_type="application/json")
+
+
+def _status(replica: Replica) -> dict[str, object]:
+    word = "draining" if replica.sessions.draining else "healthy" if replica.ready else "critical"
+    return {
+        "system_health": word.capitalize(),
+        "active_stream_requests": replica.sessions.count("deepgram"),
+        "active_batch_requests": replica.sessions.count("upload"),
+        "slots_used": replica.recognizer.slots_used,
+        "slots_total": replica.settings.max_streams,
+        "model": {"name": replica.card.name, "version": replica.card.version, "uuid": replica.card.uuid},
+    }

@@ -1,0 +1,292 @@
+"""The `tutti` command: options in, one function of the package that does the work called, its exit code out.
+
+Every import of weight stands inside its command, so that `tutti --help` and the clients never load torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+
+app = typer.Typer(
+    name="tutti",
+    help="Streaming speech recognition: a low-latency batching inference server, its clients and its tools.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelOption = Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+PrecisionOption = Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")]
+UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
+KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tutti {version('tutti')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def serve(
+    context: typer.Context,
+    *,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 8080]")] = None,
+    model: ModelOption = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [default: auto]")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 or int8. [default: auto]")] = None,
+    policy: Annotated[str | None, typer.Option(help="eager, deadline or single. [default: eager]")] = None,
+    max_streams: Annotated[int | None, typer.Option(help="Streams at a time; more get 503. [default: 512]")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. [default: 128]")] = None,
+    latency_budget_ms: Annotated[float | None, typer.Option(help="Deadline of a live step. [default: 100]")] = None,
+    vad: Annotated[str | None, typer.Option(help="Voice activity: off or silero. [default: off]")] = None,
+    threads: Annotated[int | None, typer.Option(help="Compute threads. [default: all cores but one]")] = None,
+    reproducible: Annotated[
+        bool | None, typer.Option("--reproducible", help="Bit-identical log-probs in every batch, by fixed tiles.")
+    ] = None,
+    api_keys_file: Annotated[Path | None, typer.Option(help="sha256 digests of accepted keys, one a line.")] = None,
+    idle_timeout_s: Annotated[float | None, typer.Option(help="Close silent streams after. [default: 10]")] = None,
+    drain_timeout_s: Annotated[float | None, typer.Option(help="Let streams end on SIGTERM for. [default: 5]")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="console or json. [default: console]")] = None,
+) -> None:
+    """Serve /v1/listen, Deepgram-compatible. Every option has a TUTTI_… variable; see `server/settings.py`."""
+    settings = _settings(context.params)  # the parameters bear the names of the settings
+    from model.errors import ModelError
+    from server.errors import SettingsError
+    from server.serve import run
+
+    try:
+        code = run(settings)
+    except (ModelError, SettingsError) as error:
+        _fail(error)
+    raise typer.Exit(code)
+
+
+@app.command()
+def transcribe(
+    files: Annotated[list[Path], typer.Argument(help="wav, flac, ogg or mp3.", exists=True, dir_okay=False)],
+    *,
+    url: UrlOption = None,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Send at the speed of speech.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a live display.")] = False,
+    api_key: KeyOption = None,
+    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
+    model: ModelOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+) -> None:
+    """Transcribe recordings: through a server with --url, else with the engine in this process."""
+    from clients.transcribe import run, run_remote
+
+    if url is not None:
+        code = run_remote(files, url=url, api_key=api_key, realtime=realtime, as_json=as_json, concurrency=concurrency)
+        raise typer.Exit(code)
+    from model.errors import ModelError
+    from server.local import open_local
+
+    settings = _settings({"model": model, "device": device, "precision": precision})
+    try:
+        code = run(files, lambda: open_local(settings), realtime=realtime, as_json=as_json, concurrency=concurrency)
+    except ModelError as error:
+        _fail(error)
+    raise typer.Exit(code)
+
+
+@app.command()
+def loadtest(
+    *,
+    url: Annotated[str, typer.Option(help="The server to load: a machine of your own.")] = "ws://127.0.0.1:8080",
+    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100",
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
+    manifest: Annotated[Path | None, typer.Option(help="JSON lines. Default: the shipped recordings.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw percentiles and distributions into this PNG.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    api_key: KeyOption = None,
+    policy_label: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "",
+) -> None:
+    """Load a server with live streams paced in real time, open loop; check every transcript; report latencies."""
+    from loadtest.errors import BadSettings
+    from loadtest.run import run_loadtest
+    from loadtest.settings import LoadSettings, parse_streams
+
+    try:
+        settings = LoadSettings(
+            url=url,
+            streams=parse_streams(streams),
+            seconds=seconds,
+            manifest=manifest,
+            seed=seed,
+            api_key=api_key,
+            policy_label=policy_label,
+        )
+    except BadSettings as error:
+        raise typer.BadParameter(str(error)) from error
+    raise typer.Exit(run_loadtest(settings, as_json=as_json, plot_path=plot))
+
+
+@app.command()
+def demo() -> None:
+    """Start a server, stream a shipped recording in real time, show partials, final text and latencies."""
+    from rich.console import Console
+
+    from loadtest.demo import run_demo
+
+    raise typer.Exit(run_demo(Console()))
+
+
+@app.command()
+def evaluate(
+    *,
+    manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
+    url: UrlOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")] = False,
+    texts: Annotated[Path | None, typer.Option(help="Write every transcript there, as JSON lines.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 32,
+    api_key: KeyOption = None,
+    model: ModelOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+) -> None:
+    """Word and character error rates by source, in this process or of a running server."""
+    from model.errors import ModelError
+    from server.evaluate import run_local, run_remote
+
+    try:
+        if url is not None:
+            code = run_remote(manifest, url, api_key, concurrency, texts, as_json=as_json)
+        else:
+            settings = _settings({"model": model, "device": device, "precision": precision})
+            code = run_local(manifest, settings, concurrency, texts, as_json=as_json)
+    except ModelError as error:
+        _fail(error)
+    raise typer.Exit(code)
+
+
+@app.command()
+def train(
+    *,
+    manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
+    out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
+    recipe: Annotated[Path | None, typer.Option(help="JSON. Default: that of the shipped model.")] = None,
+    validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
+    noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
+    cache: Annotated[Path, typer.Option(help="Where decoded audio is kept between runs.")] = Path("build/audio"),
+    device: DeviceOption = "auto",
+    validate_every: Annotated[int, typer.Option(help="Updates between validations.", min=1)] = 500,
+) -> None:
+    """Train a model. An interrupted run goes on where it stopped when the same command is given again."""
+    from model.errors import ModelError
+    from model.training.recipe import RECIPES, read_recipe
+    from model.training.run import Places, train
+
+    places = Places(manifest, validation or [], noise or [], out, cache)
+    try:
+        config, chosen = read_recipe(recipe or RECIPES / "small.json")
+        path = train(config, chosen, places, device=device, validate_every=validate_every, announce=typer.echo)
+    except ModelError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    typer.echo(f"wrote {path}")
+
+
+@app.command()
+def synthesize(
+    out: Annotated[Path, typer.Argument(help="Folder for the recordings and their manifest, synthetic.jsonl.")],
+    *,
+    hours: Annotated[float, typer.Option(help="Hours of speech.")] = 7.0,
+    seed: Annotated[int, typer.Option(help="Decides texts and voices.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    dev: Annotated[bool, typer.Option("--dev", help="Sentences of the held-out split.")] = False,
+) -> None:
+    """Make synthetic speech for training with espeak-ng and flite, in many voices."""
+    from model.errors import ModelError
+    from model.training.synthesize import synthesize as make
+
+    try:
+        typer.echo(make(out, hours, seed, jobs, "dev" if dev else "train"))
+    except ModelError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the finished rows are in the manifest", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@app.command()
+def ceiling(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")] = False,
+    threads: Annotated[int, typer.Option(help="Compute threads. Default: all cores but one.")] = 0,
+    model: ModelOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "auto",
+) -> None:
+    """Time the bare model step by batch size: the ceiling of what a server can do on this machine."""
+    import dataclasses
+
+    from model.acoustic import AcousticModel
+    from model.ceiling import measure
+    from model.errors import ModelError
+    from server.serve import set_threads
+
+    set_threads(threads)
+    try:
+        figures = measure(AcousticModel.load(model, device=device, precision=precision))
+    except ModelError as error:
+        _fail(error)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(figures)))
+        return
+    typer.echo(f"{figures.precision}, {figures.threads} compute threads; bare step, median:")
+    for rows, ms in figures.step_ms.items():
+        typer.echo(f"  batch {rows:4d}  {ms:8.2f} ms  = {rows * 80 / ms:7.0f} live streams")
+    typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s")
+
+
+def _settings(options: dict[str, Any]) -> Any:
+    """Settings from options that were given, variables and defaults; a bad value ends the command with usage."""
+    from pydantic import ValidationError
+
+    from server.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in options.items() if value is not None})
+    except ValidationError as error:
+        for problem in error.errors():
+            typer.echo(f"--{'.'.join(map(str, problem['loc'])).replace('_', '-')}: {problem['msg']}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _fail(error: Exception) -> NoReturn:
+    typer.echo(f"tutti: {error}", err=True)
+    raise typer.Exit(EXIT_FAILED) from error
+
+
+def main() -> None:
+    """Run the command line."""
+    with contextlib.suppress(BrokenPipeError):
+        app()
+
+
+if __name__ == "__main__":
+    main()

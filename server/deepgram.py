@@ -1,0 +1,272 @@
+"""Deepgram's frames to the client: events in, JSON out. Pure; `type` first, and every field always.
+
+Source: protocols.md 3.6 and 3.11. Clients index the fields without looking, so none may be missing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from model.ctc import Word
+from server.deepgram_frames import Configure
+from server.deepgram_query import ListenRequest
+from server.events import (
+    Closed,
+    Event,
+    Final,
+    FinalReason,
+    Partial,
+    SpeechStarted,
+    StepTiming,
+    StreamBroken,
+    UtteranceGap,
+)
+
+MAX_ECHO = 256  # characters of a client's own text that an error frame repeats
+_encode = msgspec.json.Encoder().encode
+
+
+class WordOut(msgspec.Struct):
+    """One word with absolute stream times in seconds."""
+
+    word: str
+    start: float
+    end: float
+    confidence: float
+    punctuated_word: str | UnsetType = UNSET
+
+
+class Alternative(msgspec.Struct):
+    """A transcript; ours is the only one."""
+
+    transcript: str
+    confidence: float
+    words: list[WordOut]
+
+
+class Alternatives(msgspec.Struct):
+    """What was said on one channel."""
+
+    alternatives: tuple[Alternative]
+
+
+class StepReport(msgspec.Struct):
+    """Ours, and opt-in: where the time of a step went."""
+
+    audio_processed_s: float
+    queue_wait_ms: float
+    step_ms: float
+    decode_ms: float
+
+
+class Results(msgspec.Struct, tag_field="type", tag="Results"):
+    """A transcript of a stretch of one channel."""
+
+    channel_index: tuple[int, int]
+    start: float
+    duration: float
+    is_final: bool
+    speech_final: bool
+    from_finalize: bool
+    channel: Alternatives
+    metadata: msgspec.Raw
+    tutti: StepReport | UnsetType = UNSET
+
+
+class ResultsMetadata(msgspec.Struct):
+    """What every `Results` of a connection repeats."""
+
+    request_id: str
+    model_info: dict[str, str]
+    model_uuid: str
+
+
+class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
+    """The summary of a connection, once, just before its end."""
+
+    transaction_key: str
+    request_id: str
+    sha256: str
+    created: str
+    duration: float
+    channels: int
+    models: list[str] | UnsetType = UNSET
+    model_info: dict[str, dict[str, str]] | UnsetType = UNSET
+
+
+class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):
+    """Somebody began to speak."""
+
+    channel: tuple[int, int]
+    timestamp: float
+
+
+class UtteranceEnd(msgspec.Struct, tag_field="type", tag="UtteranceEnd"):
+    """Nothing was said for the asked time."""
+
+    channel: tuple[int, int]
+    last_word_end: float
+
+
+class Error(msgspec.Struct, tag_field="type", tag="Error"):
+    """A complaint inside a stream."""
+
+    variant: str
+    description: str
+    message: str | UnsetType = UNSET
+
+
+class ConfigureSuccess(msgspec.Struct, tag_field="type", tag="ConfigureSuccess"):
+    """The new settings hold."""
+
+    request_id: str
+    keyterms: list[str]
+
+
+class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure"):
+    """The old settings stay."""
+
+    request_id: str
+    code: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What clients are told about the model. `uuid` follows from the digest of its weights."""
+
+    name: str
+    version: str
+    uuid: str
+
+    @classmethod
+    def of(cls, name: str, version: str, digest: str) -> ModelCard:
+        """Name a model by its weights."""
+        return cls(name, version, str(uuid.uuid5(uuid.NAMESPACE_OID, digest)))
+
+    @property
+    def info(self) -> dict[str, str]:
+        """The wire form."""
+        return {"name": self.name, "version": self.version, "arch": "ctc-rnn"}
+
+
+class Projector:
+    """Projects the events of one connection."""
+
+    def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
+        self._request = request
+        self._channels = channels
+        self._request_id = request_id
+        self._created = created
+        self._model = model
+        self._metadata = msgspec.Raw(_encode(ResultsMetadata(request_id, model.info, model.uuid)))
+
+    def frame(self, event: Event, timing: StepTiming | None = None) -> bytes | None:
+        """Return the frame for an event, or None where this client did not ask for it."""
+        match event:
+            case Partial():
+                return self._results(event, timing, is_final=False, speech_final=False, from_finalize=False)
+            case Final():
+                speech_final = event.reason is not FinalReason.MAX_LEN
+                from_finalize = event.reason is FinalReason.FINALIZE
+                return self._results(
+                    event, timing, is_final=True, speech_final=speech_final, from_finalize=from_finalize
+                )
+            case SpeechStarted():
+                started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
+                return _encode(started) if self._request.vad_events else None
+            case UtteranceGap():
+                return _encode(UtteranceEnd((event.channel, self._channels), _seconds(event.last_word_end_s)))
+            case Closed():
+                return self._summary(event)
+            case StreamBroken():
+                return _encode(Error("InternalError", "recognition failed on this stream"))
+            case _:
+                assert_never(event)
+
+    def complaint(self, description: str, text: str) -> bytes:
+        """Answer a text frame that means nothing."""
+        return _encode(Error("SchemaError", description, text[:MAX_ECHO]))
+
+    def configured(self, asked: Configure) -> bytes:
+        """Answer a change of settings. Key terms need a decoder with a bias, which this server does not have yet."""
+        if not asked.keyterms:
+            return _encode(ConfigureSuccess(self._request_id, []))
+        code = "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
+        return _encode(ConfigureFailure(self._request_id, code, "this model does not support key terms"))
+
+    def _results(
+        self,
+        event: Partial | Final,
+        timing: StepTiming | None,
+        *,
+        is_final: bool,
+        speech_final: bool,
+        from_finalize: bool,
+    ) -> bytes:
+        report: StepReport | UnsetType = UNSET
+        if self._request.step_results and timing is not None:
+            report = _report(event.start_s + event.duration_s, timing)
+        results = Results(
+            channel_index=(event.channel, self._channels),
+            start=_seconds(event.start_s),
+            duration=_seconds(event.duration_s),
+            is_final=is_final,
+            speech_final=speech_final,
+            from_finalize=from_finalize,
+            channel=Alternatives((alternative(event.words, self._request.punctuated_words),)),
+            metadata=self._metadata,
+            tutti=report,
+        )
+        return _encode(results)
+
+    def _summary(self, event: Closed) -> bytes:
+        model = self._model
+        heard = event.audio_s > 0
+        summary = Metadata(
+            transaction_key="deprecated",
+            request_id=self._request_id,
+            sha256="incomplete",
+            created=self._created,
+            duration=_seconds(event.audio_s),
+            channels=self._channels,
+            models=[model.uuid] if heard else UNSET,
+            model_info={model.uuid: model.info} if heard else UNSET,
+        )
+        return _encode(summary)
+
+
+def alternative(words: Sequence[Word], punctuated: bool) -> Alternative:
+    """Build the transcript of some words, confidence their mean."""
+    out = [
+        WordOut(
+            word.text,
+            round(word.start_s, 3),
+            round(word.end_s, 3),
+            round(word.confidence, 4),
+            word.text if punctuated else UNSET,
+        )
+        for word in words
+    ]
+    confidence = sum(word.confidence for word in words) / len(words) if words else 0.0
+    return Alternative(" ".join(word.text for word in words), round(confidence, 4), out)
+
+
+def _seconds(value: float) -> float:
+    """Microseconds are enough to name a sample at any rate, and keep binary noise off the wire."""
+    return round(value, 6)
+
+
+def _report(cursor_s: float, timing: StepTiming) -> StepReport:
+    return StepReport(
+        audio_processed_s=_seconds(cursor_s),
+        queue_wait_ms=round(timing.queue_wait_s * 1e3, 3),
+        step_ms=round(timing.step_s * 1e3, 3),
+        decode_ms=round(timing.decode_s * 1e3, 3),
+    )

@@ -1,0 +1,152 @@
+"""The query of Deepgram's `/v1/listen`: text parameters to options, or a refusal. Pure.
+
+What would corrupt the result is refused; what this server does not do is accepted and named in `ignored`, because
+real clients always send a dozen parameters that they can live without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from server.errors import BadParameter
+from server.session import SessionOptions
+
+Pairs = Iterable[tuple[str, str]]
+
+SAMPLE_RATES = range(8_000, 48_001)
+DOWNMIX_CHANNELS = range(1, 9)
+DEFAULT_ENDPOINTING_MS = 10.0  # Source: protocols.md 3.4
+MAX_MS = 3_600_000
+
+_TRUE, _FALSE = {"true", "1"}, {"false", "0"}
+_FORMATTING = ("smart_format", "punctuate", "numerals", "dictation")
+_KNOWN = {
+    "encoding", "sample_rate", "channels", "multichannel", "interim_results", "endpointing", "utterance_end_ms",
+    "vad_events", "step_results", "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
+}  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be repeated in a header
+MAX_IGNORED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Which model names a client may ask for; every alias leads to the one model that is served."""
+
+    name: str
+    aliases: Mapping[str, str]
+    strict: bool
+
+    def check(self, asked: str) -> None:
+        """Raises: BadParameter when names are strict and this one is unknown."""
+        if self.strict and asked != self.name and asked not in self.aliases:
+            raise BadParameter(f"model: {asked[:64]!r} is not served here")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenRequest:
+    """What the query asks for. `raw_rate` is None where the body is a container that names its own sample rate."""
+
+    raw_rate: int | None
+    channels: int
+    multichannel: bool
+    interim_results: bool
+    step_results: bool
+    vad_events: bool
+    endpointing_ms: float | None
+    utterance_end_ms: float | None
+    punctuated_words: bool
+    ignored: tuple[str, ...]
+
+    def live_options(self) -> SessionOptions:
+        """Options of a live stream. Raises: BadParameter for a container."""
+        if self.raw_rate is None:
+            raise BadParameter("encoding: live streams need encoding=linear16; containers are not supported yet")
+        return SessionOptions(
+            sample_rate=self.raw_rate,
+            channels=self.channels,
+            multichannel=self.multichannel,
+            partials=self.interim_results,
+            every_step=self.step_results,
+            endpointing_ms=self.endpointing_ms,
+            utterance_end_ms=self.utterance_end_ms,
+        )
+
+
+def parse_query(pairs: Pairs, models: Models, max_channels: int, default_endpointing: bool = True) -> ListenRequest:
+    """Read the query; of a parameter given twice the last one counts. Raises: BadParameter."""
+    query = dict(pairs)
+    for name in query:
+        if name.startswith("callback"):
+            raise BadParameter("callback: this server sends results on the connection only")
+    models.check(query.get("model", models.name))
+    multichannel = _boolean(query, "multichannel", default=False)
+    channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
+    return ListenRequest(
+        raw_rate=_raw_rate(query),
+        channels=channels,
+        multichannel=multichannel,
+        interim_results=_boolean(query, "interim_results", default=False),
+        step_results=_boolean(query, "step_results", default=False),
+        vad_events=_boolean(query, "vad_events", default=False),
+        endpointing_ms=_endpointing(query, default_endpointing),
+        utterance_end_ms=_utterance_end(query),
+        punctuated_words=any(_is_on(query.get(name, "false")) for name in _FORMATTING),
+        ignored=tuple(sorted(name for name, value in query.items() if _ignored(name, value)))[:MAX_IGNORED],
+    )
+
+
+def _raw_rate(query: Mapping[str, str]) -> int | None:
+    encoding = query.get("encoding")
+    if encoding is None:
+        return None
+    if encoding != "linear16":
+        raise BadParameter(f"encoding: {encoding[:64]!r} is not supported; send linear16")
+    if "sample_rate" not in query:
+        raise BadParameter("sample_rate: required with encoding=linear16")
+    return _integer(query, "sample_rate", SAMPLE_RATES, default=0)
+
+
+def _endpointing(query: Mapping[str, str], default: bool) -> float | None:
+    asked = query.get("endpointing", "true" if default else "false")
+    if asked.lower() in ("true", "false"):
+        return DEFAULT_ENDPOINTING_MS if asked.lower() == "true" else None
+    return float(_integer(query, "endpointing", range(MAX_MS + 1), default=0))
+
+
+def _utterance_end(query: Mapping[str, str]) -> float | None:
+    if query.get("utterance_end_ms", "false").lower() == "false":
+        return None
+    return float(_integer(query, "utterance_end_ms", range(1, MAX_MS + 1), default=0))
+
+
+def _ignored(name: str, value: str) -> bool:
+    """A parameter that asks for something and gets nothing. One that asks for nothing is not worth naming."""
+    if name in _KNOWN or not _NAME.fullmatch(name):
+        return False
+    if name == "language":
+        return not value.lower().startswith("en")
+    return value.lower() not in _FALSE
+
+
+def _is_on(value: str) -> bool:
+    return value.lower() in _TRUE
+
+
+def _boolean(query: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = query.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _TRUE | _FALSE:
+        raise BadParameter(f"{name}: must be true or false")
+    return value.lower() in _TRUE
+
+
+def _integer(query: Mapping[str, str], name: str, allowed: range, *, default: int) -> int:
+    value = query.get(name)
+    if value is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) not in allowed:
+        raise BadParameter(f"{name}: must be a whole number from {allowed[0]} to {allowed[-1]}")
+    return int(value)

@@ -1,0 +1,131 @@
+"""Everything that can go wrong in the server, named by who must act, and the two tables that tell a client.
+
+ServerError
+├── Refused              the request is answered with an HTTP status, before a socket or a slot is given
+│   ├── BadParameter     the client: a query parameter would corrupt the result
+│   ├── BadAudio         the client: an uploaded body cannot be decoded
+│   ├── TooLarge         the client: an uploaded body is over the limit
+│   ├── NotAuthorised    the client: no key, or a wrong one
+│   ├── ServerFull       nobody: come back later
+│   ├── ServerDraining   nobody: another replica will take it
+│   ├── ServerNotReady   the operator: the engine is starting, stalled or dead
+│   └── RecognitionFailed  the operator: the model failed on an upload
+├── ClientGone           nobody: the client of an upload did not wait for the answer
+├── BadFrame             the client: a text frame means nothing; answered in the stream, which goes on
+├── BacklogExceeded      the client: more audio at once than the stream may hold
+├── EngineDead           the operator: the model thread ended
+└── SettingsError        the operator: a setting cannot be honoured
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.events import CloseReason
+
+
+class ServerError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class Refused(ServerError):
+    """The request cannot be served; the message is meant for the client."""
+
+
+class BadParameter(Refused):
+    """A query parameter would corrupt the result."""
+
+
+class BadAudio(Refused):
+    """An uploaded body is no audio that can be decoded."""
+
+
+class TooLarge(Refused):
+    """An uploaded body is over the limit."""
+
+
+class NotAuthorised(Refused):
+    """No key was given, or a wrong one."""
+
+
+class ServerFull(Refused):
+    """Every slot is taken."""
+
+
+class ServerDraining(Refused):
+    """This replica is about to stop."""
+
+
+class ServerNotReady(Refused):
+    """The engine cannot take streams now."""
+
+
+class RecognitionFailed(Refused):
+    """The model failed on this upload."""
+
+
+class ClientGone(ServerError):
+    """The client of an upload did not wait for the answer."""
+
+
+class BadFrame(ServerError):
+    """A client's text frame cannot be understood; the message says why."""
+
+
+class BacklogExceeded(ServerError):
+    """One message carried more audio than a stream may hold unanswered."""
+
+
+class EngineDead(ServerError):
+    """The model thread ended; no stream can go on."""
+
+
+class SettingsError(ServerError):
+    """A setting cannot be honoured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a refusal looks over HTTP. `reason` is its metric label."""
+
+    status: int
+    err_code: str
+    reason: str
+    retry_after_s: int | None = None
+
+
+# Source: protocols.md 3.3. 503 rather than 429 when full: one client framework gives up for good on any 4xx.
+REFUSALS: dict[type[Refused], Refusal] = {
+    BadParameter: Refusal(400, "INVALID_QUERY_PARAMETER", "bad_request"),
+    BadAudio: Refusal(400, "INVALID_AUDIO", "bad_request"),
+    TooLarge: Refusal(413, "PAYLOAD_TOO_LARGE", "bad_request"),
+    NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
+    ServerFull: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=1),
+    ServerDraining: Refusal(503, "SERVICE_UNAVAILABLE", "draining", retry_after_s=5),
+    ServerNotReady: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=5),
+    RecognitionFailed: Refusal(500, "INTERNAL_ERROR", "error"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """How a connection ends on the wire. `outcome` is its metric label; a reason holds at most 123 bytes."""
+
+    code: int
+    reason: str
+    outcome: str
+
+
+# Source: protocols.md 3.8. 1001 is never sent: a client library takes it for a complete transcript.
+CLOSES: dict[CloseReason, Close] = {
+    CloseReason.CLOSE_STREAM: Close(1000, "", "completed"),
+    CloseReason.IDLE: Close(
+        1011, "did not receive audio data or a text message within the timeout window (net0001)", "idle_timeout"
+    ),
+    CloseReason.DRAIN: Close(1012, "the server is restarting", "drained"),
+    CloseReason.TOO_FAST: Close(1008, "DATA-0000 more audio at once than a stream may hold", "error"),
+    CloseReason.STALLED: Close(1011, "NET-0000 the server made no progress on this stream", "error"),
+    CloseReason.BROKEN: Close(1011, "NET-0000 recognition failed on this stream", "error"),
+    CloseReason.SLOW_CONSUMER: Close(1008, "results are not being read", "error"),
+    CloseReason.CLIENT_GONE: Close(1006, "", "client_abort"),
+}

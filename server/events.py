@@ -1,0 +1,99 @@
+"""What recognition says, before any wire protocol: adapters project these events and never look behind them.
+
+Times are seconds of stream time, which counts the audio that the client sent on this connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from model.ctc import Word
+
+
+class FinalReason(StrEnum):
+    """Why a segment's text was frozen."""
+
+    ENDPOINT = "endpoint"
+    FINALIZE = "finalize"
+    CLOSE = "close"
+    MAX_LEN = "max_len"
+
+
+class CloseReason(StrEnum):
+    """Why a connection ends; `server.errors.CLOSES` turns it into a close code."""
+
+    CLOSE_STREAM = "close_stream"
+    IDLE = "idle"
+    DRAIN = "drain"
+    TOO_FAST = "too_fast"
+    STALLED = "stalled"
+    BROKEN = "broken"
+    SLOW_CONSUMER = "slow_consumer"
+    CLIENT_GONE = "client_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """Somebody began to speak after silence."""
+
+    channel: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The text of the open segment so far; its first `stable_words` words can no longer change."""
+
+    channel: int
+    start_s: float
+    duration_s: float
+    words: tuple[Word, ...]
+    stable_words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A closed segment: its text is frozen, and the next one starts where it ends."""
+
+    channel: int
+    start_s: float
+    duration_s: float
+    words: tuple[Word, ...]
+    reason: FinalReason
+
+
+@dataclass(frozen=True, slots=True)
+class UtteranceGap:
+    """Nothing was said for the asked time since the last word, whose text is frozen."""
+
+    channel: int
+    last_word_end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Every channel is flushed; nothing follows."""
+
+    reason: CloseReason
+    audio_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken:
+    """Recognition of this connection failed; nothing follows."""
+
+    error: Exception
+
+
+Event = SpeechStarted | Partial | Final | UtteranceGap | Closed | StreamBroken
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """Where the time of one step went. `arrived_s` is the clock time at which its last audio sample arrived."""
+
+    arrived_s: float
+    queue_wait_s: float
+    step_s: float
+    decode_s: float

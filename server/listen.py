@@ -1,0 +1,52 @@
+"""`GET /v1/listen` as a WebSocket: no accept before a slot is certain, and a slot comes back on every way out."""
+
+from __future__ import annotations
+
+from fastapi import WebSocket
+
+from server.auth import Credentials
+from server.deepgram import Projector
+from server.door import Door
+from server.errors import Refused
+from server.live import LiveStream
+from server.replica import Replica, created_now, new_request_id
+
+
+class Listen:
+    """The live endpoint of one replica."""
+
+    def __init__(self, replica: Replica, door: Door) -> None:
+        self._replica = replica
+        self._door = door
+
+    async def live(self, socket: WebSocket) -> None:
+        """Recognise a live stream, Deepgram's protocol."""
+        replica = self._replica
+        received_s, request_id = replica.clock(), new_request_id()
+        credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
+        try:
+            request = self._door.admit(socket, credentials, live=True)
+            session = replica.session(request.live_options(), replica.limits)
+            projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
+            stream = LiveStream(
+                socket,
+                session,
+                projector,
+                limits=replica.live_limits,
+                metrics=replica.metrics,
+                clock=replica.clock,
+                request_id=request_id,
+            )
+            recognition = replica.recognizer.open(session, stream)
+        except Refused as error:
+            await socket.send_denial_response(self._door.refuse(error, request_id))
+            return
+        replica.sessions.add(stream, "deepgram")
+        try:
+            headers = [(k.encode(), v.encode()) for k, v in self._door.headers(request, request_id).items()]
+            await socket.accept(credentials.subprotocol, headers)
+            replica.metrics.handshake.observe(replica.clock() - received_s)
+            await stream.run(recognition)
+        finally:
+            recognition.close()
+            replica.sessions.remove(stream)

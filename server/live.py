@@ -1,0 +1,265 @@
+"""One live WebSocket connection: a thin shell that reads, writes and keeps time around a sans-I/O session.
+
+One coroutine reads and one writes. The reader never waits for compute: it stops reading only while this client's own
+audio outruns the engine, so that TCP slows the client down. Results come in on the event loop and go to a bounded
+outbox. Everything that can last is timed: silence, an engine that stands still, a close that is not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from starlette.websockets import WebSocket
+
+from server.deepgram import Projector
+from server.deepgram_frames import CloseStream, Configure, Finalize, parse_frame
+from server.errors import CLOSES, BacklogExceeded, BadFrame
+from server.events import Closed, CloseReason, Event, Final, FinalReason, Partial, StepTiming, StreamBroken
+from server.metrics import Metrics
+from server.outbox import FrameKind, OutFrame
+from server.recognizer import Recognition
+from server.session import Session
+from server.steps import Work
+from server.writer import Writer
+
+CLOSE_TIMEOUT_S = 5.0  # for a client to take what is left for it and to answer the close
+HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # of the largest backlog: where reading stops, and where it goes on
+MIN_TIMER_S = 0.01  # a timer may fire a moment early by another clock; do not spin on the rest
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.live")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLimits:
+    """What the operator sets for live connections, in seconds."""
+
+    idle_timeout_s: float
+    stall_timeout_s: float
+    max_backlog_s: float
+
+
+class LiveStream:
+    """Reader, writer and timers of one connection."""
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        session: Session,
+        projector: Projector,
+        *,
+        limits: LiveLimits,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        request_id: str,
+    ) -> None:
+        self._socket = socket
+        self._session = session
+        self._projector = projector
+        self._limits = limits
+        self._metrics = metrics
+        self._clock = clock
+        self._request_id = request_id
+        self._recognition: Recognition | None = None
+        self._writer = Writer(socket, metrics, clock)
+        self._room: asyncio.Future[None] | None = None  # what the reader waits for while the backlog is high
+        self._timer: asyncio.TimerHandle | None = None
+        self._reason: CloseReason | None = None  # set once: why the connection ends
+        self._opened_s = self._heard_s = self._progress_s = clock()
+        self._first_audio_s: float | None = None
+        self._said_something = False
+
+    @property
+    def backlog_s(self) -> float:
+        """Audio received and not yet consumed."""
+        return self._session.backlog_s
+
+    async def run(self, recognition: Recognition) -> None:
+        """Serve the accepted connection, which `recognition` admitted, to its end."""
+        self._recognition = recognition
+        _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels))
+        self._opened_s = self._heard_s = self._progress_s = self._clock()
+        self._arm(self._limits.idle_timeout_s)
+        writer = asyncio.create_task(self._writer.run())
+        try:
+            await self._read()
+        finally:
+            self._reason = self._reason or CloseReason.CLIENT_GONE
+            self._stop_recognition()
+            if self._timer is not None:
+                self._timer.cancel()
+            writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await writer
+            self._report(self._reason)
+
+    def drain(self) -> None:
+        """Say what is pending, then close for a restart."""
+        self._close_session(CloseReason.DRAIN)
+
+    # Client to server
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            self._heard_s = self._clock()
+            chunk = message.get("bytes")
+            if self._reason is not None or self._session.closing:
+                continue  # nothing that follows the end means anything; only the disconnect is awaited
+            if chunk is None:
+                self._on_text(message["text"])
+            elif chunk:
+                self._on_audio(chunk)
+            else:
+                self._close_session(CloseReason.CLOSE_STREAM)
+            if self._reason is None and self._session.backlog_s > self._limits.max_backlog_s * HIGH_WATER:
+                await self._wait_for_room()
+
+    def _on_audio(self, chunk: bytes) -> None:
+        before_s = self._session.audio_s
+        if not self._session.backlog_s:
+            self._progress_s = self._heard_s  # nothing was due until now
+        try:
+            work = self._session.audio(chunk, self._heard_s)
+        except BacklogExceeded:
+            self._end(CloseReason.TOO_FAST)
+            return
+        if self._first_audio_s is None:
+            self._first_audio_s = self._heard_s
+        self._metrics.audio_bytes.inc(len(chunk))
+        self._metrics.audio_seconds["linear16"].inc(self._session.audio_s - before_s)
+        self._push(work)
+
+    def _on_text(self, text: str) -> None:
+        try:
+            action = parse_frame(text, len(self._session.channels))
+        except BadFrame as error:
+            self._put(OutFrame(self._projector.complaint(str(error), text), FrameKind.OTHER))
+            return
+        match action:
+            case Finalize(channel):
+                self._flush(*self._session.finalize(channel, self._heard_s))
+            case CloseStream():
+                self._close_session(CloseReason.CLOSE_STREAM)
+            case Configure():
+                self._put(OutFrame(self._projector.configured(action), FrameKind.OTHER))
+
+    def _close_session(self, reason: CloseReason) -> None:
+        if self._reason is None and not self._session.closing:
+            self._flush(*self._session.close(reason, self._clock()))
+
+    def _flush(self, work: Sequence[Work], events: Sequence[Event]) -> None:
+        self._push(work)
+        self.on_events(events, None)
+
+    def _push(self, work: Sequence[Work]) -> None:
+        if work and self._recognition is not None:
+            self._recognition.push(work)
+
+    async def _wait_for_room(self) -> None:
+        """Leave the socket unread, so that TCP holds the client back, until the engine has caught up."""
+        self._room = asyncio.get_running_loop().create_future()
+        await self._room
+        self._room = None
+        self._heard_s = self._clock()  # it was we who did not listen
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    # Results to client
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        """Take what a step, or a frame of the client, changed."""
+        self._progress_s = self._clock()
+        for event in events:
+            if self._reason is None:
+                self._say(event, timing)
+        if self._session.backlog_s <= self._limits.max_backlog_s * LOW_WATER:
+            self._make_room()
+
+    def _say(self, event: Event, timing: StepTiming | None) -> None:
+        payload = self._projector.frame(event, timing)
+        if payload is not None:
+            arrived_s = timing.arrived_s if timing is not None else None
+            self._put(self._frame(event, payload, arrived_s))
+        if isinstance(event, Closed):
+            self._end(event.reason)
+        elif isinstance(event, StreamBroken):
+            self._end(CloseReason.BROKEN)
+
+    def _frame(self, event: Event, payload: bytes, arrived_s: float | None) -> OutFrame:
+        if isinstance(event, Partial):
+            if event.words and not self._said_something and self._first_audio_s is not None:
+                self._said_something = True
+                self._metrics.first_interim.observe(self._progress_s - self._first_audio_s)
+            return OutFrame(payload, FrameKind.INTERIM, arrived_s)
+        if isinstance(event, Final):
+            self._metrics.endpoints[event.reason].inc()
+            return OutFrame(payload, FrameKind.FINAL, arrived_s, flushed=event.reason is not FinalReason.MAX_LEN)
+        return OutFrame(payload, FrameKind.OTHER)
+
+    def _put(self, frame: OutFrame) -> None:
+        if not self._writer.put(frame):
+            self._metrics.slow_consumers.inc()
+            self._reason = CloseReason.SLOW_CONSUMER
+            self._stop_recognition()
+            self._writer.abort()
+
+    def _end(self, reason: CloseReason) -> None:
+        """Close behind what is already in the outbox; the slots come back now."""
+        if self._reason is None:
+            self._reason = reason
+            self._writer.end(CLOSES[reason])
+            self._stop_recognition()
+            self._arm(CLOSE_TIMEOUT_S)
+
+    def _stop_recognition(self) -> None:
+        if self._recognition is not None:
+            self._recognition.close()
+        self._make_room()
+
+    # Time
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(max(seconds, MIN_TIMER_S), self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Look what is due. One timer serves idleness, a standstill and the close; a frame does not re-arm it."""
+        if self._reason is not None:
+            self._writer.abort()
+            return
+        now, waits_s = self._clock(), []
+        if self._session.backlog_s:
+            waits_s.append(self._progress_s + self._limits.stall_timeout_s - now)
+            if waits_s[-1] <= 0:
+                self._end(CloseReason.STALLED)
+                return
+        if self._room is None and not self._session.closing:
+            waits_s.append(self._heard_s + self._limits.idle_timeout_s - now)
+            if waits_s[-1] <= 0:
+                waits_s.pop()
+                self._close_session(CloseReason.IDLE)
+        if self._reason is None:
+            self._arm(min(waits_s, default=self._limits.stall_timeout_s))
+
+    def _report(self, reason: CloseReason) -> None:
+        outcome = CLOSES[reason].outcome
+        self._metrics.sessions.labels("deepgram", outcome).inc()
+        self._metrics.session_duration.observe(self._clock() - self._opened_s)
+        _log.info(
+            "stream closed",
+            request_id=self._request_id,
+            reason=reason.value,
+            audio_s=round(self._session.audio_s, 3),
+            steps=self._session.steps,
+            worst_latency_ms=round(self._writer.worst_latency_s * 1e3, 1),
+            interims_dropped=self._writer.dropped,
+        )

@@ -1,0 +1,342 @@
+"""The event-loop side of the engine: which stream belongs to whom, and who may come in.
+
+Every batch arrives as one call on the event loop; its rows are decoded together, and each connection is told what its
+own rows changed. A slot counts as taken from `open` until the engine says that the stream is closed, so admission can
+never promise a slot twice. Sockets and wire protocols are unknown here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batching.engine import Engine
+from batching.errors import BatchingError, EngineDown
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from model.config import ModelConfig
+from model.ctc import Decoder
+from server.channel import Channel
+from server.errors import EngineDead, ServerFull, ServerNotReady
+from server.events import Event, StepTiming, StreamBroken
+from server.metrics import Metrics
+from server.session import Session
+from server.steps import StepTag, WindowTag, Work
+
+Deliver = Callable[[EngineEvent], None]
+MakeEngine = Callable[[Deliver], Engine]
+BACKGROUND_BUDGET_S = 10.0  # uploads wait behind live streams, but not for ever
+Outputs = NDArray[np.float32]
+
+
+class Sink(Protocol):
+    """Whoever holds the other end of a session."""
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        """Take what a step changed, often nothing. `timing` is None for what answers no step."""
+
+
+@dataclass(slots=True)
+class _Route:
+    """One channel's way back to its connection."""
+
+    recognition: Recognition
+    channel: Channel
+    held: deque[_Row] = field(default_factory=deque)  # answers that wait for the voice-activity model
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    tag: StepTag
+    outputs: Outputs  # (T, V)
+    queue_wait_s: float
+    step_s: float
+
+
+class Recognition:
+    """One session's streams in the engine. `close` it exactly when the session is over; more often does no harm."""
+
+    def __init__(self, recognizer: Recognizer, session: Session, sink: Sink, streams: Sequence[int]) -> None:
+        self.session = session
+        self.sink = sink
+        self.streams = tuple(streams)
+        self._recognizer = recognizer
+        self.open = True
+
+    def push(self, work: Sequence[Work]) -> None:
+        """Hand work to the engine, in order."""
+        if self.open:
+            self._recognizer.push(self, work)
+
+    def close(self) -> None:
+        """Drop whatever is still waiting; the slots come back when the engine has let go of them."""
+        if self.open:
+            self.open = False
+            self._recognizer.close(self)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the connection that nothing more will come."""
+        if self.open:
+            self.close()
+            self.sink.on_events([StreamBroken(error)], None)
+
+
+class Recognizer:
+    """Sessions in, events out; owns the engines' fronts and the permits."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        decoder: Decoder,
+        metrics: Metrics,
+        *,
+        capacity: int,
+        budget_s: float,
+        make_engine: MakeEngine,
+        make_vad: MakeEngine | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._decoder = decoder
+        self._metrics = metrics
+        self._capacity = capacity
+        self._budget_s = budget_s
+        self._make_engine, self._make_vad = make_engine, make_vad
+        self._clock = clock
+        self._engine: Engine | None = None
+        self._vad: Engine | None = None
+        self._routes: dict[int, _Route] = {}
+        self._vad_routes: dict[int, _Route] = {}
+        self._vad_streams: dict[int, int] = {}  # engine stream -> its voice-activity stream
+        self._held: set[int] = set()  # every stream that the engine has not reported closed
+        self._vad_held: set[int] = set()
+        self._warm_up: asyncio.Future[None] | None = None
+        self._warm_stream = 0  # no stream has this id
+        self._warm = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Start the engines and wait for one step of silence to come through. Raises: EngineDead."""
+        loop = asyncio.get_running_loop()
+        self._warm_up = loop.create_future()
+        self._engine = self._make_engine(_deliver_to(loop, self._on_event))
+        self._engine.start()
+        self._warm_stream = self._engine.open(budget_s=self._budget_s)
+        self._engine.push(self._warm_stream, np.zeros(self._config.step_samples, np.int16))
+        if self._make_vad is not None:
+            self._vad = self._make_vad(_deliver_to(loop, self._on_vad_event))
+            self._vad.start()
+        await self._warm_up
+        self._engine.close(self._warm_stream)
+        self._warm = True
+
+    def stop(self, timeout_s: float) -> None:
+        """End the engines; sessions still open are broken. Raises: EngineDown if a thread does not end."""
+        for engine in (self._vad, self._engine):
+            if engine is not None:
+                engine.stop(timeout_s)
+
+    def ready(self, stall_s: float) -> bool:
+        """Return whether the engines run, are warm and have not been at one piece of work for this long."""
+        if not self._warm:
+            return False
+        return all(_moves(engine, self._clock(), stall_s) for engine in (self._engine, self._vad) if engine is not None)
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that an engine holds or is about to hold."""
+        return max(len(self._held), len(self._vad_held))
+
+    # Sessions
+
+    def open(self, session: Session, sink: Sink, *, background: bool = False) -> Recognition:
+        """Admit a session, one slot a channel. Raises: ServerFull, ServerNotReady."""
+        if self._engine is None or not self._warm:
+            raise ServerNotReady("the engine is not ready")
+        if self.slots_used + len(session.channels) > self._capacity:
+            raise ServerFull("all streams are taken")
+        budget_s = BACKGROUND_BUDGET_S if background else self._budget_s
+        try:
+            streams = [self._engine.open(budget_s=budget_s, background=background) for _ in session.channels]
+            heard = [self._vad.open(budget_s=budget_s, background=background) for _ in streams] if self._vad else []
+        except EngineDown as error:
+            raise ServerNotReady("the engine is down") from error
+        recognition = Recognition(self, session, sink, streams)
+        for stream, channel in zip(streams, session.channels, strict=True):
+            self._routes[stream] = _Route(recognition, channel)
+        for stream, vad_stream in zip(streams, heard, strict=False):
+            self._vad_streams[stream] = vad_stream
+            self._vad_routes[vad_stream] = self._routes[stream]
+        self._held.update(streams)
+        self._vad_held.update(heard)
+        self._metrics.slots_used.set(self.slots_used)
+        return recognition
+
+    def push(self, recognition: Recognition, work: Sequence[Work]) -> None:
+        """Hand work to the engines; a stream that the engine cannot take is broken."""
+        assert self._engine is not None  # a recognition exists
+        try:
+            for piece in work:
+                stream = recognition.streams[piece.channel]
+                if isinstance(piece.tag, StepTag):
+                    self._engine.push(stream, piece.pcm, tag=piece.tag, reset=piece.reset)
+                elif self._vad is not None:
+                    self._vad.push(self._vad_streams[stream], piece.pcm, tag=piece.tag)
+        except BatchingError as error:
+            recognition.fail(error)
+
+    def close(self, recognition: Recognition) -> None:
+        """Let go of a session's streams."""
+        for stream in recognition.streams:
+            del self._routes[stream]
+            vad_stream = self._vad_streams.pop(stream, None)
+            if self._vad is not None and vad_stream is not None:
+                del self._vad_routes[vad_stream]
+                self._vad.close(vad_stream)
+            if self._engine is not None:
+                self._engine.close(stream)
+
+    # Results
+
+    def _on_event(self, event: EngineEvent) -> None:
+        match event:
+            case BatchDone():
+                self._on_batch(event)
+            case StreamClosed(stream):
+                self._held.discard(stream)
+                self._metrics.slots_used.set(self.slots_used)
+            case StreamFailed(stream, error):
+                if stream in self._routes:
+                    self._metrics.errors.labels("step").inc()
+                    self._routes[stream].recognition.fail(error)
+                elif stream == self._warm_stream:
+                    self._warmed_up(error)
+            case EngineStopped(error):
+                self._on_stopped(error)
+
+    def _on_vad_event(self, event: EngineEvent) -> None:
+        match event:
+            case BatchDone():
+                self._on_voice(event)
+            case StreamClosed(stream):
+                self._vad_held.discard(stream)
+                self._metrics.slots_used.set(self.slots_used)
+            case StreamFailed(stream, error) if stream in self._vad_routes:
+                self._metrics.errors.labels("vad").inc()
+                self._vad_routes[stream].recognition.fail(error)
+            case EngineStopped(error):
+                self._on_stopped(error)
+
+    def _on_stopped(self, error: BaseException | None) -> None:
+        """No engine, no service: every session ends, and no slot is owed by anybody any more."""
+        self._warm = False
+        self._warmed_up(EngineDead("the model thread ended"))
+        if error is not None:
+            self._metrics.errors.labels("engine").inc()
+        for recognition in {id(route.recognition): route.recognition for route in self._routes.values()}.values():
+            recognition.fail(EngineDead("the model thread ended"))
+        self._held.clear()
+        self._vad_held.clear()
+        self._metrics.slots_used.set(0)
+
+    def _on_batch(self, batch: BatchDone) -> None:
+        self._count(batch)
+        rows: list[int] = []
+        due: list[tuple[_Route, _Row]] = []
+        voiced: list[_Route] = []
+        for i, stream in enumerate(batch.streams):
+            route = self._routes.get(stream)
+            if route is None:
+                if stream == self._warm_stream:
+                    self._warmed_up(None)
+                continue
+            tag = batch.tags[i]
+            assert isinstance(tag, StepTag)
+            row = _Row(tag, batch.outputs[i], batch.queue_wait_s[i], batch.step_s)
+            if route.channel.speech is None:
+                rows.append(i)
+                due.append((route, row))
+            else:
+                route.held.append(row)
+                voiced.append(route)
+        if due:
+            whole = len(rows) == len(batch.streams)
+            self._decode(due, batch.outputs if whole else batch.outputs[rows])
+        self._release(voiced)
+
+    def _on_voice(self, batch: BatchDone) -> None:
+        voiced: list[_Route] = []
+        for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
+            route = self._vad_routes.get(stream)
+            if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
+                route.channel.speech.heard(tag.end_sample, float(probability))
+                voiced.append(route)
+        self._release(voiced)
+
+    def _release(self, routes: list[_Route]) -> None:
+        """Decode the held answers whose audio the voice-activity model has heard: one step a channel at a time."""
+        while True:
+            due = [(route, route.held.popleft()) for route in routes if _covered(route)]
+            if not due:
+                return
+            self._decode(due, np.stack([row.outputs for _, row in due]))
+
+    def _decode(self, due: Sequence[tuple[_Route, _Row]], outputs: Outputs) -> None:
+        """Advance each channel by one step, outputs (B, T, V), and tell each connection."""
+        began = self._clock()
+        self._decoder.advance([route.channel.state for route, _ in due], outputs)
+        decode_s = self._clock() - began
+        self._metrics.decode.observe(decode_s)
+        for route, row in due:
+            recognition = route.recognition
+            if recognition.open:  # an earlier row of this batch may have ended it
+                events = recognition.session.decoded(route.channel, row.tag)
+                timing = StepTiming(row.tag.arrived_s, row.queue_wait_s, row.step_s, decode_s)
+                recognition.sink.on_events(events, timing)
+
+    def _warmed_up(self, error: Exception | None) -> None:
+        if self._warm_up is None or self._warm_up.done():
+            return
+        if error is None:
+            self._warm_up.set_result(None)
+        else:
+            self._warm_up.set_exception(error)
+
+    def _count(self, batch: BatchDone) -> None:
+        metrics, size = self._metrics, len(batch.streams)
+        metrics.batches.inc()
+        metrics.batch_rows.inc(size)
+        metrics.batch_size.observe(size)
+        metrics.inference.observe(batch.step_s)
+        audio_s = size * self._config.step_samples / self._config.sample_rate
+        metrics.realtime_factor.observe(batch.step_s / audio_s)
+        metrics.queue_depth.set(batch.queued)
+        for waited_s in batch.queue_wait_s:
+            metrics.queue_wait.observe(waited_s)
+
+
+def _covered(route: _Route) -> bool:
+    speech = route.channel.speech
+    return bool(route.held) and speech is not None and speech.covers(route.held[0].tag.end_sample)
+
+
+def _moves(engine: Engine, now: float, stall_s: float) -> bool:
+    busy_since = engine.busy_since()
+    return engine.alive and (busy_since is None or now - busy_since < stall_s)
+
+
+def _deliver_to(loop: asyncio.AbstractEventLoop, on_event: Deliver) -> Deliver:
+    """Return what the model thread calls: one hop to the event loop, and nothing once the loop is gone."""
+
+    def deliver(event: EngineEvent) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            loop.call_soon_threadsafe(on_event, event)
+
+    return deliver

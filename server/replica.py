@@ -1,0 +1,60 @@
+"""One replica: the parts that its endpoints share, and whether it is ready. `server.wiring` makes it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from model.config import ModelConfig
+from model.ctc import Decoder
+from server.auth import KeyRing
+from server.deepgram import ModelCard
+from server.deepgram_query import Models
+from server.drain import OpenSessions
+from server.live import LiveLimits
+from server.metrics import Metrics
+from server.recognizer import Recognizer
+from server.session import Limits, Session, SessionOptions
+from server.settings import Settings
+
+STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Everything an endpoint needs, nothing that belongs to one connection."""
+
+    settings: Settings
+    config: ModelConfig
+    card: ModelCard
+    models: Models
+    decoder: Decoder
+    recognizer: Recognizer
+    sessions: OpenSessions
+    metrics: Metrics
+    keys: KeyRing
+    limits: Limits
+    live_limits: LiveLimits
+    window_samples: int | None
+    clock: Callable[[], float]
+
+    @property
+    def ready(self) -> bool:
+        """What `/readyz` says. A full replica is ready: it refuses by itself."""
+        return not self.sessions.draining and self.recognizer.ready(STALL_S)
+
+    def session(self, options: SessionOptions, limits: Limits) -> Session:
+        """Make a session for these options."""
+        return Session(options, self.config, self.decoder, limits, self.window_samples)
+
+
+def new_request_id() -> str:
+    """Return what names one request in headers, frames and logs."""
+    return str(uuid.uuid4())
+
+
+def created_now() -> str:
+    """Return the wall-clock time in the form that the protocol has for it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,53 @@
+"""What an operator can choose. Read from arguments and `TUTTI_…` variables at the entry point, nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """One replica's settings; every field has a `TUTTI_` variable of the same name."""
+
+    model_config = SettingsConfigDict(env_prefix="TUTTI_", frozen=True, extra="forbid", protected_namespaces=())
+
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65_535)
+
+    model: Path | None = None  # None: the model that ships with the program
+    device: str = "auto"
+    precision: str = "auto"
+    reproducible: bool = False
+    threads: int = Field(0, ge=0)  # 0: all cores but one, which the event loop needs
+
+    max_streams: int = Field(512, ge=1)
+    max_batch: int = Field(128, ge=1)
+    policy: Literal["eager", "deadline", "single"] = "eager"
+    latency_budget_ms: float = Field(100.0, gt=0)
+
+    vad: Literal["off", "silero"] = "off"
+    min_endpoint_ms: float = Field(400.0, ge=0)  # blank frames occur inside words: less than this cuts them apart
+    max_utterance_s: float = Field(30.0, gt=0)
+    max_channels: int = Field(2, ge=1, le=20)
+
+    idle_timeout_s: float = Field(10.0, gt=0)  # as the Deepgram service
+    max_backlog_s: float = Field(30.0, gt=0)
+    stall_timeout_s: float = Field(30.0, gt=0)
+    drain_timeout_s: float = Field(5.0, ge=0)
+
+    max_upload_bytes: int = Field(100 * 2**20, ge=1)
+    max_upload_s: float = Field(14_400.0, gt=0)  # a small body can decode to endless silence
+    max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory
+
+    api_keys: tuple[SecretStr, ...] = ()
+    api_keys_file: Path | None = None  # one sha256 hex digest a line
+
+    model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
+    strict_models: bool = False
+
+    commit: str = "unknown"  # of the build, for `tutti_build_info`
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"

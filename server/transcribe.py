@@ -1,0 +1,117 @@
+"""`POST /v1/listen`: one recording in the body, one JSON answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from fastapi import Request, Response
+
+from model.ctc import Word
+from server.auth import Credentials
+from server.deepgram_prerecorded import recording_answer
+from server.deepgram_query import ListenRequest
+from server.door import Door
+from server.errors import BadParameter, ClientGone, Refused, ServerDraining, ServerFull, TooLarge
+from server.recording import Recording
+from server.replica import Replica, created_now, new_request_id
+from server.session import Limits, SessionOptions
+from server.upload import MAX_BACKLOG_S, Upload
+
+
+class Transcribe:
+    """The upload endpoint of one replica."""
+
+    def __init__(self, replica: Replica, door: Door) -> None:
+        self._replica = replica
+        self._door = door
+        self._uploads = 0
+
+    async def upload(self, request: Request) -> Response:
+        """Recognise a recording: wav, flac, ogg or mp3 as the body, or raw samples with `encoding=linear16`."""
+        request_id = new_request_id()
+        settings = self._replica.settings
+        credentials = Credentials.read(request.headers.get("authorization"), ())
+        try:
+            asked = self._door.admit(request, credentials, live=False)
+            if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
+                raise BadParameter("url: this server fetches nothing; send the recording as the body")
+            if self._uploads >= settings.max_uploads:
+                raise ServerFull("as many recordings as this server takes at a time are on their way")
+            self._uploads += 1
+            try:
+                body = await _read_body(request, settings.max_upload_bytes)
+                payload = await self._recognise(request, asked, body, request_id)
+            finally:
+                self._uploads -= 1
+        except Refused as error:
+            return self._door.refuse(error, request_id)
+        except ClientGone:
+            return Response(status_code=499)  # nginx's word for it; nobody is there to read it
+        return Response(payload, headers=self._door.headers(asked, request_id), media_type="application/json")
+
+    async def _recognise(self, request: Request, asked: ListenRequest, body: bytes, request_id: str) -> bytes:
+        replica = self._replica
+        config, created = replica.config, created_now()
+        recording = await asyncio.to_thread(
+            Recording,
+            body,
+            raw_rate=asked.raw_rate,
+            raw_channels=asked.channels,
+            rate=config.sample_rate,
+            max_s=replica.settings.max_upload_s,
+        )
+        if asked.multichannel and recording.channels > replica.settings.max_channels:
+            raise BadParameter(f"multichannel: at most {replica.settings.max_channels} channels")
+        options = SessionOptions(
+            config.sample_rate, recording.channels, asked.multichannel, endpointing_ms=asked.endpointing_ms
+        )
+        limits = Limits(replica.limits.min_endpoint_ms, replica.limits.max_utterance_s, MAX_BACKLOG_S)
+        session = replica.session(options, limits)
+        transcripts = await self._run(Upload(session), request, recording)
+        replica.metrics.audio_seconds["container"].inc(session.audio_s)
+        replica.metrics.audio_bytes.inc(len(body))
+        return recording_answer(
+            transcripts,
+            request_id=request_id,
+            sha256=hashlib.sha256(body).hexdigest(),
+            created=created,
+            duration_s=session.audio_s,
+            model=replica.card,
+            punctuated=asked.punctuated_words,
+        )
+
+    async def _run(self, upload: Upload, request: Request, recording: Recording) -> list[list[Word]]:
+        replica = self._replica
+        replica.sessions.refuse_if_draining()
+        recognition = replica.recognizer.open(upload.session, upload, background=True)
+        replica.sessions.add(upload, "upload")
+        began_s, outcome = replica.clock(), "client_abort"
+        try:
+            transcripts = await upload.run(recording, recognition, request.is_disconnected, replica.clock)
+        except ServerDraining:
+            outcome = "drained"
+            raise
+        except Refused:
+            outcome = "error"
+            raise
+        else:
+            outcome = "completed"
+            return transcripts
+        finally:
+            recognition.close()
+            replica.sessions.remove(upload)
+            replica.metrics.sessions.labels("upload", outcome).inc()
+            replica.metrics.session_duration.observe(replica.clock() - began_s)
+
+
+async def _read_body(request: Request, limit_bytes: int) -> bytes:
+    """Read the whole body. Raises: TooLarge."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit_bytes:
+            raise TooLarge(f"the body is larger than {limit_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,111 @@
+"""Where the parts meet: settings and a model in, one replica out. Nothing else constructs an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Protocol
+
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.step_model import StepModel
+from model.config import ModelConfig
+from model.ctc import Decoder
+from server.auth import KeyRing
+from server.deepgram import ModelCard
+from server.deepgram_query import Models
+from server.drain import OpenSessions
+from server.live import LiveLimits
+from server.metrics import Metrics
+from server.recognizer import Deliver, MakeEngine, Recognizer
+from server.replica import Replica
+from server.session import Limits
+from server.settings import Settings
+from server.upload import MAX_BACKLOG_S
+
+TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSHES = 8  # that may wait in a queue on top of the audio
+
+
+class ServedModel(StepModel, Protocol):
+    """A step model that says what it is."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """What it learned with."""
+
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of its weights."""
+
+
+class VadModel(StepModel, Protocol):
+    """A step model over windows of 16-bit samples, (B, S), answering one probability of speech each."""
+
+
+def build_replica(
+    settings: Settings, model: ServedModel, decoder: Decoder, vad_model: VadModel | None, clock: Callable[[], float]
+) -> Replica:
+    """Put one replica together. Raises: SettingsError."""
+    config = model.config
+    metrics = Metrics(settings.max_batch, settings.max_streams)
+    metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
+    card = ModelCard.of(config.name, config.version, model.digest)
+    window = vad_model.input_spec.shape[0] if vad_model is not None else None
+    recognizer = Recognizer(
+        config,
+        decoder,
+        metrics,
+        capacity=settings.max_streams,
+        budget_s=settings.latency_budget_ms / 1_000,
+        make_engine=_engine(settings, config, model, clock, config.step_samples, name="model"),
+        make_vad=_engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
+        clock=clock,
+    )
+    replica = Replica(
+        settings=settings,
+        config=config,
+        card=card,
+        models=Models(config.name, settings.model_aliases, settings.strict_models),
+        decoder=decoder,
+        recognizer=recognizer,
+        sessions=OpenSessions(metrics),
+        metrics=metrics,
+        keys=KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file),
+        limits=Limits(settings.min_endpoint_ms, settings.max_utterance_s, settings.max_backlog_s),
+        live_limits=LiveLimits(settings.idle_timeout_s, settings.stall_timeout_s, settings.max_backlog_s),
+        window_samples=window,
+        clock=clock,
+    )
+    metrics.ready.set_function(lambda: float(replica.ready))
+    return replica
+
+
+def _engine(
+    settings: Settings,
+    config: ModelConfig,
+    model: StepModel,
+    clock: Callable[[], float],
+    step_samples: int,
+    *,
+    name: str,
+) -> MakeEngine:
+    """Return what makes the engine once it is known whom it tells."""
+    longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
+    max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
+
+    def make(deliver: Deliver) -> Engine:
+        return Engine(
+            model,
+            capacity=settings.max_streams,
+            policy=Policy(settings.policy),
+            max_batch=settings.max_batch,
+            max_queued=max_queued,
+            deliver=deliver,
+            tile_rows=max(TILE_ROWS, model.min_rows) if settings.reproducible else None,
+            clock=clock,
+            name=name,
+        )
+
+    return make
