@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from clients.errors import AudioError
 
-FULL_SCALE = 32767
-"""The largest 16-bit sample: 1.0 in a float file maps to it, and -1.0 to its negative."""
+FULL_SCALE = 32768
+"""What 1.0 of a float sample stands for: 16-bit files come out as they are."""
 
 
 def read_pcm(path: Path, sample_rate: int = 16000) -> NDArray[np.int16]:
@@ -36,5 +36,5 @@ def read_pcm(path: Path, sample_rate: int = 16000) -> NDArray[np.int16]:
     mono = samples.mean(axis=1)  # (S,)
     if rate != sample_rate:
         mono = soxr.resample(mono, rate, sample_rate, quality="HQ")
-    pcm = np.clip(np.round(mono * FULL_SCALE), -FULL_SCALE - 1, FULL_SCALE)
+    pcm = np.clip(np.rint(mono * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1)
     return np.asarray(pcm, dtype=np.int16)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MESSAGE_S = 0.08
-"""Audio in one message: the server's step (design.md §2.3), so that none waits for the next message."""
+"""Audio in one message: the server's default step, so that none waits for the next message."""
 
 
 class PcmSource:
-    """(S,) int16 samples as messages of bytes; remembers when the first was asked for and when the last one was taken."""
+    """(S,) int16 samples as messages of bytes; remembers when the first was asked for and the last one taken."""
 
     def __init__(
         self, pcm: NDArray[np.int16], sample_rate: int, *, realtime: bool, message_s: float = MESSAGE_S

@@ -43,7 +43,11 @@ def served(options: Sequence[str]) -> Iterator[str]:
     port = free_port()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
-            serve_command(port, options), cwd=Path(__file__).parent.parent, stdout=output, stderr=subprocess.STDOUT
+            serve_command(port, options),
+            cwd=Path(__file__).parent.parent,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C ends the level first, then the server
         )
         try:
             _wait_until_ready(process, f"http://127.0.0.1:{port}/readyz", output)

@@ -11,7 +11,7 @@ SAMPLE_RATE = 16000
 """Hz of everything that is sent: the model's own rate, so that no resampling is measured."""
 
 STEP_S = 0.08
-"""One message: the server's default step (design.md §2.3)."""
+"""One message: the server's default step."""
 
 STEP_SAMPLES = round(STEP_S * SAMPLE_RATE)
 
