@@ -26,7 +26,6 @@ from server.session import Session
 from server.steps import Work
 from server.writer import Writer
 
-CLOSE_TIMEOUT_S = 5.0  # for a client to take what is left for it and to answer the close
 HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # of the largest backlog: where reading stops, and where it goes on
 MIN_TIMER_S = 0.01  # a timer may fire a moment early by another clock; do not spin on the rest
 
@@ -39,6 +38,7 @@ class LiveLimits:
 
     idle_timeout_s: float
     stall_timeout_s: float
+    write_timeout_s: float
     max_backlog_s: float
 
 
@@ -206,10 +206,14 @@ class LiveStream:
 
     def _put(self, frame: OutFrame) -> None:
         if not self._writer.put(frame):
-            self._metrics.slow_consumers.inc()
-            self._reason = CloseReason.SLOW_CONSUMER
-            self._stop_recognition()
-            self._writer.abort()
+            self._cut()
+
+    def _cut(self) -> None:
+        """End without a word: this client does not even take what was written already."""
+        self._metrics.slow_consumers.inc()
+        self._reason = CloseReason.SLOW_CONSUMER
+        self._stop_recognition()
+        self._writer.abort()
 
     def _end(self, reason: CloseReason) -> None:
         """Close behind what is already in the outbox; the slots come back now."""
@@ -217,7 +221,7 @@ class LiveStream:
             self._reason = reason
             self._writer.end(CLOSES[reason])
             self._stop_recognition()
-            self._arm(CLOSE_TIMEOUT_S)
+            self._arm(self._limits.write_timeout_s)
 
     def _stop_recognition(self) -> None:
         if self._recognition is not None:
@@ -236,7 +240,10 @@ class LiveStream:
         if self._reason is not None:
             self._writer.abort()
             return
-        now, waits_s = self._clock(), []
+        now, waits_s = self._clock(), [self._limits.stall_timeout_s]
+        if now - self._writer.waiting_since(now) >= self._limits.write_timeout_s:
+            self._cut()
+            return
         if self._session.backlog_s:
             waits_s.append(self._progress_s + self._limits.stall_timeout_s - now)
             if waits_s[-1] <= 0:
@@ -248,7 +255,7 @@ class LiveStream:
                 waits_s.pop()
                 self._close_session(CloseReason.IDLE)
         if self._reason is None:
-            self._arm(min(waits_s, default=self._limits.stall_timeout_s))
+            self._arm(min(waits_s))
 
     def _report(self, reason: CloseReason) -> None:
         outcome = CLOSES[reason].outcome

@@ -1,4 +1,4 @@
-"""uvicorn's WebSocket protocol with two things it lacks: a way to cut a connection, and bounded kernel memory for one.
+"""uvicorn's WebSocket protocol, and what it lacks: a way to cut a connection, and bounded kernel memory for one.
 
 `transport.close()` waits for ever for a client that does not read; a server that promises its slots and its memory
 back must be able to abort. Applications reach it as the ASGI extension `tutti.abort`.
@@ -46,7 +46,10 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     async def send(self, message: Any) -> None:
-        """Give a close a last moment: uvicorn's own timer waits for the write buffer, this one does not."""
+        """Send, and mend two things: a close that nobody takes, and a refusal that uvicorn takes for an error."""
         await super().send(message)
         if message["type"] == "websocket.close" and not self.transport.is_closing():
+            # uvicorn's own timer waits for the write buffer to empty; this one does not.
             self._linger = self.loop.call_later(LINGER_S, self.abort)
+        elif message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # by a refusal; else uvicorn 0.54 logs an error for each

@@ -35,7 +35,8 @@ class Settings(BaseSettings):
 
     idle_timeout_s: float = Field(10.0, gt=0)  # as the Deepgram service
     max_backlog_s: float = Field(30.0, gt=0)
-    stall_timeout_s: float = Field(30.0, gt=0)
+    stall_timeout_s: float = Field(30.0, gt=0)  # without an answer from the engine
+    write_timeout_s: float = Field(10.0, gt=0)  # for a client to take one frame
     drain_timeout_s: float = Field(5.0, ge=0)
 
     max_upload_bytes: int = Field(100 * 2**20, ge=1)

@@ -74,12 +74,21 @@ def build_replica(
         metrics=metrics,
         keys=KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file),
         limits=Limits(settings.min_endpoint_ms, settings.max_utterance_s, settings.max_backlog_s),
-        live_limits=LiveLimits(settings.idle_timeout_s, settings.stall_timeout_s, settings.max_backlog_s),
+        live_limits=_live_limits(settings),
         window_samples=window,
         clock=clock,
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
+
+
+def _live_limits(settings: Settings) -> LiveLimits:
+    return LiveLimits(
+        idle_timeout_s=settings.idle_timeout_s,
+        stall_timeout_s=settings.stall_timeout_s,
+        write_timeout_s=settings.write_timeout_s,
+        max_backlog_s=settings.max_backlog_s,
+    )
 
 
 def _engine(

@@ -22,12 +22,17 @@ class Writer:
         self._metrics = metrics
         self._clock = clock
         self._outbox = Outbox(OUTBOX_FRAMES)
+        self._writing_since_s: float | None = None
         self.worst_latency_s = 0.0
 
     @property
     def dropped(self) -> int:
         """Interims that were never written, because the client did not read."""
         return self._outbox.dropped
+
+    def waiting_since(self, now: float) -> float:
+        """When the frame that the client is not taking was begun; `now` if there is none."""
+        return now if self._writing_since_s is None else self._writing_since_s
 
     def put(self, frame: OutFrame) -> bool:
         """Queue a frame; return False if the client has left too much unread."""
@@ -38,7 +43,7 @@ class Writer:
         self._outbox.end(close)
 
     def abort(self) -> None:
-        """Cut the connection without a word: this client does not even take what was written already."""
+        """Cut the connection, and drop what is not written yet."""
         extension = self._socket.scope["extensions"].get(ABORT_EXTENSION)
         if extension is not None:
             extension["abort"]()
@@ -51,7 +56,9 @@ class Writer:
                 if isinstance(frame, Close):
                     await self._socket.close(frame.code, frame.reason)
                     return
+                self._writing_since_s = self._clock()
                 await self._socket.send({"type": "websocket.send", "text": frame.payload.decode()})
+                self._writing_since_s = None
                 self._written(frame)
         except (WebSocketDisconnect, RuntimeError):
             return  # gone, or failing below us; the reader learns of it too, and ends the rest

@@ -1,10 +1,26 @@
 """What every test shares."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 import torch
+from live_server import LiveServer
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Compute as a server on two cores does: with one thread, so that tests measure no barrier spinning."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def live_server() -> Iterator[Callable[..., LiveServer]]:
+    """Start the real app on a free loopback port: `live_server(model=…, max_streams=2)`; stopped after the test."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> LiveServer:
+            return stack.enter_context(LiveServer(**options))
+
+        yield start

@@ -83,6 +83,15 @@ def test_background_steps_fill_a_batch_alone_but_only_a_part_beside_live_steps()
     assert streams(batcher, T0) == [1, 11, 12]
 
 
+def test_of_background_steps_the_earliest_ride() -> None:
+    batcher = make(live=1)
+    for stream, budget_s in ((11, 9.0), (12, 7.0), (13, 8.0)):
+        batcher.open(stream, budget_s=budget_s, background=True)
+        batcher.push(stream, None, T0)
+    batcher.push(1, None, T0)
+    assert streams(batcher, T0) == [1, 12, 13]
+
+
 def test_a_background_step_that_waited_out_its_budget_goes_before_live_steps() -> None:
     batcher = make(max_batch=2, live=3)
     batcher.open(11, budget_s=10.0, background=True)
@@ -152,7 +161,7 @@ class TestDeadlinePolicy:
         assert batcher.next_batch(T0) == ()
         wake_at = batcher.wake_at(T0)
         assert wake_at is not None
-        assert wake_at == pytest.approx(T0 + 0.1 - 0.010 - 0.005)
+        assert wake_at == pytest.approx(T0 + 0.1 - 0.010 - 0.005, rel=0, abs=1e-6)
         assert batcher.next_batch(math.nextafter(wake_at, 0)) == ()
         assert streams(batcher, wake_at) == [1]
 
@@ -189,6 +198,13 @@ class TestDeadlinePolicy:
         assert batcher.next_batch(T0) == ()
         batcher.push(2, None, T0)
         assert streams(batcher, T0) == [1, 2, 11]
+
+    def test_does_not_wait_past_the_deadline_of_a_background_step_either(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.open(11, budget_s=0.05, background=True)
+        batcher.push(11, None, T0)
+        batcher.push(1, None, T0)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.05 - 0.010 - 0.005, rel=0, abs=1e-6)
 
 
 class TestServiceTimes:

@@ -172,12 +172,23 @@ def test_a_reset_makes_the_next_step_a_fresh_streams_first(start: Start) -> None
 
 
 def test_small_batches_are_padded_to_what_the_model_needs(start: Start) -> None:
-    model = EchoModel(min_rows=3)
+    seen: list[list[int]] = []
+
+    class Watching(GatedModel):
+        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            seen.append(inputs[:, 0].tolist())
+            return super().step(inputs, state)
+
+    model = Watching(min_rows=3)
     bench = start(model, capacity=2, max_batch=2)
-    stream = bench.engine.open()
-    bench.engine.push(stream, step(9))
-    assert bench.answers(1) == {stream: [[9, 1]]}
-    assert model.rows == [3]
+    a, b = bench.engine.open(), bench.engine.open()
+    bench.engine.push(b, step(8))
+    model.wait_inside()
+    for stream, value in ((a, 9), (b, 8), (a, 9)):
+        bench.engine.push(stream, step(value))
+    model.go_on(3)
+    assert bench.answers(4) == {b: [[8, 1], [8, 2]], a: [[9, 1], [9, 2]]}
+    assert seen == [[8, 0, 0], [9, 8, 0], [9, 0, 0]]  # padding is zero, not what an earlier batch left there
 
 
 def test_with_tiles_every_call_of_the_model_has_the_same_rows(start: Start) -> None:
@@ -323,6 +334,8 @@ def test_a_stream_too_many_fails_and_the_others_go_on(start: Start) -> None:
     assert bench.answers(1) == {first: [[1, 1]]}
     bench.engine.close(extra)
     assert bench.event() == StreamClosed(extra)
+    bench.engine.close(extra)  # once too often
+    assert isinstance(bench.failed().error, UnknownStream)
     bench.engine.close(first)
     assert bench.event() == StreamClosed(first)
     heir = bench.engine.open()

@@ -1,0 +1,201 @@
+"""The real app on a real socket, in a thread of the test's process, and small clients for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import httpx
+from fakes import WAIT_S
+from spelling import SpellingModel, spelling_decoder
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from server.app import create_app
+from server.audio import PCM
+from server.serve import DrainingServer, uvicorn_config
+from server.settings import Settings
+
+RAW = {"encoding": "linear16", "sample_rate": 16_000}
+Frame = dict[str, Any]
+
+
+class LiveServer:
+    """A server that runs inside a `with` block."""
+
+    def __init__(self, model: Any = None, decoder: Any = None, vad_model: Any = None, clock: Any = None, **settings: Any) -> None:
+        self.model = model or SpellingModel()
+        self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
+        app = create_app(self.settings, self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
+        self.replica = app.state.replica
+        self.server = _Announcing(uvicorn_config(app, self.settings), self.replica)
+        self._thread = threading.Thread(target=self.server.run, name="server")
+        self._changes = _Changes(self.replica)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._where = self.server.up.get(timeout=WAIT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.join()
+
+    def join(self) -> None:
+        """Wait for the server's own end."""
+        self._thread.join(timeout=WAIT_S)
+        assert not self._thread.is_alive(), "the server did not stop"
+
+    @property
+    def host(self) -> str:
+        """Address and port."""
+        return self._where
+
+    @property
+    def http(self) -> httpx.Client:
+        """A client for the plain endpoints."""
+        return httpx.Client(base_url=f"http://{self._where}", timeout=WAIT_S)
+
+    def url(self, **query: Any) -> str:
+        """Where live streams go; the query says 16 kHz raw audio unless told otherwise."""
+        asked = {k: v for k, v in (RAW | query).items() if v is not None}
+        return f"ws://{self._where}/v1/listen?{urlencode(asked)}"
+
+    def listen(self, headers: dict[str, str] | None = None, **query: Any) -> Client:
+        """Open a live stream. Raises: websockets' InvalidStatus."""
+        return Client(
+            connect(
+                self.url(**query),
+                additional_headers=headers,
+                compression=None,
+                open_timeout=WAIT_S,
+                close_timeout=WAIT_S,
+            )
+        )
+
+    def metric(self, line: str) -> float:
+        """The value of one sample of `/metrics`, 0 where it is absent."""
+        found = [row for row in self.http.get("/metrics").text.splitlines() if row.startswith(line + " ")]
+        return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Return when it holds; it is looked at whenever a batch, a close or the end of a session is reported."""
+        self._changes.wait_until(holds, self.server.loop)
+
+    def wait_idle(self) -> None:
+        """Return when every session is over and every slot is back."""
+        self.wait_until(lambda: not len(self.replica.sessions) and not self.replica.recognizer.slots_used)
+
+
+class _Announcing(DrainingServer):
+    """Says where it listens."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.up: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.loop = asyncio.get_running_loop()
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        self.up.put(f"{host}:{port}")
+
+
+class _Changes:
+    """Looks at the replica after everything that can change it, on the event loop."""
+
+    def __init__(self, replica: Any) -> None:
+        self._waiting: list[tuple[Callable[[], bool], threading.Event]] = []
+        replica.recognizer._on_event = self._then_look(replica.recognizer._on_event)
+        replica.sessions.remove = self._then_look(replica.sessions.remove)
+        replica.sessions.add = self._then_look(replica.sessions.add)
+
+    def wait_until(self, holds: Callable[[], bool], loop: asyncio.AbstractEventLoop) -> None:
+        done = threading.Event()
+
+        def begin() -> None:
+            self._waiting.append((holds, done))
+            self._look()
+
+        loop.call_soon_threadsafe(begin)
+        assert done.wait(timeout=WAIT_S), "it never came to hold"
+
+    def _then_look(self, change: Callable[..., None]) -> Callable[..., None]:
+        def changed(*args: Any) -> None:
+            change(*args)
+            self._look()
+
+        return changed
+
+    def _look(self) -> None:
+        for entry in [entry for entry in self._waiting if entry[0]()]:
+            self._waiting.remove(entry)
+            entry[1].set()
+
+
+class Client:
+    """A live stream as a client sees it."""
+
+    def __init__(self, connecting: connect) -> None:
+        self._connecting = connecting
+        self.socket = connecting.__enter__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connecting.__exit__(None, None, None)
+
+    def vanish(self) -> None:
+        """Be gone without a word."""
+        self.socket.socket.shutdown(socket.SHUT_RDWR)
+
+    def send(self, audio: PCM | bytes) -> None:
+        """Send audio, as one message."""
+        self.socket.send(audio if isinstance(audio, bytes) else audio.tobytes())
+
+    def say(self, type_: str, **fields: Any) -> None:
+        """Send a text frame."""
+        self.socket.send(json.dumps({"type": type_, **fields}))
+
+    def receive(self) -> Frame:
+        """The next frame. Raises: websockets' ConnectionClosed."""
+        frame: Frame = json.loads(self.socket.recv(timeout=WAIT_S))
+        return frame
+
+    def until(self, wanted: Callable[[Frame], bool]) -> list[Frame]:
+        """Frames up to the first one that is wanted."""
+        frames = [self.receive()]
+        while not wanted(frames[-1]):
+            frames.append(self.receive())
+        return frames
+
+    def rest(self) -> tuple[list[Frame], int, str]:
+        """Frames up to the server's close, its code and its reason."""
+        frames: list[Frame] = []
+        try:
+            while True:
+                frames.append(self.receive())
+        except ConnectionClosed as closed:
+            assert closed.rcvd is not None, "the connection was cut"
+            return frames, closed.rcvd.code, closed.rcvd.reason
+
+    def finish(self) -> list[Frame]:
+        """End the stream as a client should, and return what was still to come; the server must agree that it is over."""
+        self.say("CloseStream")
+        frames, code, _ = self.rest()
+        assert code == 1000
+        return frames
+
+
+def transcript(frames: list[Frame]) -> str:
+    """The text of all finals."""
+    texts = [f["channel"]["alternatives"][0]["transcript"] for f in frames if f["type"] == "Results" and f["is_final"]]
+    return " ".join(text for text in texts if text)

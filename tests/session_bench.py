@@ -1,0 +1,89 @@
+"""A session joined to a model without engine, sockets or threads: answers come exactly when the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+from spelling import CONFIG, SpellingModel, spelling_decoder
+
+from server.audio import PCM
+from server.events import CloseReason, Event, Final, Partial
+from server.session import Limits, Session, SessionOptions
+from server.steps import StepTag, WindowTag, Work
+
+WINDOW = 512  # samples of a voice-activity window
+
+
+class SessionBench:
+    """One session; its work waits in a queue a channel until `answer`."""
+
+    def __init__(self, *, limits: Limits | None = None, voice: bool = False, **options: Any) -> None:
+        self.model = SpellingModel()
+        self.decoder = spelling_decoder()
+        asked = SessionOptions(**({"sample_rate": CONFIG.sample_rate, "partials": True} | options))
+        window = WINDOW if voice else None
+        self.session = Session(asked, self.model.config, self.decoder, limits or Limits(), window)
+        self.events: list[Event] = []
+        self._work: list[deque[Work]] = [deque() for _ in self.session.channels]
+        self._states = [self._fresh() for _ in self.session.channels]
+
+    def send(self, audio: PCM | bytes) -> None:
+        """Audio from the client."""
+        self._queue(self.session.audio(audio if isinstance(audio, bytes) else audio.tobytes(), 0.0))
+
+    def finalize(self, channel: int | None = None) -> None:
+        """`Finalize` from the client."""
+        work, events = self.session.finalize(channel, 0.0)
+        self._queue(work)
+        self.events += events
+
+    def close(self, reason: CloseReason = CloseReason.CLOSE_STREAM) -> None:
+        """The end."""
+        work, events = self.session.close(reason, 0.0)
+        self._queue(work)
+        self.events += events
+
+    def answer(self, steps: int | None = None, channel: int | None = None) -> None:
+        """Let the model answer so many steps of one channel, or everything that waits."""
+        for index in range(len(self._work)) if channel is None else (channel,):
+            waiting = self._work[index]
+            for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
+                self._answer(index, waiting.popleft())
+
+    def finals(self, channel: int = 0) -> list[Final]:
+        """Finals so far."""
+        return [e for e in self.events if isinstance(e, Final) and e.channel == channel]
+
+    def partials(self) -> list[Partial]:
+        """Partials so far."""
+        return [e for e in self.events if isinstance(e, Partial)]
+
+    def text(self, channel: int = 0) -> str:
+        """The words of all finals."""
+        return " ".join(word.text for final in self.finals(channel) for word in final.words)
+
+    def _queue(self, work: list[Work]) -> None:
+        for piece in work:
+            if isinstance(piece.tag, WindowTag):
+                self._hear(piece)  # ahead of the steps, as it may be
+            else:
+                self._work[piece.channel].append(piece)
+
+    def _hear(self, piece: Work) -> None:
+        speech = self.session.channels[piece.channel].speech
+        assert speech is not None
+        speech.heard(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
+
+    def _answer(self, index: int, piece: Work) -> None:
+        channel = self.session.channels[index]
+        assert isinstance(piece.tag, StepTag)
+        if piece.reset:
+            self._states[index] = self._fresh()
+        outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
+        self.decoder.advance([channel.state], outputs.numpy())
+        self.events += self.session.decoded(channel, piece.tag)
+
+    def _fresh(self) -> dict[str, torch.Tensor]:
+        return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}

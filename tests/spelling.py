@@ -1,0 +1,104 @@
+"""A model that reads text out of the audio itself, so that whatever is lost, doubled, late or another's shows as text.
+
+Each 40 ms frame holds one symbol as its level. The symbols pass through a delay line kept in the stream's state, as a
+real network's lookahead does: a row that meets another stream's state answers with that stream's letters.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from fakes import WAIT_S
+from torch import Tensor
+
+from batching import TensorSpec
+from model.config import ENGLISH, ModelConfig
+from model.ctc import GreedyDecoder
+from server.audio import PCM
+
+CONFIG = ModelConfig(name="spelling", version="test", lookahead=3)
+FRAME = CONFIG.frame_samples
+LEVEL = 1_000  # between neighbouring symbols
+POISON = -20_000
+
+
+def spell(text: str, rate: int = CONFIG.sample_rate) -> PCM:
+    """Audio that says `text`: a frame for each letter, and a blank one behind it."""
+    levels = [level for letter in text for level in (ENGLISH.index(letter) * LEVEL, 0)]
+    return np.repeat(np.array(levels, np.int16), FRAME * rate // CONFIG.sample_rate)
+
+
+def silence(seconds: float, rate: int = CONFIG.sample_rate) -> PCM:
+    """Audio that says nothing."""
+    return np.zeros(round(seconds * rate), np.int16)
+
+
+def poison() -> PCM:
+    """One step of audio on which the model fails."""
+    return np.full(CONFIG.step_samples, POISON, np.int16)
+
+
+def spelling_decoder() -> GreedyDecoder:
+    """The decoder that belongs to the model."""
+    return GreedyDecoder(CONFIG.vocabulary, CONFIG.frame_s)
+
+
+class SpellingModel:
+    """(B, step_samples) int16 -> one-hot log-probs (B, frames_per_step, V), `lookahead` frames late."""
+
+    digest = "00spelling"
+    min_rows = 1
+    device = torch.device("cpu")
+
+    def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
+        self.config = replace(CONFIG, lookahead=lookahead)
+        self.input_spec = TensorSpec((CONFIG.step_samples,), torch.int16)
+        self.state_spec: Mapping[str, TensorSpec] = {"late": TensorSpec((lookahead,), torch.int64)}
+        self.rows: list[int] = []  # rows of each call so far
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Read, delay, answer. Raises: ArithmeticError for poison."""
+        if (inputs == POISON).any():
+            raise ArithmeticError("poisoned")
+        self.rows.append(len(inputs))
+        middle = inputs[:, FRAME // 2 :: FRAME].double()  # (B, frames_per_step)
+        symbols = (middle / LEVEL).round().long().clamp(0, len(ENGLISH) - 1)
+        line = torch.cat([state["late"], symbols], dim=1)  # (B, lookahead + frames_per_step)
+        answers, late = line[:, : symbols.shape[1]], line[:, symbols.shape[1] :]
+        log_probs = torch.full((*answers.shape, len(ENGLISH)), -20.0)
+        return log_probs.scatter_(2, answers[:, :, None], -0.1), {"late": late}
+
+
+class GatedSpellingModel(SpellingModel):
+    """A model that stops inside each step until told to go on, once `shut`: what happens meanwhile is mid-batch."""
+
+    def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
+        super().__init__(lookahead)
+        self._entered: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._gate = threading.Event()
+        self._gate.set()
+
+    def shut(self) -> None:
+        """Stop at the next step."""
+        self._gate.clear()
+
+    def open(self) -> None:
+        """Let every step through again."""
+        self._gate.set()
+
+    def wait_inside(self) -> int:
+        """Block until the model is stopped inside a step. Returns: its rows."""
+        return self._entered.get(timeout=WAIT_S)
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `SpellingModel`, once the gate is open."""
+        if not self._gate.is_set():
+            self._entered.put(len(inputs))
+            if not self._gate.wait(timeout=WAIT_S):
+                raise TimeoutError("nobody opened the gate")
+        return super().step(inputs, state)

@@ -1,0 +1,274 @@
+"""One channel: segments, endpoints, flushes and their order, told step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from session_bench import SessionBench
+from spelling import CONFIG, silence, spell
+
+from server.errors import BacklogExceeded
+from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.session import Limits
+from server.steps import Marker, StepCutter, StepTag
+
+STEP_S = CONFIG.step_samples / CONFIG.sample_rate
+
+
+def test_the_words_of_a_closed_stream_are_those_that_were_said() -> None:
+    bench = SessionBench()
+    bench.send(spell("turn the heating down"))
+    bench.close()
+    bench.answer()
+    assert bench.text() == "turn the heating down"
+    assert bench.events[-1] == Closed(CloseReason.CLOSE_STREAM, 21 * 0.08)
+
+
+def test_an_endpoint_comes_after_the_asked_silence_and_not_before() -> None:
+    bench = SessionBench(endpointing_ms=600)
+    bench.send(np.concatenate([spell("yes"), silence(2.0)]))
+    bench.answer()
+    (final,) = bench.finals()
+    last_letter_s = 5 * 0.04
+    lookahead_s = CONFIG.delay_frames * CONFIG.frame_s
+    assert final.reason is FinalReason.ENDPOINT
+    assert last_letter_s + 0.6 + lookahead_s <= final.duration_s <= last_letter_s + 0.6 + lookahead_s + STEP_S
+
+
+def test_an_endpoint_shorter_than_the_pauses_inside_words_is_held_to_the_minimum() -> None:
+    asked_nothing, at_minimum = SessionBench(endpointing_ms=10), SessionBench(endpointing_ms=400)
+    for bench in (asked_nothing, at_minimum):
+        bench.send(np.concatenate([spell("one"), silence(1.0), spell("two"), silence(1.0)]))
+        bench.answer()
+    assert asked_nothing.events == at_minimum.events
+    assert [f.reason for f in asked_nothing.finals()] == [FinalReason.ENDPOINT] * 2
+
+
+def test_without_endpointing_silence_closes_nothing() -> None:
+    bench = SessionBench(endpointing_ms=None)
+    bench.send(np.concatenate([spell("one "), silence(5.0), spell("two")]))
+    bench.answer()
+    assert not bench.finals()
+
+
+def test_finalize_answers_with_the_pending_text_and_the_exact_number_of_samples() -> None:
+    bench = SessionBench()
+    bench.send(spell("hello")[:-333])
+    bench.finalize()
+    bench.answer()
+    (final,) = bench.finals()
+    assert (final.reason, bench.text()) == (FinalReason.FINALIZE, "hello")
+    assert final.duration_s == (5 * 2 * 640 - 333) / 16_000
+
+
+def test_finalize_with_nothing_since_the_last_one_is_answered_at_once() -> None:
+    bench = SessionBench()
+    bench.finalize()
+    assert bench.events == [Final(0, 0.0, 0.0, (), FinalReason.FINALIZE)]
+    bench.send(spell("a"))
+    bench.finalize()
+    bench.finalize()
+    assert len(bench.events) == 1, "the second waits for the first"
+    bench.answer()
+    assert bench.events[-1] == Final(0, 0.08, 0.0, (), FinalReason.FINALIZE)
+    assert len(bench.finals()) == 3
+
+
+def test_recognition_starts_afresh_after_finalize() -> None:
+    """What is said after it depends on nothing before it, whatever the remainder of a step was."""
+    alone = SessionBench()
+    alone.send(spell("second one"))
+    alone.close()
+    alone.answer()
+    after = SessionBench()
+    after.send(spell("first")[:-777])
+    after.finalize()
+    after.send(spell("second one"))
+    after.close()
+    after.answer()
+    shift = after.finals()[0].duration_s
+    assert [w.text for w in after.finals()[1].words] == ["second", "one"]
+    assert [w.start_s - shift for w in after.finals()[1].words] == pytest.approx(
+        [w.start_s for w in alone.finals()[0].words]
+    )
+
+
+def test_text_that_comes_out_of_the_lookahead_after_an_endpoint_is_not_lost() -> None:
+    bench = SessionBench()
+    bench.send(np.concatenate([spell("one"), silence(0.44), spell("t")]))
+    bench.close()
+    bench.answer()
+    assert bench.text() == "one t"
+
+
+def test_a_long_segment_is_cut_behind_its_last_finished_word() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=2.0))
+    bench.send(spell("alpha bravo charlie delta echo foxtrot"))
+    bench.close()
+    bench.answer()
+    assert {f.reason for f in bench.finals()[:-1]} == {FinalReason.MAX_LEN}
+    assert all(f.duration_s <= 2.0 + STEP_S for f in bench.finals())
+    assert bench.text() == "alpha bravo charlie delta echo foxtrot"
+
+
+def test_a_word_without_an_end_is_cut_after_the_overtime() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=1.0))
+    bench.send(spell("ab" * 60))
+    bench.answer()
+    assert 6.0 <= bench.finals()[0].duration_s <= 6.0 + STEP_S
+
+
+def test_silence_is_cut_into_bounded_empty_segments() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=2.0))
+    bench.send(silence(9.0))
+    bench.answer()
+    assert [(f.duration_s, f.words) for f in bench.finals()] == [(pytest.approx(2.0), ())] * 4
+
+
+def test_speech_starts_once_an_utterance() -> None:
+    bench = SessionBench()
+    bench.send(np.concatenate([silence(0.4), spell("one two"), silence(1.0), spell("three"), silence(1.0)]))
+    bench.answer()
+    starts = [e.time_s for e in bench.events if isinstance(e, SpeechStarted)]
+    assert starts == pytest.approx([0.4, 0.4 + 0.56 + 1.0])
+
+
+def test_a_cut_for_length_does_not_start_speech_again() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=1.0))
+    bench.send(spell("one two three four five"))
+    bench.answer()
+    assert len([e for e in bench.events if isinstance(e, SpeechStarted)]) == 1
+
+
+def test_an_utterance_gap_is_told_once_and_only_behind_frozen_words() -> None:
+    bench = SessionBench(utterance_end_ms=1_000)
+    bench.send(np.concatenate([spell("one"), silence(3.0), spell("two"), silence(3.0)]))
+    bench.answer()
+    kinds = [type(e) for e in bench.events if isinstance(e, Final | UtteranceGap)]
+    assert kinds == [Final, UtteranceGap, Final, UtteranceGap]
+    gaps = [e.last_word_end_s for e in bench.events if isinstance(e, UtteranceGap)]
+    assert gaps == [f.words[-1].end_s for f in bench.finals()]
+
+
+def test_a_gap_freezes_the_words_that_no_endpoint_froze() -> None:
+    bench = SessionBench(endpointing_ms=None, utterance_end_ms=1_000)
+    bench.send(np.concatenate([spell("one"), silence(2.0)]))
+    bench.answer()
+    final, gap = bench.events[-2:]
+    assert isinstance(final, Final)
+    assert final.reason is FinalReason.MAX_LEN
+    assert gap == UtteranceGap(0, final.words[-1].end_s)
+
+
+def test_new_words_cancel_a_gap() -> None:
+    bench = SessionBench(utterance_end_ms=1_500)
+    bench.send(np.concatenate([spell("one"), silence(1.0), spell("two"), silence(1.0), spell("three")]))
+    bench.answer()
+    assert not [e for e in bench.events if isinstance(e, UtteranceGap)]
+
+
+def test_partials_come_when_the_text_changed_and_only_then() -> None:
+    bench = SessionBench()
+    bench.send(np.concatenate([silence(1.0), spell("ab"), silence(0.3)]))
+    bench.answer()
+    assert [[w.text for w in p.words] for p in bench.partials()] == [["a"], ["ab"]]
+    every = SessionBench(every_step=True, partials=False)
+    every.send(np.concatenate([silence(1.0), spell("ab")]))
+    every.answer()
+    ends = [e.start_s + e.duration_s for e in every.events if isinstance(e, Partial)]
+    assert ends == pytest.approx([STEP_S * n for n in range(1, len(ends) + 1)])
+
+
+def test_stable_words_are_those_that_later_partials_keep() -> None:
+    bench = SessionBench()
+    bench.send(spell("one two three four"))
+    bench.answer()
+    for earlier, later in zip(bench.partials(), bench.partials()[1:], strict=False):
+        assert later.words[: earlier.stable_words] == earlier.words[: earlier.stable_words]
+
+
+def test_an_idle_end_says_pending_text_and_nothing_else() -> None:
+    for audio, finals in ((b"", 0), (silence(3.0).tobytes(), 0), (spell("yes").tobytes(), 1)):
+        bench = SessionBench()
+        bench.send(audio)
+        bench.answer()
+        bench.close(CloseReason.IDLE)
+        bench.answer()
+        assert len(bench.finals()) == finals
+        assert isinstance(bench.events[-1], Closed)
+
+
+def test_closing_twice_and_audio_after_the_end_change_nothing() -> None:
+    bench = SessionBench()
+    bench.send(spell("a"))
+    bench.close()
+    bench.close()
+    bench.send(spell("b"))
+    bench.answer()
+    assert bench.text() == "a"
+    assert len([e for e in bench.events if isinstance(e, Closed)]) == 1
+
+
+def test_more_unanswered_audio_than_allowed_is_refused() -> None:
+    bench = SessionBench(limits=Limits(max_backlog_s=1.0))
+    bench.send(silence(0.96))
+    assert bench.session.backlog_s == pytest.approx(0.96)
+    with pytest.raises(BacklogExceeded):
+        bench.send(silence(0.08))
+    bench.answer()
+    bench.send(silence(0.08))
+
+
+def test_channels_are_recognised_apart_or_mixed_down() -> None:
+    left, right = spell("left"), np.concatenate([spell("rig"), silence(0.08)])
+    both = np.stack([left, right], axis=1)
+    apart = SessionBench(channels=2, multichannel=True)
+    apart.send(both.tobytes())
+    apart.close()
+    apart.answer()
+    assert (apart.text(0), apart.text(1)) == ("left", "rig")
+    mixed = SessionBench(channels=2)
+    mixed.send(np.stack([left, left], axis=1).tobytes())
+    mixed.close()
+    mixed.answer()
+    assert mixed.text() == "left"
+
+
+def test_finalize_of_one_channel_leaves_the_other_alone() -> None:
+    bench = SessionBench(channels=2, multichannel=True)
+    bench.send(np.stack([spell("left"), spell("rest")], axis=1).tobytes())
+    bench.finalize(1)
+    bench.answer()
+    assert [f.channel for f in bench.events if isinstance(f, Final)] == [1]
+
+
+def test_the_end_comes_when_the_last_channel_is_flushed() -> None:
+    bench = SessionBench(channels=2, multichannel=True)
+    bench.send(np.stack([spell("left"), spell("rest")], axis=1).tobytes())
+    bench.close()
+    bench.answer(channel=1)
+    assert not any(isinstance(e, Closed) for e in bench.events)
+    bench.answer(channel=0)
+    assert isinstance(bench.events[-1], Closed)
+
+
+def test_with_voice_activity_speech_starts_with_the_voice_and_an_endpoint_needs_both_silences() -> None:
+    """A hum without letters keeps the segment open, and speech starts before the first letter is known."""
+    hum = np.full(16_000, 100, np.int16)  # not silence to the voice model, blank to the recogniser
+    bench = SessionBench(voice=True)
+    bench.send(np.concatenate([silence(0.512), spell("yes"), hum, silence(1.0)]))
+    bench.answer()
+    (start,) = [e for e in bench.events if isinstance(e, SpeechStarted)]
+    (final,) = bench.finals()
+    assert start.time_s == pytest.approx(0.512, abs=0.033)
+    assert final.duration_s >= 0.512 + 0.24 + 1.0 + 0.4
+
+
+def test_steps_carry_the_stream_time_of_their_last_sample_at_any_rate() -> None:
+    cutter = StepCutter(0, 44_100, CONFIG)
+    work = cutter.cut(np.zeros(44_100, np.int16), 1.0) + cutter.flush(Marker.CLOSE, 2.0)
+    tags = [w.tag for w in work if isinstance(w.tag, StepTag)]
+    assert tags[0].end_s == pytest.approx(0.08)
+    assert tags[-1].end_s == 1.0
+    assert tags[-1].marker is Marker.CLOSE
+    assert [t.end_s for t in tags] == sorted(t.end_s for t in tags)

@@ -1,0 +1,306 @@
+"""The Deepgram adapter, as tables: query to options, text frames to actions, events to JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from model.ctc import Word
+from server.deepgram import MAX_ECHO, ModelCard, Projector
+from server.deepgram_frames import CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.deepgram_prerecorded import recording_answer
+from server.deepgram_query import ListenRequest, Models, parse_query
+from server.errors import CLOSES, BadFrame, BadParameter
+from server.events import (
+    Closed,
+    CloseReason,
+    Event,
+    Final,
+    FinalReason,
+    Partial,
+    SpeechStarted,
+    StepTiming,
+    StreamBroken,
+    UtteranceGap,
+)
+from server.session import SessionOptions
+
+MODELS = Models("small", {"*": "default"}, strict=False)
+RAW = "encoding=linear16&sample_rate=16000"
+CARD = ModelCard.of("small", "3", "00ff")
+WORDS = (Word("turn", 3.36, 3.6, 0.97), Word("down", 4.2, 4.56, 0.91))
+TIMING = StepTiming(arrived_s=1.0, queue_wait_s=0.001, step_s=0.002, decode_s=0.0005)
+
+
+def query(text: str, **options: Any) -> ListenRequest:
+    return parse_query(parse_qsl(text, keep_blank_values=True), MODELS, max_channels=2, **options)
+
+
+# What the real clients send. Source: protocols.md 3.1.
+PYTHON_SDK = (
+    "channels=1&encoding=linear16&endpointing=300&interim_results=true&keyterm=foo+bar&keyterm=baz&model=nova-3"
+    "&sample_rate=16000&smart_format=true&utterance_end_ms=1000&vad_events=true"
+)
+LIVEKIT = (
+    "model=nova-3&punctuate=true&smart_format=false&no_delay=true&interim_results=true&encoding=linear16"
+    "&vad_events=true&sample_rate=16000&channels=1&endpointing=25&filler_words=true&profanity_filter=false"
+    "&numerals=false&mip_opt_out=false&language=en-US"
+)
+PIPECAT = (
+    "channels=1&detect_entities=false&diarize=false&dictation=false&encoding=linear16&interim_results=true&language=en"
+    "&model=nova-3-general&multichannel=false&numerals=false&punctuate=true&sample_rate=16000&smart_format=true"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "ignored"),
+    [
+        (RAW, SessionOptions(16_000), ()),
+        (
+            PYTHON_SDK,
+            SessionOptions(16_000, partials=True, endpointing_ms=300, utterance_end_ms=1_000),
+            ("keyterm", "smart_format"),
+        ),
+        (LIVEKIT, SessionOptions(16_000, partials=True, endpointing_ms=25), ("filler_words", "punctuate")),
+        (PIPECAT, SessionOptions(16_000, partials=True), ("punctuate", "smart_format")),
+        (RAW + "&endpointing=false", SessionOptions(16_000, endpointing_ms=None), ()),
+        (RAW + "&endpointing=true", SessionOptions(16_000, endpointing_ms=10), ()),
+        (RAW + "&interim_results=1&step_results=True", SessionOptions(16_000, partials=True, every_step=True), ()),
+        (RAW + "&channels=2&multichannel=true", SessionOptions(16_000, 2, multichannel=True), ()),
+        (RAW + "&channels=8", SessionOptions(16_000, 8), ()),
+        ("encoding=linear16&sample_rate=8000", SessionOptions(8_000), ()),
+        (RAW + "&language=de&unheard_of=1&sp%20ace=1&bad%0aname=2", SessionOptions(16_000), ("language", "unheard_of")),
+    ],
+)
+def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tuple[str, ...]) -> None:
+    request = query(text)
+    assert request.live_options() == options
+    assert request.ignored == ignored
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "encoding"),
+        ("sample_rate=16000", "encoding"),
+        ("encoding=linear16", "sample_rate"),
+        ("encoding=opus&sample_rate=16000", "encoding"),
+        ("encoding=linear16&sample_rate=7999", "sample_rate"),
+        ("encoding=linear16&sample_rate=48001", "sample_rate"),
+        ("encoding=linear16&sample_rate=16e3", "sample_rate"),
+        ("encoding=linear16&sample_rate=%D9%A1%D9%A6%D9%A0%D9%A0%D9%A0", "sample_rate"),
+        (RAW + "&channels=0", "channels"),
+        (RAW + "&channels=9", "channels"),
+        (RAW + "&channels=3&multichannel=true", "channels"),
+        (RAW + "&multichannel=maybe", "multichannel"),
+        (RAW + "&interim_results=", "interim_results"),
+        (RAW + "&endpointing=soon", "endpointing"),
+        (RAW + "&endpointing=-1", "endpointing"),
+        (RAW + "&utterance_end_ms=0", "utterance_end_ms"),
+        (RAW + "&callback=http://elsewhere", "callback"),
+        (RAW + "&callback_method=put", "callback"),
+    ],
+)
+def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str) -> None:
+    with pytest.raises(BadParameter, match=f"^{named}: "):
+        query(text).live_options()
+
+
+def test_any_model_name_will_do_unless_names_are_strict() -> None:
+    query(RAW + "&model=nova-3")
+    strict = Models("small", {"nova-3": "small"}, strict=True)
+    for name in ("small", "nova-3"):
+        parse_query([("model", name)], strict, 2)
+    with pytest.raises(BadParameter, match="^model: "):
+        parse_query([("model", "whisper")], strict, 2)
+
+
+def test_an_upload_names_no_rate_and_has_no_endpoints_unless_asked() -> None:
+    request = query("model=nova-3", default_endpointing=False)
+    assert (request.raw_rate, request.endpointing_ms) == (None, None)
+    assert query("endpointing=500", default_endpointing=False).endpointing_ms == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ('{"type":"KeepAlive"}', KeepAlive()),
+        ('{"type":"Finalize"}', Finalize()),
+        ('{"type":"Finalize","channel":1}', Finalize(1)),
+        ('{"channel":null,"type":"Finalize","extra":[1,2]}', Finalize()),
+        ('{"type":"CloseStream"}', CloseStream()),
+        ('{"type":"Configure","keyterms":["foo"],"features":{"x":true}}', Configure(["foo"])),
+        ('{"type":"Configure"}', Configure()),
+    ],
+)
+def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
+    assert parse_frame(text, channels=2) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "",
+        "[]",
+        '"KeepAlive"',
+        "{}",
+        '{"type":"Pause"}',
+        '{"type":"Finalize","channel":2}',
+        '{"type":"Finalize","channel":-1}',
+        '{"type":"Finalize","channel":"left"}',
+        '{"type":"KeepAlive","x":' + "[" * 5_000 + "]" * 5_000 + "}",
+        '{"type":"KeepAlive"',
+    ],
+)
+def test_a_text_frame_that_means_nothing_is_named_so(text: str) -> None:
+    with pytest.raises(BadFrame):
+        parse_frame(text, channels=2)
+
+
+def frame(event: Event, text: str = RAW, channels: int = 1, timing: StepTiming | None = TIMING) -> dict[str, Any]:
+    payload = Projector(query(text), channels, "req-1", "2026-11-20T08:00:00.000Z", CARD).frame(event, timing)
+    assert payload is not None
+    assert payload.startswith(b'{"type":"'), "clients choose the class by the first field"
+    decoded: dict[str, Any] = json.loads(payload)
+    return decoded
+
+
+@pytest.mark.parametrize(
+    ("event", "flags"),
+    [
+        (Partial(0, 3.2, 1.0, WORDS, 1), (False, False, False)),
+        (Final(0, 3.2, 1.96, WORDS, FinalReason.ENDPOINT), (True, True, False)),
+        (Final(0, 3.2, 1.96, WORDS, FinalReason.FINALIZE), (True, True, True)),
+        (Final(0, 3.2, 1.96, WORDS, FinalReason.CLOSE), (True, True, False)),
+        (Final(0, 3.2, 1.96, WORDS, FinalReason.MAX_LEN), (True, False, False)),
+    ],
+)
+def test_results_say_what_is_final(event: Event, flags: tuple[bool, bool, bool]) -> None:
+    found = frame(event)
+    assert (found["is_final"], found["speech_final"], found["from_finalize"]) == flags
+
+
+def test_results_have_every_field_in_its_place() -> None:
+    found = frame(Final(1, 3.2, 5.16 - 3.2, WORDS, FinalReason.ENDPOINT), channels=2)
+    assert found == {
+        "type": "Results",
+        "channel_index": [1, 2],
+        "start": 3.2,
+        "duration": 1.96,
+        "is_final": True,
+        "speech_final": True,
+        "from_finalize": False,
+        "channel": {
+            "alternatives": [
+                {
+                    "transcript": "turn down",
+                    "confidence": 0.94,
+                    "words": [
+                        {"word": "turn", "start": 3.36, "end": 3.6, "confidence": 0.97},
+                        {"word": "down", "start": 4.2, "end": 4.56, "confidence": 0.91},
+                    ],
+                }
+            ]
+        },
+        "metadata": {
+            "request_id": "req-1",
+            "model_info": {"name": "small", "version": "3", "arch": "ctc-rnn"},
+            "model_uuid": CARD.uuid,
+        },
+    }
+
+
+def test_empty_results_have_the_same_fields() -> None:
+    found = frame(Final(0, 5.16, 0.0, (), FinalReason.FINALIZE))
+    assert found["channel"] == {"alternatives": [{"transcript": "", "confidence": 0.0, "words": []}]}
+    assert (found["start"], found["duration"]) == (5.16, 0.0)
+
+
+def test_formatting_parameters_add_punctuated_words() -> None:
+    for name in ("smart_format", "punctuate", "numerals", "dictation"):
+        found = frame(Partial(0, 0.0, 1.0, WORDS, 0), f"{RAW}&{name}=true")
+        assert [w["punctuated_word"] for w in found["channel"]["alternatives"][0]["words"]] == ["turn", "down"]
+
+
+def test_step_results_report_where_the_time_went() -> None:
+    found = frame(Partial(0, 3.2, 1.96, WORDS, 0), RAW + "&step_results=true")
+    assert found["tutti"] == {"audio_processed_s": 5.16, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5}
+    assert "tutti" not in frame(Partial(0, 3.2, 1.96, WORDS, 0))
+
+
+def test_the_other_frames() -> None:
+    assert frame(SpeechStarted(0, 3.3), RAW + "&vad_events=true") == {
+        "type": "SpeechStarted",
+        "channel": [0, 1],
+        "timestamp": 3.3,
+    }
+    assert frame(UtteranceGap(0, 4.56)) == {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 4.56}
+    assert frame(StreamBroken(ValueError("secret path"))) == {
+        "type": "Error",
+        "variant": "InternalError",
+        "description": "recognition failed on this stream",
+    }
+    assert Projector(query(RAW), 1, "r", "c", CARD).frame(SpeechStarted(0, 3.3)) is None
+
+
+def test_metadata_names_the_model_only_if_there_was_audio() -> None:
+    found = frame(Closed(CloseReason.CLOSE_STREAM, 12.4))
+    assert found == {
+        "type": "Metadata",
+        "transaction_key": "deprecated",
+        "request_id": "req-1",
+        "sha256": "incomplete",
+        "created": "2026-11-20T08:00:00.000Z",
+        "duration": 12.4,
+        "channels": 1,
+        "models": [CARD.uuid],
+        "model_info": {CARD.uuid: {"name": "small", "version": "3", "arch": "ctc-rnn"}},
+    }
+    silent = frame(Closed(CloseReason.IDLE, 0.0))
+    assert "models" not in silent
+    assert "model_info" not in silent
+
+
+def test_complaints_and_settings_are_answered() -> None:
+    projector = Projector(query(RAW), 1, "req-1", "now", CARD)
+    complaint = json.loads(projector.complaint("unknown message type", "x" * 10_000))
+    assert complaint == {
+        "type": "Error",
+        "variant": "SchemaError",
+        "description": "unknown message type",
+        "message": "x" * MAX_ECHO,
+    }
+    success = {"type": "ConfigureSuccess", "request_id": "req-1", "keyterms": []}
+    assert json.loads(projector.configured(Configure([]))) == success
+    failure = json.loads(projector.configured(Configure(["foo"])))
+    assert failure["code"] == "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
+    assert failure["type"] == "ConfigureFailure"
+
+
+def test_a_model_is_named_by_its_weights() -> None:
+    assert ModelCard.of("a", "1", "00ff").uuid == ModelCard.of("b", "2", "00ff").uuid
+    assert ModelCard.of("a", "1", "00ff").uuid != ModelCard.of("a", "1", "00fe").uuid
+
+
+def test_a_recording_is_answered_whole() -> None:
+    payload = recording_answer(
+        [WORDS, ()], request_id="r", sha256="ab", created="now", duration_s=12.4, model=CARD, punctuated=False
+    )
+    found = json.loads(payload)
+    assert found["metadata"]["channels"] == 2
+    assert found["metadata"]["model_info"][CARD.uuid]["name"] == "small"
+    assert [c["alternatives"][0]["transcript"] for c in found["results"]["channels"]] == ["turn down", ""]
+    assert found["results"]["utterances"] == []
+
+
+def test_close_reasons_fit_into_a_close_frame_and_1001_is_never_used() -> None:
+    for close in CLOSES.values():
+        assert len(close.reason.encode()) <= 123
+        assert close.code != 1001
+    assert "did not receive audio data" in CLOSES[CloseReason.IDLE].reason
+    assert "within the timeout window" in CLOSES[CloseReason.IDLE].reason
+    assert "net0001" in CLOSES[CloseReason.IDLE].reason

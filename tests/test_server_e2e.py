@@ -1,0 +1,343 @@
+"""The real app on a real socket: what each client hears is its own, and every slot comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from live_server import Client, LiveServer, transcript
+from prometheus_client.parser import text_string_to_metric_families
+from spelling import CONFIG, GatedSpellingModel, SpellingModel, poison, silence, spell
+from torch import Tensor
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from batching import TensorSpec
+
+Start = Callable[..., LiveServer]
+
+
+def names(count: int) -> list[str]:
+    """Different words, of letters that follow no order another stream shares."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return [letters[i % 26] + letters[(i * 7 + i // 26) % 26] + letters[(i * 11) % 26] + "o" for i in range(count)]
+
+
+def test_a_stream_is_heard_to_its_end(live_server: Start) -> None:
+    server = live_server()
+    with server.listen(interim_results="true", vad_events="true", utterance_end_ms=1000) as client:
+        client.send(np.concatenate([spell("hello world"), silence(2.0), spell("again")]))
+        frames = client.finish()
+    kinds = [f["type"] for f in frames if f["type"] != "Results" or f["is_final"]]
+    assert kinds == ["SpeechStarted", "Results", "UtteranceEnd", "SpeechStarted", "Results", "Metadata"]
+    assert transcript(frames) == "hello world again"
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="completed",protocol="deepgram"}') == 1
+    assert server.metric('tutti_result_latency_seconds_count{kind="final"}') == 2
+
+
+def test_without_interim_results_only_finals_are_sent(live_server: Start) -> None:
+    with live_server().listen() as client:
+        client.send(spell("hello world"))
+        frames = client.finish()
+    assert [f["type"] for f in frames] == ["Results", "Metadata"]
+    assert frames[0]["is_final"]
+
+
+def test_every_step_is_answered_where_that_was_asked(live_server: Start) -> None:
+    with live_server().listen(step_results="true") as client:
+        client.send(np.concatenate([spell("one"), silence(3.0)]))
+        frames = client.finish()
+    ends = {round(f["start"] + f["duration"], 6) for f in frames if f["type"] == "Results"}
+    assert ends >= {round(0.08 * n, 6) for n in range(1, 41)}
+    assert all("tutti" in f for f in frames if f["type"] == "Results")
+
+
+def test_the_handshake_says_who_is_served_and_what_is_ignored(live_server: Start) -> None:
+    with live_server().listen(smart_format="true", diarize="true", model="nova-3") as client:
+        assert client.socket.response is not None
+        headers = client.socket.response.headers
+        client.send(spell("a"))
+        frames = client.finish()
+    assert headers["dg-request-id"] == frames[0]["metadata"]["request_id"] == frames[-1]["request_id"]
+    assert headers["x-ignored-params"] == "diarize,smart_format"
+    assert "Sec-WebSocket-Extensions" not in headers
+
+
+def test_finalize_is_answered_and_the_stream_goes_on(live_server: Start) -> None:
+    with live_server().listen() as client:
+        client.send(spell("one")[:-100])
+        client.say("Finalize")
+        (first,) = client.until(lambda f: f.get("from_finalize", False))
+        client.say("Finalize")
+        (empty,) = client.until(lambda f: f.get("from_finalize", False))
+        client.say("KeepAlive")
+        client.send(spell("two"))
+        frames = client.finish()
+    assert transcript([first]) == "one"
+    assert (empty["start"], empty["duration"], transcript([empty])) == (first["duration"], 0.0, "")
+    assert transcript(frames) == "two"
+    assert frames[0]["start"] == first["duration"]
+
+
+def test_an_empty_binary_frame_ends_the_stream(live_server: Start) -> None:
+    with live_server().listen() as client:
+        client.send(spell("bye"))
+        client.send(b"")
+        frames, code, _ = client.rest()
+    assert (transcript(frames), frames[-1]["type"], code) == ("bye", "Metadata", 1000)
+
+
+def test_audio_of_any_rate_and_channels(live_server: Start) -> None:
+    server = live_server()
+    with server.listen(sample_rate=8_000) as client:
+        client.send(spell("telephone", rate=8_000))
+        assert transcript(client.finish()) == "telephone"
+    both = np.stack([spell("left"), spell("rest")], axis=1)
+    with server.listen(channels=2, multichannel="true") as client:
+        client.send(both)
+        frames = client.finish()
+    finals = {f["channel_index"][0]: transcript([f]) for f in frames if f["type"] == "Results"}
+    assert finals == {0: "left", 1: "rest"}
+    assert frames[-1]["channels"] == 2
+
+
+def test_a_client_faster_than_the_engine_is_slowed_down_and_not_cut_off(live_server: Start) -> None:
+    server = live_server(max_backlog_s=3.0)
+    text = " ".join(names(60))
+    audio = spell(text)
+    with server.listen(endpointing="false") as client:
+        for start in range(0, len(audio), 16_000):
+            client.send(audio[start : start + 16_000])
+        assert transcript(client.finish()) == text
+
+
+def test_many_streams_with_every_kind_of_end_never_hear_one_another(live_server: Start) -> None:
+    server = live_server(model=SpellingModel(lookahead=5), idle_timeout_s=0.8, max_streams=40, max_batch=16)
+    ends = ["finish", "vanish", "leave", "idle", "finalize"]
+
+    async def one(name: str, end: str) -> None:
+        text = " ".join([name] * 4)
+        audio = spell(text).tobytes()
+        async with connect(server.url(interim_results="true"), compression=None) as socket:
+            heard: list[str] = []
+
+            async def read() -> None:
+                async for message in socket:
+                    frame = json.loads(message)
+                    if frame["type"] == "Results":
+                        heard.append(frame["channel"]["alternatives"][0]["transcript"])
+                        assert text.startswith(heard[-1]) or heard[-1] in text, f"{name} heard {heard[-1]!r}"
+
+            reader = asyncio.create_task(read())
+            for start in range(0, len(audio), 3_001):  # an odd number: samples are torn apart
+                await socket.send(audio[start : start + 3_001])
+                await asyncio.sleep(0)
+            if end == "vanish":
+                socket.transport.abort()
+            elif end == "leave":
+                await socket.close()
+            elif end == "finalize":
+                await socket.send('{"type":"Finalize"}')
+                await socket.send('{"type":"CloseStream"}')
+            elif end == "finish":
+                await socket.send('{"type":"CloseStream"}')
+            with contextlib.suppress(ConnectionClosed):
+                await reader
+            if end in ("finish", "finalize", "idle"):
+                assert text in heard
+            assert socket.close_code == {"idle": 1011, "vanish": 1006}.get(end, 1000)
+
+    async def rounds() -> None:
+        streams = [(name, ends[i % len(ends)]) for i, name in enumerate(names(80))]
+        for begin in range(0, len(streams), 40):
+            async with asyncio.TaskGroup() as group:
+                for name, end in streams[begin : begin + 40]:
+                    group.create_task(one(name, end))
+            await asyncio.to_thread(server.wait_idle)
+
+    asyncio.run(rounds())
+    assert max(server.model.rows) > 1, "no batch was ever shared"
+
+
+def test_whoever_vanishes_in_mid_batch_leaves_no_trace(live_server: Start) -> None:
+    """The next user of the slot starts afresh, the neighbours in the batch hear all of theirs."""
+    model = GatedSpellingModel()
+    server = live_server(model=model, max_streams=2)
+    stays, goes = server.listen(), server.listen()
+    with stays:
+        stays.send(spell("one"))
+        stays.say("Finalize")
+        stays.until(lambda f: f["from_finalize"])
+        model.shut()
+        goes.send(spell("xyz"))
+        stays.send(spell("two"))
+        model.wait_inside()
+        goes.vanish()
+        server.wait_until(lambda: len(server.replica.sessions) == 1)
+        model.open()
+        server.wait_until(lambda: server.replica.recognizer.slots_used == 1)
+        with server.listen() as fresh:
+            fresh.send(spell("new"))
+            assert transcript(fresh.finish()) == "new"
+        assert transcript(stays.finish()) == "two"
+    server.wait_idle()
+
+
+def test_a_failing_step_ends_its_stream_with_1011_and_no_other(live_server: Start) -> None:
+    server = live_server()
+    with server.listen() as healthy, server.listen() as broken:
+        healthy.send(spell("one"))
+        healthy.say("Finalize")
+        healthy.until(lambda f: f["from_finalize"])
+        broken.send(poison())
+        frames, code, reason = broken.rest()
+        assert [f["type"] for f in frames] == ["Error"]
+        assert (code, reason.split()[0]) == (1011, "NET-0000")
+        healthy.send(spell("two"))
+        assert transcript(healthy.finish()) == "two"
+    server.wait_idle()
+    assert server.metric('tutti_errors_total{stage="step"}') == 1
+
+
+class MortalModel(SpellingModel):
+    """Ends the model thread, which an ordinary error cannot."""
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        if (inputs == -1).any():
+            raise SystemExit
+        return super().step(inputs, state)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # an engine dies aloud
+def test_a_dead_engine_ends_every_stream_and_readiness(live_server: Start) -> None:
+    server = live_server(model=MortalModel())
+    assert server.http.get("/readyz").status_code == 200
+    with server.listen() as first, server.listen() as second:
+        first.send(np.full(CONFIG.step_samples, -1, np.int16))
+        assert first.rest()[1] == 1011
+        assert second.rest()[1] == 1011
+    assert server.http.get("/readyz").status_code == 503
+    assert server.http.get("/healthz").status_code == 200
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen()
+    assert refused.value.response.status_code == 503
+
+
+def test_a_full_server_refuses_before_the_handshake_and_takes_the_next_when_a_slot_is_back(live_server: Start) -> None:
+    server = live_server(max_streams=2)
+    with server.listen(), server.listen() as second:
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen()
+        response = refused.value.response
+        assert response.status_code == 503
+        assert response.headers["Retry-After"] == "1"
+        assert response.headers["dg-error"] == "all streams are taken"
+        body = json.loads(response.body)
+        assert body["err_code"] == "SERVICE_UNAVAILABLE"
+        assert body["request_id"] == response.headers["dg-request-id"]
+        assert server.http.get("/readyz").status_code == 200, "a full replica is ready"
+        second.finish()
+        server.wait_until(lambda: server.replica.recognizer.slots_used == 1)
+        with pytest.raises(InvalidStatus):
+            server.listen(channels=2, multichannel="true")
+        with server.listen() as third:
+            third.send(spell("in"))
+            assert transcript(third.finish()) == "in"
+    server.wait_idle()
+    assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 2
+
+
+class LevelVad:
+    """Speech is whatever is not zero. Satisfies `batching.StepModel`, one window of 512 samples a step."""
+
+    min_rows = 1
+    device = torch.device("cpu")
+    input_spec = TensorSpec((512,), torch.int16)
+    state_spec: Mapping[str, TensorSpec] = {"seen": TensorSpec((), torch.int64)}
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        self.gate.wait(timeout=20)
+        return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state
+
+
+def test_what_is_said_with_voice_activity_does_not_depend_on_which_engine_is_faster(live_server: Start) -> None:
+    vad = LevelVad()
+    server = live_server(vad_model=vad)
+    hum = np.full(8_000, 100, np.int16)
+    audio = np.concatenate([silence(0.5), spell("yes"), hum, silence(1.0), spell("no"), silence(1.0)])
+    runs: list[list[Any]] = []
+    for late in (False, True):
+        if late:
+            vad.gate.clear()
+        with server.listen(interim_results="true", vad_events="true", utterance_end_ms=500) as client:
+            client.send(audio)
+            if late:
+                batches = server.replica.metrics.batches
+                before = batches._value.get()
+                server.wait_until(lambda: batches._value.get() > before + len(audio) // CONFIG.step_samples - 1)
+                vad.gate.set()
+            frames = client.finish()
+        for frame in frames:
+            for per_run in ("metadata", "request_id", "created"):
+                frame.pop(per_run, None)
+        runs.append(frames)
+    assert runs[0] == runs[1]
+    assert [f["timestamp"] for f in runs[0] if f["type"] == "SpeechStarted"] == pytest.approx([0.5, 2.24], abs=0.04)
+    server.wait_idle()
+
+
+def test_the_plain_endpoints_answer(live_server: Start) -> None:
+    server = live_server()
+    with server.http as http:
+        for path in ("/healthz", "/readyz", "/docs", "/openapi.json"):
+            assert http.get(path).status_code == 200
+        with server.listen():
+            status = http.get("/v1/status").json()
+            assert (status["system_health"], status["active_stream_requests"], status["slots_used"]) == ("Healthy", 1, 1)
+            found = {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
+    for name in (
+        "tutti_sessions_active",
+        "tutti_sessions_max",
+        "tutti_ready",
+        "tutti_state_pool_slots_used",
+        "tutti_state_pool_slots_total",
+        "tutti_batch_queue_depth",
+        "tutti_build_info",
+        "tutti_sessions",
+        "tutti_batch_size",
+        "tutti_result_latency_seconds",
+        "tutti_queue_wait_seconds",
+        "tutti_batch_inference_seconds",
+        "tutti_decode_seconds",
+        "tutti_event_loop_lag_seconds",
+    ):
+        assert name in found
+    assert found["tutti_ready"].samples[0].value == 1
+    edges = {s.labels["le"] for s in found["tutti_result_latency_seconds"].samples if "le" in s.labels}
+    assert {"0.02", "0.1", "0.3"} <= edges, "objectives need an edge of their own"
+
+
+def test_streams_are_told_apart_by_a_real_engine_in_the_same_batch(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    texts = names(8)
+    clients: list[Client] = [server.listen() for _ in texts]
+    model.shut()
+    for client, text in zip(clients, texts, strict=True):
+        client.send(spell(text))
+    model.wait_inside()
+    model.open()
+    assert [transcript(client.finish()) for client in clients] == texts
+    assert max(model.rows) > 1

@@ -1,0 +1,209 @@
+"""Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.errors import AudioError, ManifestError, TrainingError
+from model.manifest import read_manifest
+from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
+from model.training.batches import group, join
+from model.training.corpus import Corpus, epoch_order
+from model.training.optimizer import Schedule
+from model.training.recipe import RECIPES, Recipe, read_recipe
+from model.training.run import Places, train
+from model.training.trainer import Trainer
+
+RATE = 16_000
+TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=1, lookahead=2)
+WORDS = {"a": 400.0, "b": 900.0, "c": 2_000.0}  # a word is a tone: enough to see that a run learns
+
+
+@pytest.fixture(scope="module")
+def corpus_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tones")
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(48):
+        text = " ".join(rng.choice(list(WORDS), size=2))
+        parts = [np.zeros(800)]
+        for word in text.split():
+            time = np.arange(int(0.24 * RATE)) / RATE
+            parts += [0.5 * np.sin(2 * np.pi * WORDS[word] * time), np.zeros(2_400)]
+        audio = np.concatenate(parts)
+        soundfile.write(folder / f"{number}.flac", audio, RATE)
+        rows.append(
+            {
+                "audio": f"{number}.flac",
+                "text": text,
+                "source": "tones",
+                "speaker": f"s{number % 6}",
+                "duration": len(audio) / RATE,
+            }
+        )
+    (folder / "tones.jsonl").write_text("\n".join(json.dumps(r) for r in rows))
+    (folder / "held_out.jsonl").write_text("\n".join(json.dumps(r) for r in rows[:8]))
+    return folder
+
+
+PLAIN = Augmentation(
+    speed=0, room=0, noise=0, telephone=0, lead_s=0.0, gain_db=(-3, 0), frequency_masks=0, time_masks=0
+)
+
+
+def recipe(**changes):
+    values = {"updates": 60, "batch_s": 30.0, "warmup": 10, "matrix_lr": 5e-3, "vector_lr": 5e-3}
+    return Recipe(**{**values, **changes})
+
+
+def places(folder, out):
+    return Places([folder / "tones.jsonl"], [folder / "held_out.jsonl"], [], out, folder / "cache")
+
+
+def run(folder, out, chosen, **options):
+    lines = []
+    path = train(TINY, chosen, places(folder, out), device="cpu", announce=lines.append, **options)
+    return path, lines
+
+
+def test_a_run_learns_writes_a_checkpoint_and_reports_by_source(corpus_folder, tmp_path):
+    chosen = recipe(updates=70, batch_s=10.0, matrix_lr=1e-2, vector_lr=1e-2, augmentation=PLAIN)
+    path, lines = run(corpus_folder, tmp_path / "tiny.safetensors", chosen)
+    network, _ = checkpoint.load(path)
+    facts = network.config.training
+    assert facts["validation"]["by_source"]["tones"]["wer"] < 0.5
+    assert facts["recipe"]["updates"] == 70
+    assert any("validation" in line for line in lines)
+
+
+def trainer(folder, chosen):
+    corpus = Corpus(read_manifest(folder / "tones.jsonl"), folder / "cache", RATE)
+    made = Trainer(TINY, chosen, corpus, [], torch.device("cpu"))
+    made.fit_features()
+    return made
+
+
+def weights_after(made):
+    for _ in made.run():
+        pass
+    return made.network.state_dict()
+
+
+def test_the_same_seed_gives_the_same_weights(corpus_folder):
+    one, two = (weights_after(trainer(corpus_folder, recipe(updates=6))) for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = weights_after(trainer(corpus_folder, recipe(updates=6, seed=2)))
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_an_interrupted_run_ends_where_an_undisturbed_one_does(corpus_folder):
+    chosen = recipe(updates=8, batch_s=10.0)
+    undisturbed = weights_after(trainer(corpus_folder, chosen))
+    first = trainer(corpus_folder, chosen)
+    for progress in first.run():
+        if progress.update == 5:
+            break
+    second = trainer(corpus_folder, chosen)
+    second.resume(first.state_dict())
+    resumed = weights_after(second)
+    assert all(torch.equal(undisturbed[name], resumed[name]) for name in undisturbed)
+
+
+def test_another_recipe_is_not_resumed(corpus_folder):
+    first = trainer(corpus_folder, recipe())
+    with pytest.raises(TrainingError, match="another recipe"):
+        trainer(corpus_folder, recipe(seed=9)).resume(first.state_dict())
+
+
+def test_interrupting_saves_and_the_same_command_goes_on(corpus_folder, tmp_path):
+    lines = []
+
+    def announce(line):
+        lines.append(line)
+        if line.startswith("update 50"):
+            raise KeyboardInterrupt
+
+    out = tmp_path / "tiny.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train(TINY, recipe(), places(corpus_folder, out), device="cpu", announce=announce)
+    path, again = run(corpus_folder, out, recipe())
+    assert "going on from update 50" in again
+    assert path.exists()
+
+
+def test_the_shipped_recipe_can_be_read():
+    config, shipped = read_recipe(RECIPES / "small.json")
+    assert config.name == "tutti-small"
+    assert shipped.weights["synthetic"] > 0
+
+
+def test_a_bad_recipe_is_named(tmp_path):
+    path = tmp_path / "bad.json"
+    path.write_text('{"recipe": {"updats": 3}}')
+    with pytest.raises(TrainingError, match="updats"):
+        read_recipe(path)
+
+
+def test_a_bad_manifest_line_is_named_with_its_number(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"audio": "a.wav", "text": "a"}\n{"text": "b"}\n')
+    with pytest.raises(ManifestError, match=r"bad\.jsonl:2"):
+        read_manifest(path)
+
+
+def test_audio_that_cannot_be_decoded_is_named(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"not audio")
+    (tmp_path / "m.jsonl").write_text('{"audio": "a.wav", "text": "a"}\n')
+    with pytest.raises(AudioError, match=r"a\.wav"):
+        Corpus(read_manifest(tmp_path / "m.jsonl"), tmp_path, RATE, jobs=1)
+
+
+def test_weights_repeat_and_thin_sources_and_the_cap_spares_single_readers(corpus_folder):
+    utterances = read_manifest(corpus_folder / "tones.jsonl")
+    rng = np.random.default_rng(0)
+    assert len(epoch_order(utterances, {"tones": 2.0}, 1_000, rng)) == 2 * len(utterances)
+    assert len(epoch_order(utterances, {"tones": 0.0}, 1_000, rng)) == 0
+    thinned = len(epoch_order(utterances, {}, 4, rng))  # eight utterances a speaker, four wanted
+    assert len(utterances) / 4 < thinned < 3 * len(utterances) / 4
+
+
+def test_joining_and_grouping_lose_no_recording():
+    rng = np.random.default_rng(0)
+    durations = rng.uniform(0.3, 8.0, 500).tolist()
+    items = join(range(500), durations, rng)
+    batches = group(items, durations, 60.0, rng, by_length=False)
+    assert sorted(i for batch in batches for item in batch for i in item) == list(range(500))
+    assert max(len(item) for item in items) <= 6
+
+
+def test_schedule_warms_up_holds_and_ends_at_zero():
+    schedule = Schedule(updates=100, warmup=10, decay=0.5)
+    assert schedule(0) == pytest.approx(0.1)
+    assert schedule(40) == 1.0
+    assert schedule(99) < 0.01
+
+
+def test_noise_has_the_ratio_that_was_asked_for():
+    rng = np.random.default_rng(0)
+    speech, noise = (rng.standard_normal(RATE).astype(np.float32) for _ in range(2))
+    added = add_noise(speech, noise, 10.0) - speech
+    ratio_db = 10 * np.log10(np.mean(speech**2) / np.mean(added**2))
+    assert ratio_db == pytest.approx(10.0, abs=0.01)
+
+
+def test_speed_changes_the_length_and_telephone_the_band():
+    tone = np.sin(2 * np.pi * 6_000 * np.arange(RATE) / RATE).astype(np.float32)
+    assert len(change_speed(tone, 1.25)) == pytest.approx(RATE / 1.25, abs=2)
+    assert np.abs(telephone(tone, RATE, 300.0, 3_400.0)).max() < 0.01
+
+
+def test_masks_blank_bands_and_stretches_only():
+    features = torch.ones(2, 40, 80)
+    masked = mask(features.clone(), [40, 40], Augmentation(time_mask_share=0.2), np.random.default_rng(3))
+    assert 0 < (masked == 0).float().mean() < 0.6
+    assert set(masked.unique().tolist()) == {0.0, 1.0}
