@@ -67,12 +67,12 @@ class Engine:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         # Every stream's allowance, its open and its close: reached only if the model thread hangs.
         self._max_commands = capacity * (max_queued + 2)
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
         self._ended = False
         self._failure: BaseException | None = None
         self._busy_since: float | None = None
 
-    # Called on any thread.
+    # Called on any thread:
 
     @property
     def alive(self) -> bool:
@@ -132,7 +132,7 @@ class Engine:
             raise QueueFull(f"{self._max_commands} commands wait for the model thread")
         self._commands.put(command)
 
-    # Called on the model thread.
+    # Called on the model thread:
 
     def _main(self) -> None:
         try:

@@ -82,7 +82,7 @@ class LiveStream:
         self._recognition = recognition
         _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels))
         self._opened_s = self._heard_s = self._progress_s = self._clock()
-        self._arm(self._limits.idle_timeout_s)
+        self._arm(min(self._limits.idle_timeout_s, self._limits.write_timeout_s))
         writer = asyncio.create_task(self._writer.run())
         try:
             await self._read()
@@ -237,25 +237,20 @@ class LiveStream:
 
     def _on_timer(self) -> None:
         """Look what is due. One timer serves idleness, a standstill and the close; a frame does not re-arm it."""
+        now, limits = self._clock(), self._limits
+        idle_left_s = self._heard_s + limits.idle_timeout_s - now
+        stall_left_s = self._progress_s + limits.stall_timeout_s - now
         if self._reason is not None:
-            self._writer.abort()
-            return
-        now, waits_s = self._clock(), [self._limits.stall_timeout_s]
-        if now - self._writer.waiting_since(now) >= self._limits.write_timeout_s:
+            self._writer.abort()  # the close was not taken
+        elif now - self._writer.waiting_since(now) >= limits.write_timeout_s:
             self._cut()
-            return
-        if self._session.backlog_s:
-            waits_s.append(self._progress_s + self._limits.stall_timeout_s - now)
-            if waits_s[-1] <= 0:
-                self._end(CloseReason.STALLED)
-                return
-        if self._room is None and not self._session.closing:
-            waits_s.append(self._heard_s + self._limits.idle_timeout_s - now)
-            if waits_s[-1] <= 0:
-                waits_s.pop()
+        elif self._session.backlog_s and stall_left_s <= 0:
+            self._end(CloseReason.STALLED)
+        else:
+            if idle_left_s <= 0 and self._room is None:
                 self._close_session(CloseReason.IDLE)
-        if self._reason is None:
-            self._arm(min(waits_s))
+            if self._reason is None:
+                self._arm(min(left_s for left_s in (limits.write_timeout_s, idle_left_s, stall_left_s) if left_s > 0))
 
     def _report(self, reason: CloseReason) -> None:
         outcome = CLOSES[reason].outcome

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from clients.errors import ClientError
 from clients.messages import Message, decode
 from server.deepgram import Projector
 from server.deepgram_query import parse_query
-from server.errors import RecognitionFailed
+from server.errors import RecognitionFailed, Refused
 from server.events import Closed, CloseReason, Event, StepTiming, StreamBroken
 from server.recognizer import Recognition
 from server.replica import Replica, created_now, new_request_id
@@ -25,6 +26,10 @@ from server.wiring import build_replica
 
 AHEAD_S = 2.0  # audio in the engine for each recording: enough to keep a row of every batch busy
 STOP_TIMEOUT_S = 5.0
+
+
+class NotRecognised(ClientError):
+    """One recording failed; the others go on."""
 
 
 @asynccontextmanager
@@ -51,10 +56,18 @@ class LocalTranscriber:
         return self._replica.config.sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        """Recognise one recording of little-endian int16 mono PCM. Raises: RecognitionFailed, ServerFull."""
+        """Recognise one recording of little-endian int16 mono PCM. Raises: NotRecognised."""
+        try:
+            async for message in self._recognise(pcm):
+                yield message
+        except Refused as error:
+            raise NotRecognised(str(error)) from error
+
+    async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         replica = self._replica
-        query = [("encoding", "linear16"), ("sample_rate", str(self.sample_rate)), ("interim_results", "true")]
-        request = parse_query(query, replica.models, replica.settings.max_channels)
+        query = {"encoding": "linear16", "sample_rate": str(self.sample_rate)}
+        query |= {"interim_results": "true", "step_results": "true"}  # as the remote transcriber asks
+        request = parse_query(query.items(), replica.models, replica.settings.max_channels)
         session = replica.session(request.live_options(), replica.limits)
         sink = _Sink(Projector(request, 1, new_request_id(), created_now(), replica.card))
         recognition = replica.recognizer.open(session, sink)

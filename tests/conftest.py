@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_bench import start_engine  # noqa: F401  a fixture
 from live_server import LiveServer
 
 

@@ -137,7 +137,7 @@ def test_text_frames_keep_a_silent_stream_open(live_server: Start) -> None:
 
 
 def test_a_client_that_leaves_its_interims_unread_is_cut_off_after_a_while(live_server: Start) -> None:
-    server = live_server(write_timeout_s=0.2, idle_timeout_s=0.5)
+    server = live_server(write_timeout_s=0.2)
     with nobody_else_notices(server):
         deaf = deaf_client(server, step_results="true", endpointing="false")
         audio = frame(0x82, spell("abcd " * 40).tobytes())  # each of its answers repeats all words so far

@@ -148,7 +148,7 @@ class BatcherMachine(RuleBasedStateMachine):
         if len(live_ready) == len(live) or len(candidates) >= self.max_batch:
             return -math.inf
         bucket = math.ceil(math.log2(len(candidates) + 1))
-        above = [seconds * max(1, 2 ** (bucket - known)) for known, seconds in self.service.items()]
+        above = [seconds * max(1.0, 2.0 ** (bucket - known)) for known, seconds in self.service.items()]
         return candidates[0][0] - self.service.get(bucket, min(above)) - MARGIN_S
 
     def take(self) -> None:

@@ -279,13 +279,13 @@ def test_what_is_said_with_voice_activity_does_not_depend_on_which_engine_is_fas
     audio = np.concatenate([silence(0.5), spell("yes"), hum, silence(1.0), spell("no"), silence(1.0)])
     runs: list[list[Any]] = []
     for late in (False, True):
+        batches = server.replica.metrics.batches
+        before = batches._value.get()
         if late:
             vad.gate.clear()
         with server.listen(interim_results="true", vad_events="true", utterance_end_ms=500) as client:
             client.send(audio)
             if late:
-                batches = server.replica.metrics.batches
-                before = batches._value.get()
                 server.wait_until(lambda: batches._value.get() > before + len(audio) // CONFIG.step_samples - 1)
                 vad.gate.set()
             frames = client.finish()

@@ -1,0 +1,75 @@
+"""An engine on the bench: its events in a queue, to be waited for one by one. `start_engine` is its fixture."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import WAIT_S, GatedModel
+
+from batching import BatchDone, Engine, EngineEvent, Policy, StepModel, StreamFailed
+
+
+def step(value: int, samples: int = 4) -> np.ndarray:
+    """One step's input, told by its first value."""
+    return np.full(samples, value, dtype=np.int16)
+
+
+class Bench:
+    """An engine and the events that it has delivered."""
+
+    def __init__(self, model: StepModel, deliver: Callable[[EngineEvent], None] | None = None, **options: Any) -> None:
+        self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
+        bounds: dict[str, Any] = {"capacity": 4, "policy": Policy.EAGER, "max_batch": 4, "max_queued": 8}
+        self.engine = Engine(model, deliver=deliver or self._events.put, **(bounds | options))
+
+    def event(self) -> EngineEvent:
+        """The next event; fails the test if none comes."""
+        return self._events.get(timeout=WAIT_S)
+
+    def done(self) -> BatchDone:
+        """The next event, which must be a batch."""
+        event = self.event()
+        assert isinstance(event, BatchDone), event
+        return event
+
+    def failed(self) -> StreamFailed:
+        """The next event, which must be a failed stream."""
+        event = self.event()
+        assert isinstance(event, StreamFailed), event
+        return event
+
+    def answers(self, count: int) -> dict[int, list[list[int]]]:
+        """The next `count` rows of batches, by stream."""
+        answers: dict[int, list[list[int]]] = {}
+        while count > 0:
+            event = self.done()
+            for stream, output in zip(event.streams, event.outputs.tolist(), strict=True):
+                answers.setdefault(stream, []).append(output)
+            count -= len(event.streams)
+        return answers
+
+
+Start = Callable[..., Bench]
+
+
+@pytest.fixture
+def start_engine() -> Iterator[Start]:
+    """Start engines that are stopped when the test ends."""
+    started: list[tuple[StepModel, Engine]] = []
+
+    def start(model: StepModel, **options: Any) -> Bench:
+        bench = Bench(model, **options)
+        started.append((model, bench.engine))
+        bench.engine.start()
+        return bench
+
+    yield start
+    for model, engine in started:
+        if isinstance(model, GatedModel):
+            model.go_on(1_000)
+        engine.stop(WAIT_S)
+        assert not engine.alive

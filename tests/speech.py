@@ -1,0 +1,27 @@
+"""Real speech for tests: the shipped samples, and the development set where it stands beside the checkout."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from model.manifest import Utterance, read_manifest
+
+ROOT = Path(__file__).parent.parent
+SAMPLES = ROOT / "model" / "samples" / "samples.jsonl"
+DEVELOPMENT = ROOT.parent / "shared" / "data" / "dev.jsonl"
+
+
+def samples() -> list[Utterance]:
+    """The recordings that come with the project."""
+    return read_manifest(SAMPLES)
+
+
+def development() -> list[Utterance]:
+    """The development set; without it the test is skipped, in CI it fails."""
+    if not DEVELOPMENT.exists():
+        message = f"no development set at {DEVELOPMENT.relative_to(ROOT.parent)} beside the checkout"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return read_manifest(DEVELOPMENT)

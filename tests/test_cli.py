@@ -1,0 +1,115 @@
+"""The command line: fast help, light clients, clear exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from speech import SAMPLES
+from spelling import spell
+from typer.testing import CliRunner
+
+from model.acoustic import AcousticModel
+from server.cli import app
+
+runner = CliRunner()
+
+
+def run(*arguments, code=""):
+    """Run the command in a process of its own; `code` runs after it."""
+    program = f"import sys\nfrom server.cli import app\napp({list(arguments)!r}, standalone_mode=False)\n{code}"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
+def command(*arguments):
+    """Run the command as a user does."""
+    program = [sys.executable, "-m", "server.cli", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
+    start = time.perf_counter()
+    done = run("--help", code="assert not {'torch', 'numpy', 'fastapi'} & set(sys.modules), 'heavy imports'")
+    assert done.returncode == 0, done.stderr
+    assert "transcribe" in done.stdout
+    assert time.perf_counter() - start < 5  # generous: CI machines stall; `time tutti --help` says 0.4 s
+
+
+def test_version_is_that_of_the_distribution():
+    result = runner.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("tutti 0.")
+
+
+def test_transcribing_through_a_server_never_imports_torch(live_server, tmp_path):
+    import soundfile
+
+    path = tmp_path / "hello.wav"
+    soundfile.write(path, spell("hello there"), 16_000)
+    server = live_server()
+    done = run(
+        "transcribe", str(path), "--url", f"ws://{server.host}", "--json", code="assert 'torch' not in sys.modules"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["text"] == "hello there"
+
+
+def test_a_file_that_is_not_there_is_a_usage_error():
+    result = runner.invoke(app, ["transcribe", "absent.wav"])
+    assert result.exit_code == 2
+    assert "absent.wav" in result.output
+
+
+def test_a_server_that_is_not_there_is_named():
+    done = command("transcribe", str(SAMPLES.parent / "yes.flac"), "--url", "ws://127.0.0.1:9", "--json")
+    assert done.returncode == 1
+    assert "127.0.0.1:9" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["serve", "--policy", "greedy"], "--policy"),
+        (["serve", "--port", "70000"], "--port"),
+        (["loadtest", "--streams", "ten"], "--streams"),
+    ],
+)
+def test_a_bad_option_is_named_and_exits_with_2(arguments, named):
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert named in result.output
+
+
+def test_a_missing_model_is_named_and_exits_with_1():
+    done = command("serve", "--port", "0", "--model", "absent.safetensors")
+    assert done.returncode == 1
+    assert "absent.safetensors" in done.stderr
+
+
+def test_a_precision_that_is_not_to_be_had_exits_with_1():
+    done = command("serve", "--port", "0", "--device", "cpu", "--precision", "fp16")
+    assert done.returncode == 1
+    assert "fp16 needs a GPU" in done.stderr
+
+
+def test_evaluate_ends_with_one_line_of_json():
+    result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--json"])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout.splitlines()[-1])
+    assert set(figures) >= {"wer", "cer", "by_source", "precision", "log_prob_difference_to_fp32"}
+    assert figures["by_source"]["samples"]["utterances"] == len(SAMPLES.read_text().splitlines())
+    assert figures["precision"] == AcousticModel.load().precision
+
+
+def test_a_manifest_that_is_not_there_is_named():
+    result = runner.invoke(app, ["evaluate", "--manifest", "absent.jsonl"])
+    assert result.exit_code == 1
+    assert "absent.jsonl" in result.output
+
+
+def test_the_ceiling_is_one_json_document():
+    result = runner.invoke(app, ["ceiling", "--json"])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout.splitlines()[-1])
+    assert figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"], "batching gains nothing"

@@ -1,0 +1,136 @@
+"""The shipped model on real speech, through everything: files, sessions, engine, decoding, sockets."""
+
+import asyncio
+import queue
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from speech import development, samples
+
+from batching import BatchDone, Engine, Policy
+from clients.transcriber import RemoteTranscriber
+from model import checkpoint
+from model.acoustic import AcousticModel
+from model.audio import read_pcm
+from model.ctc import GreedyDecoder, best_path
+from model.scoring import by_source
+from server.evaluate import evaluate
+from server.local import open_local
+from server.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AcousticModel.load()
+
+
+def decoder(model):
+    return GreedyDecoder(model.config.vocabulary, model.config.frame_s)
+
+
+def recognised(utterances, concurrency=32):
+    return asyncio.run(evaluate(utterances, lambda: open_local(Settings()), concurrency))
+
+
+def test_every_shipped_recording_is_transcribed_right():
+    utterances = samples()
+    texts = recognised(utterances).texts
+    assert dict(zip([u.audio.name for u in utterances], texts, strict=True)) == {
+        u.audio.name: u.text for u in utterances
+    }
+
+
+def test_spoken_digits_of_an_unheard_speaker_are_recognised():
+    digits = [u for u in development() if u.source == "fsdd_digits"]
+    evaluation = recognised(digits)
+    score = by_source(zip([u.source for u in digits], [u.text for u in digits], evaluation.texts, strict=True))
+    assert score["fsdd_digits"].wer <= 0.10
+
+
+def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server, model):
+    """32 at a time over sockets, batched by arrival, against another batching in process: identical texts."""
+    utterances = [*development()[::8], *samples()]
+    server = live_server(model=model, decoder=decoder(model), max_streams=64)
+    remote = RemoteTranscriber(f"ws://{server.host}")
+    over_sockets = asyncio.run(evaluate(utterances, lambda: nullcontext(remote), 32))
+    alone = recognised(utterances, concurrency=1)
+    assert over_sockets.texts == alone.texts
+    assert any(alone.texts)
+
+
+def through_engine(model, recordings, tile_rows=None):
+    """Log-probs of every recording, streamed together through one engine."""
+    step = model.config.step_samples
+    events: queue.SimpleQueue = queue.SimpleQueue()
+    engine = Engine(
+        model,
+        capacity=64,
+        policy=Policy.EAGER,
+        max_batch=64,
+        max_queued=1_000,
+        deliver=events.put,
+        tile_rows=tile_rows,
+    )
+    engine.start()
+    try:
+        owners = {}
+        for index, pcm in enumerate(recordings):
+            stream = engine.open()
+            owners[stream] = index
+            for start in range(0, len(pcm) - step + 1, step):
+                engine.push(stream, pcm[start : start + step])
+        outputs = [[] for _ in recordings]
+        waiting = sum(len(pcm) // step for pcm in recordings)
+        while waiting:
+            event = events.get(timeout=60)
+            assert isinstance(event, BatchDone), event
+            for stream, row in zip(event.streams, event.outputs, strict=True):
+                outputs[owners[stream]].append(row)
+            waiting -= len(event.streams)
+    finally:
+        engine.stop(10)
+    return [np.concatenate(rows) for rows in outputs]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_alone_and_in_any_batch_the_log_probs_are_the_same_to_the_bit(precision):
+    model = AcousticModel.load(precision=precision)
+    recordings = [read_pcm(u.audio) for u in samples()]
+    together = through_engine(model, recordings)
+    for index in (0, 5, len(recordings) - 1):
+        (alone,) = through_engine(model, [recordings[index]])
+        assert np.array_equal(alone, together[index])
+
+
+def test_fixed_tiles_are_the_same_to_the_bit_too():
+    model = AcousticModel.load()
+    recordings = [read_pcm(u.audio) for u in samples()[:6]]
+    together = through_engine(model, recordings, tile_rows=8)
+    (alone,) = through_engine(model, recordings[:1], tile_rows=8)
+    assert np.array_equal(alone, together[0])
+
+
+def test_whole_utterance_and_steps_agree_on_real_speech():
+    """One call over the whole recording against 80 ms steps: the same code path, in float32 the same text."""
+    model = AcousticModel.load(precision="fp32")
+    config = model.config
+    for utterance in samples()[:4]:
+        pcm = read_pcm(utterance.audio)
+        padded = np.zeros(-(-len(pcm) // config.step_samples) * config.step_samples, np.int16)
+        padded[: len(pcm)] = pcm
+        whole, _ = model.step(torch.from_numpy(padded)[None], model.network.fresh_state(1))
+        (stepped,) = through_engine(model, [padded])
+        assert np.abs(whole[0].numpy() - stepped).max() < 1e-3
+        assert best_path(whole[0].numpy(), config.vocabulary) == best_path(stepped, config.vocabulary)
+
+
+def test_the_shipped_checkpoint_is_small_and_says_how_it_was_made(model):
+    assert checkpoint.SHIPPED.stat().st_size <= 25 * 2**20
+    facts = model.config.training
+    assert facts["updates"] == facts["recipe"]["updates"], "the run was not finished"
+    assert set(facts["validation"]["by_source"]) == {"commonvoice_en", "fsdd_digits", "librispeech", "speechocean762"}
+    card = (checkpoint.WEIGHTS / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert model.config.version in card
+    assert model.digest in card
