@@ -1,0 +1,44 @@
+"""Synthetic speech by the real synthesizers; without them the tests are skipped, in CI they fail."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+
+from model.errors import SynthesizerError
+from model.manifest import read_manifest
+from model.training import voices
+from model.training.synthesize import synthesize
+
+PROGRAMS = ("espeak-ng", "flite")
+
+
+@pytest.fixture
+def synthesizers():
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        message = f"{' and '.join(missing)} not installed"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+
+
+@pytest.mark.usefixtures("synthesizers")
+def test_a_corpus_is_playable_labelled_and_the_same_every_time(tmp_path):
+    manifests = [synthesize(tmp_path / name, hours=0.001, seed=5, jobs=2) for name in ("one", "two")]
+    first, second = (read_manifest(path) for path in manifests)
+    assert len(first) == 200  # one batch of work
+    assert [(u.text, u.speaker, u.duration_s) for u in first] == [(u.text, u.speaker, u.duration_s) for u in second]
+    assert len({u.speaker for u in first}) > 20
+    for one, two in list(zip(first, second, strict=True))[::20]:
+        samples, rate = soundfile.read(one.audio, dtype="int16")
+        assert rate == 16_000
+        assert len(samples) / rate == pytest.approx(one.duration_s, abs=1e-3)
+        assert np.abs(samples).max() > 1_000
+        assert np.array_equal(samples, soundfile.read(two.audio, dtype="int16")[0])
+
+
+def test_a_missing_synthesizer_is_named_with_its_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(voices.shutil, "which", lambda _: None)
+    with pytest.raises(SynthesizerError, match="apt-get install espeak-ng flite"):
+        synthesize(tmp_path, hours=0.001, seed=1, jobs=1)
