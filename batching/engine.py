@@ -45,19 +45,22 @@ class Engine:
         deliver: Callable[[EngineEvent], None],
         background_rows: int = 8,
         tile_rows: int | None = None,
+        warm_up: bool = False,
         clock: Callable[[], float] = time.perf_counter,
         name: str = "model",
     ) -> None:
         """Allocate everything; `start` begins.
 
         A stream beyond `capacity` fails with `PoolFull`, a waiting step of one stream beyond `max_queued` fails it
-        with `QueueFull`. `deliver` is called on the model thread with every event: it must not block, and if it
-        raises, the engine dies. `Batcher` explains the policy and the sizes of batches, `Stepper` the tiles.
+        with `QueueFull`. `warm_up` steps every size of batch once before the first command. `deliver` is called on the
+        model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` explains the
+        policy and the sizes of batches, `Stepper` the tiles.
         """
         self._stepper = Stepper(model, capacity=capacity, max_batch=max_batch, tile_rows=tile_rows)
         self._pool = self._stepper.pool
         self._input_shape, self._input_dtype = self._stepper.input_shape, self._stepper.input_dtype
         self._device = model.device
+        self._warm_up = warm_up
         self._batcher = Batcher(policy, max_batch=max_batch, max_queued=max_queued, background_rows=background_rows)
         self._deliver = deliver
         self._clock = clock
@@ -139,6 +142,8 @@ class Engine:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
             with torch.inference_mode():
+                if self._warm_up:
+                    self._stepper.warm_up()
                 self._serve()
         except BaseException as error:
             self._failure = error

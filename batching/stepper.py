@@ -51,6 +51,16 @@ class Stepper:
         """Element type of one stream's input."""
         return self._host.dtype
 
+    def warm_up(self) -> None:
+        """Step scratch rows in every size that a batch can have.
+
+        Libraries prepare their kernels for a shape when they first meet it: with oneDNN that costs a batch several
+        milliseconds, which no stream should pay. Raises: whatever the model raises.
+        """
+        sizes = dict.fromkeys(self._tile_rows or self._padded(count) for count in range(1, len(self._slab) + 1))
+        for rows in sizes:
+            self._step((), self._stage((), rows), self.pool.gather((), rows))
+
     def run(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray]) -> np.ndarray:
         """Advance B streams by one step; row i of `inputs` is the next input of `handles[i]`.
 
@@ -83,7 +93,8 @@ class Stepper:
     def _stage(self, inputs: Sequence[np.ndarray], total: int) -> Tensor:
         """Copy the inputs into the slab, zeros below them, and the slab to the device."""
         count = len(inputs)
-        np.concatenate(inputs, out=self._joined[: count * self._host.shape[1]])  # one call, not one per row
+        if count:
+            np.concatenate(inputs, out=self._joined[: count * self._host.shape[1]])  # one call, not one per row
         self._host[count:total] = 0
         return self._slab[:total].to(self._device, non_blocking=True)
 

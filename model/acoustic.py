@@ -15,6 +15,7 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.network import Network, State
 from model.precision import cast, resolve_device, resolve_precision
+from model.traced import TracedStep
 
 MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 2}
 """Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
@@ -41,6 +42,7 @@ class AcousticModel:
         self.precision = resolve_precision(precision, self.device)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
+        self._one_step = TracedStep(self.network)
 
     @classmethod
     def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> AcousticModel:
@@ -81,5 +83,7 @@ class AcousticModel:
     @torch.inference_mode()
     def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """Advance B streams by one step (or by several, if inputs holds several)."""
+        if inputs.shape[1] == self.config.step_samples:
+            return self._one_step(inputs, state)
         log_probs, after = self.network(inputs, state)
         return log_probs, after

@@ -200,3 +200,26 @@ def test_background_steps_leave_the_batch_to_live_ones(start_engine: Start) -> N
         bench.engine.push(stream, step(2))
     model.go_on(3)
     assert [bench.done().streams for _ in range(3)] == [(live,), (live, files[0]), (files[1], files[2])]
+
+
+def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fresh(start_engine: Start) -> None:
+    sizes: list[int] = []
+
+    class Counting(EchoModel):
+        """Notes the sizes that it was called with."""
+
+        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            sizes.append(len(inputs))
+            return super().step(inputs, state)
+
+    bench = start_engine(Counting(), capacity=8, max_batch=5, warm_up=True)
+    stream = bench.engine.open()
+    bench.engine.push(stream, step(7))
+    assert bench.answers(1) == {stream: [[7, 1]]}
+    assert sizes == [1, 2, 3, 4, 5, 1]
+
+
+def test_fixed_tiles_are_warmed_up_in_their_one_size(start_engine: Start) -> None:
+    model = GatedModel()
+    start_engine(model, capacity=8, max_batch=5, tile_rows=4, warm_up=True)
+    assert model.wait_inside() == 4

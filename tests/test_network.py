@@ -141,6 +141,19 @@ def test_a_row_is_the_same_to_the_bit_in_every_batch(precision):
             assert torch.equal(stepped(rows), everyone[rows]), (precision, size, first)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_recorded_step_is_the_network_to_the_bit(precision):
+    model = AcousticModel.random(precision=precision)
+    for rows in (1, 2, 5, 32):
+        state = recorded = model.network.fresh_state(rows)
+        for step in noise(rows, 6, seed=rows).split(SMALL.step_samples, dim=1):
+            with torch.inference_mode():
+                expected, state = model.network(step, state)
+            log_probs, recorded = model.step(step, recorded)
+            assert torch.equal(log_probs, expected)
+        assert all(torch.equal(recorded[name], state[name]) for name in state)
+
+
 def test_log_probs_are_float32_distributions_in_every_precision():
     for precision in ("fp32", "bf16", "int8"):
         model = AcousticModel.random(precision=precision)
