@@ -93,7 +93,10 @@ class Channel:
     def _notice_voice(self, speech: SpeechTrack, tag: StepTag, events: list[Event]) -> None:
         before_s = speech.follow(tag.end_sample)
         if before_s is not None:
-            events.append(SpeechStarted(self.index, max(0.0, self._cursor_s - before_s)))
+            start_s = max(0.0, self._cursor_s - before_s)
+            if not self.state.has_text:
+                self._tell_gap(start_s, events)  # text trails the voice: a gap must be told before what ends it
+            events.append(SpeechStarted(self.index, start_s))
         if speech.silence_s >= self._rules.quiet_s:
             speech.quiet()
 
@@ -127,10 +130,15 @@ class Channel:
             events.append(self._final(FinalReason.MAX_LEN))
         elif self.state.has_text:
             self._last_word_end_s = None
-        if self._last_word_end_s is not None and self._decoded_s() - self._last_word_end_s >= needed_s:
-            events.append(UtteranceGap(self.index, self._last_word_end_s))
-            self._last_word_end_s = None
+        if self.speech is None or not self.speech.speaking:
+            self._tell_gap(self._decoded_s(), events)
         return froze
+
+    def _tell_gap(self, until_s: float, events: list[Event]) -> None:
+        needed_s, last_s = self._rules.utterance_gap_s, self._last_word_end_s
+        if needed_s is not None and last_s is not None and until_s - last_s >= needed_s:
+            events.append(UtteranceGap(self.index, last_s))
+            self._last_word_end_s = None
 
     def _flushed(self, reason: FinalReason, events: list[Event]) -> None:
         final = self._final(reason)

@@ -57,12 +57,13 @@ class Alternatives(msgspec.Struct):
 
 
 class StepReport(msgspec.Struct):
-    """Ours, and opt-in: where the time of a step went."""
+    """Ours, and opt-in: where the time of a step went, and how many of the words can no longer change."""
 
     audio_processed_s: float
     queue_wait_ms: float
     step_ms: float
     decode_ms: float
+    stable_words: int
 
 
 class Results(msgspec.Struct, tag_field="type", tag="Results"):
@@ -212,7 +213,7 @@ class Projector:
     ) -> bytes:
         report: StepReport | UnsetType = UNSET
         if self._request.step_results and timing is not None:
-            report = _report(event.start_s + event.duration_s, timing)
+            report = _report(event, timing)
         results = Results(
             channel_index=(event.channel, self._channels),
             start=_seconds(event.start_s),
@@ -263,10 +264,11 @@ def _seconds(value: float) -> float:
     return round(value, 6)
 
 
-def _report(cursor_s: float, timing: StepTiming) -> StepReport:
+def _report(event: Partial | Final, timing: StepTiming) -> StepReport:
     return StepReport(
-        audio_processed_s=_seconds(cursor_s),
+        audio_processed_s=_seconds(event.start_s + event.duration_s),
         queue_wait_ms=round(timing.queue_wait_s * 1e3, 3),
         step_ms=round(timing.step_s * 1e3, 3),
         decode_ms=round(timing.decode_s * 1e3, 3),
+        stable_words=event.stable_words if isinstance(event, Partial) else len(event.words),
     )

@@ -5,11 +5,12 @@ ServerError
 │   ├── BadParameter     the client: a query parameter would corrupt the result
 │   ├── BadAudio         the client: an uploaded body cannot be decoded
 │   ├── TooLarge         the client: an uploaded body is over the limit
+│   ├── TooSlow          the client: an uploaded body did not arrive in time
 │   ├── NotAuthorised    the client: no key, or a wrong one
 │   ├── ServerFull       nobody: come back later
 │   ├── ServerDraining   nobody: another replica will take it
 │   ├── ServerNotReady   the operator: the engine is starting, stalled or dead
-│   └── RecognitionFailed  the operator: the model failed on an upload
+│   └── RecognitionFailed   the operator: the model failed on an upload
 ├── ClientGone           nobody: the client of an upload did not wait for the answer
 ├── BadFrame             the client: a text frame means nothing; answered in the stream, which goes on
 ├── BacklogExceeded      the client: more audio at once than the stream may hold
@@ -42,6 +43,10 @@ class BadAudio(Refused):
 
 class TooLarge(Refused):
     """An uploaded body is over the limit."""
+
+
+class TooSlow(Refused):
+    """An uploaded body did not arrive in time."""
 
 
 class NotAuthorised(Refused):
@@ -99,6 +104,7 @@ REFUSALS: dict[type[Refused], Refusal] = {
     BadParameter: Refusal(400, "INVALID_QUERY_PARAMETER", "bad_request"),
     BadAudio: Refusal(400, "INVALID_AUDIO", "bad_request"),
     TooLarge: Refusal(413, "PAYLOAD_TOO_LARGE", "bad_request"),
+    TooSlow: Refusal(408, "REQUEST_TIMEOUT", "bad_request"),
     NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
     ServerFull: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=1),
     ServerDraining: Refusal(503, "SERVICE_UNAVAILABLE", "draining", retry_after_s=5),

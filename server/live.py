@@ -21,7 +21,7 @@ from server.errors import CLOSES, BacklogExceeded, BadFrame
 from server.events import Closed, CloseReason, Event, Final, FinalReason, Partial, StepTiming, StreamBroken
 from server.metrics import Metrics
 from server.outbox import FrameKind, OutFrame
-from server.recognizer import Recognition
+from server.recognition import Recognition
 from server.session import Session
 from server.steps import Work
 from server.writer import Writer

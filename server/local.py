@@ -18,7 +18,7 @@ from server.deepgram import Projector
 from server.deepgram_query import parse_query
 from server.errors import RecognitionFailed, Refused
 from server.events import Closed, CloseReason, Event, StepTiming, StreamBroken
-from server.recognizer import Recognition
+from server.recognition import Recognition
 from server.replica import Replica, created_now, new_request_id
 from server.serve import load_served
 from server.settings import Settings

@@ -5,7 +5,7 @@ Every interval comes from one process's monotonic clock. Source: operations.md 3
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -46,6 +46,11 @@ class Metrics:
         self.build_info = Gauge(
             "tutti_build_info", "Constant 1", ["version", "commit", "model", "device"], registry=registry
         )
+
+    def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
+        """Add the allocator's view of a GPU; without one there is no such metric."""
+        gauge = Gauge("tutti_gpu_memory_allocated_bytes", "Allocator view", registry=self.registry)
+        gauge.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
         self.sessions = Counter("tutti_sessions", "Sessions that ended", ["protocol", "outcome"], registry=registry)

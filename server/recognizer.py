@@ -9,82 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from batching.engine import Engine
-from batching.errors import BatchingError, EngineDown
-from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from batching import (
+    BatchDone,
+    BatchingError,
+    Engine,
+    EngineDown,
+    EngineEvent,
+    EngineStopped,
+    StreamClosed,
+    StreamFailed,
+)
 from model.config import ModelConfig
 from model.ctc import Decoder
-from server.channel import Channel
+from server.decoding import Decoding
 from server.errors import EngineDead, ServerFull, ServerNotReady
-from server.events import Event, StepTiming, StreamBroken
 from server.metrics import Metrics
+from server.recognition import Recognition, Route, Sink
 from server.session import Session
-from server.steps import StepTag, WindowTag, Work
+from server.steps import StepTag, Work
 
 Deliver = Callable[[EngineEvent], None]
 MakeEngine = Callable[[Deliver], Engine]
 BACKGROUND_BUDGET_S = 10.0  # uploads wait behind live streams, but not for ever
-Outputs = NDArray[np.float32]
-
-
-class Sink(Protocol):
-    """Whoever holds the other end of a session."""
-
-    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take what a step changed, often nothing. `timing` is None for what answers no step."""
-
-
-@dataclass(slots=True)
-class _Route:
-    """One channel's way back to its connection."""
-
-    recognition: Recognition
-    channel: Channel
-    held: deque[_Row] = field(default_factory=deque)  # answers that wait for the voice-activity model
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    tag: StepTag
-    outputs: Outputs  # (T, V)
-    queue_wait_s: float
-    step_s: float
-
-
-class Recognition:
-    """One session's streams in the engine. `close` it exactly when the session is over; more often does no harm."""
-
-    def __init__(self, recognizer: Recognizer, session: Session, sink: Sink, streams: Sequence[int]) -> None:
-        self.session = session
-        self.sink = sink
-        self.streams = tuple(streams)
-        self._recognizer = recognizer
-        self.open = True
-
-    def push(self, work: Sequence[Work]) -> None:
-        """Hand work to the engine, in order."""
-        if self.open:
-            self._recognizer.push(self, work)
-
-    def close(self) -> None:
-        """Drop whatever is still waiting; the slots come back when the engine has let go of them."""
-        if self.open:
-            self.open = False
-            self._recognizer.close(self)
-
-    def fail(self, error: Exception) -> None:
-        """Tell the connection that nothing more will come."""
-        if self.open:
-            self.close()
-            self.sink.on_events([StreamBroken(error)], None)
 
 
 class Recognizer:
@@ -103,7 +53,7 @@ class Recognizer:
         clock: Callable[[], float],
     ) -> None:
         self._config = config
-        self._decoder = decoder
+        self._decoding = Decoding(decoder, metrics, clock)
         self._metrics = metrics
         self._capacity = capacity
         self._budget_s = budget_s
@@ -111,8 +61,8 @@ class Recognizer:
         self._clock = clock
         self._engine: Engine | None = None
         self._vad: Engine | None = None
-        self._routes: dict[int, _Route] = {}
-        self._vad_routes: dict[int, _Route] = {}
+        self._routes: dict[int, Route] = {}
+        self._vad_routes: dict[int, Route] = {}
         self._vad_streams: dict[int, int] = {}  # engine stream -> its voice-activity stream
         self._held: set[int] = set()  # every stream that the engine has not reported closed
         self._vad_held: set[int] = set()
@@ -170,7 +120,7 @@ class Recognizer:
             raise ServerNotReady("the engine is down") from error
         recognition = Recognition(self, session, sink, streams)
         for stream, channel in zip(streams, session.channels, strict=True):
-            self._routes[stream] = _Route(recognition, channel)
+            self._routes[stream] = Route(recognition, channel)
         for stream, vad_stream in zip(streams, heard, strict=False):
             self._vad_streams[stream] = vad_stream
             self._vad_routes[vad_stream] = self._routes[stream]
@@ -208,7 +158,11 @@ class Recognizer:
     def _on_event(self, event: EngineEvent) -> None:
         match event:
             case BatchDone():
-                self._on_batch(event)
+                self._count(event)
+                if self._warm:
+                    self._decoding.take_steps(event, self._routes)
+                else:
+                    self._warmed_up(None)
             case StreamClosed(stream):
                 self._held.discard(stream)
                 self._metrics.slots_used.set(self.slots_used)
@@ -224,7 +178,7 @@ class Recognizer:
     def _on_vad_event(self, event: EngineEvent) -> None:
         match event:
             case BatchDone():
-                self._on_voice(event)
+                self._decoding.take_voice(event, self._vad_routes)
             case StreamClosed(stream):
                 self._vad_held.discard(stream)
                 self._metrics.slots_used.set(self.slots_used)
@@ -246,61 +200,6 @@ class Recognizer:
         self._vad_held.clear()
         self._metrics.slots_used.set(0)
 
-    def _on_batch(self, batch: BatchDone) -> None:
-        self._count(batch)
-        rows: list[int] = []
-        due: list[tuple[_Route, _Row]] = []
-        voiced: list[_Route] = []
-        for i, stream in enumerate(batch.streams):
-            route = self._routes.get(stream)
-            if route is None:
-                if stream == self._warm_stream:
-                    self._warmed_up(None)
-                continue
-            tag = batch.tags[i]
-            assert isinstance(tag, StepTag)
-            row = _Row(tag, batch.outputs[i], batch.queue_wait_s[i], batch.step_s)
-            if route.channel.speech is None:
-                rows.append(i)
-                due.append((route, row))
-            else:
-                route.held.append(row)
-                voiced.append(route)
-        if due:
-            whole = len(rows) == len(batch.streams)
-            self._decode(due, batch.outputs if whole else batch.outputs[rows])
-        self._release(voiced)
-
-    def _on_voice(self, batch: BatchDone) -> None:
-        voiced: list[_Route] = []
-        for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
-            route = self._vad_routes.get(stream)
-            if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
-                route.channel.speech.heard(tag.end_sample, float(probability))
-                voiced.append(route)
-        self._release(voiced)
-
-    def _release(self, routes: list[_Route]) -> None:
-        """Decode the held answers whose audio the voice-activity model has heard: one step a channel at a time."""
-        while True:
-            due = [(route, route.held.popleft()) for route in routes if _covered(route)]
-            if not due:
-                return
-            self._decode(due, np.stack([row.outputs for _, row in due]))
-
-    def _decode(self, due: Sequence[tuple[_Route, _Row]], outputs: Outputs) -> None:
-        """Advance each channel by one step, outputs (B, T, V), and tell each connection."""
-        began = self._clock()
-        self._decoder.advance([route.channel.state for route, _ in due], outputs)
-        decode_s = self._clock() - began
-        self._metrics.decode.observe(decode_s)
-        for route, row in due:
-            recognition = route.recognition
-            if recognition.open:  # an earlier row of this batch may have ended it
-                events = recognition.session.decoded(route.channel, row.tag)
-                timing = StepTiming(row.tag.arrived_s, row.queue_wait_s, row.step_s, decode_s)
-                recognition.sink.on_events(events, timing)
-
     def _warmed_up(self, error: Exception | None) -> None:
         if self._warm_up is None or self._warm_up.done():
             return
@@ -320,11 +219,6 @@ class Recognizer:
         metrics.queue_depth.set(batch.queued)
         for waited_s in batch.queue_wait_s:
             metrics.queue_wait.observe(waited_s)
-
-
-def _covered(route: _Route) -> bool:
-    speech = route.channel.speech
-    return bool(route.held) and speech is not None and speech.covers(route.held[0].tag.end_sample)
 
 
 def _moves(engine: Engine, now: float, stall_s: float) -> bool:

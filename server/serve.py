@@ -7,8 +7,10 @@ server is stopped. A second signal stops at once.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
+import sys
 from types import FrameType
 
 import structlog
@@ -90,8 +92,12 @@ def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 def run(settings: Settings) -> int:
     """Serve until told to stop; return the exit code: 0 after a drain, 128 + signal if forced. Raises: ModelError."""
     configure_logs(settings)
+    shorten_switches()
     app = create_app(settings, *load_served(settings))
     server = DrainingServer(uvicorn_config(app, settings), app.state.replica)
+    # What was loaded lives as long as the process: a collection that walks it holds every stream up (90 ms, measured).
+    gc.collect()
+    gc.freeze()
     try:
         server.run()
     except SystemExit as error:  # uvicorn's way to say that it could not start; it has logged why
@@ -107,6 +113,15 @@ def set_threads(threads: int) -> None:
     With every core in a parallel region, a step waits at its barriers for whichever core is busy elsewhere.
     """
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+def shorten_switches() -> None:
+    """Let a thread that waits for the interpreter have it after half a millisecond instead of five.
+
+    The model thread needs it for microseconds between two long stretches without it; while the event loop works through
+    a burst of messages, the default lets a batch stand still for longer than it takes to compute.
+    """
+    sys.setswitchinterval(0.0005)
 
 
 def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | None]:

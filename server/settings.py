@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     drain_timeout_s: float = Field(5.0, ge=0)
 
     max_upload_bytes: int = Field(100 * 2**20, ge=1)
+    upload_timeout_s: float = Field(120.0, gt=0)  # for a body to arrive
     max_upload_s: float = Field(14_400.0, gt=0)  # a small body can decode to endless silence
     max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory
 

@@ -21,7 +21,7 @@ class SpeechTrack:
         self._window_s = window_samples / sample_rate
         self._ahead: deque[tuple[int, float]] = deque()  # (end sample, probability), not yet counted
         self._heard = 0  # samples whose probability is known
-        self._speaking = False
+        self.speaking = False
         self._silent_windows = 0
 
     @property
@@ -44,11 +44,11 @@ class SpeechTrack:
         while self._ahead and self._ahead[0][0] <= end_sample:
             end, probability = self._ahead.popleft()
             self._silent_windows = self._silent_windows + 1 if probability < SILENCE_BELOW else 0
-            if probability > SPEECH_ABOVE and not self._speaking:
-                self._speaking = True
+            if probability > SPEECH_ABOVE and not self.speaking:
+                self.speaking = True
                 began = (end_sample - end + self._window_samples) / self._window_samples * self._window_s
         return began
 
     def quiet(self) -> None:
         """Speech is over: the next window above the threshold begins new speech."""
-        self._speaking = False
+        self.speaking = False

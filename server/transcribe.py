@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from model.ctc import Word
 from server.auth import Credentials
 from server.deepgram_prerecorded import recording_answer
 from server.deepgram_query import ListenRequest
 from server.door import Door
-from server.errors import BadParameter, ClientGone, Refused, ServerDraining, ServerFull, TooLarge
+from server.errors import BadParameter, ClientGone, Refused, ServerDraining, ServerFull, TooLarge, TooSlow
 from server.recording import Recording
 from server.replica import Replica, created_now, new_request_id
 from server.session import Limits, SessionOptions
@@ -40,7 +41,7 @@ class Transcribe:
                 raise ServerFull("as many recordings as this server takes at a time are on their way")
             self._uploads += 1
             try:
-                body = await _read_body(request, settings.max_upload_bytes)
+                body = await _read_body(request, settings.max_upload_bytes, settings.upload_timeout_s)
                 payload = await self._recognise(request, asked, body, request_id)
             finally:
                 self._uploads -= 1
@@ -105,13 +106,19 @@ class Transcribe:
             replica.metrics.session_duration.observe(replica.clock() - began_s)
 
 
-async def _read_body(request: Request, limit_bytes: int) -> bytes:
-    """Read the whole body. Raises: TooLarge."""
+async def _read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
+    """Read the whole body. Raises: TooLarge, TooSlow, ClientGone."""
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit_bytes:
-            raise TooLarge(f"the body is larger than {limit_bytes} bytes")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit_bytes:
+                    raise TooLarge(f"the body is larger than {limit_bytes} bytes")
+                parts.append(part)
+    except TimeoutError as error:
+        raise TooSlow(f"the body did not arrive within {timeout_s:g} s") from error
+    except ClientDisconnect as error:
+        raise ClientGone from error
     return b"".join(parts)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from model.ctc import Word
 from server.errors import ClientGone, RecognitionFailed, Refused, ServerDraining
 from server.events import Closed, CloseReason, Event, Final, StepTiming, StreamBroken
-from server.recognizer import Recognition
+from server.recognition import Recognition
 from server.recording import BLOCK_S, Recording
 from server.session import Session
 

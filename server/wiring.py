@@ -7,6 +7,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Protocol
 
+import torch
+
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.step_model import StepModel
@@ -50,6 +52,8 @@ def build_replica(
     """Put one replica together. Raises: SettingsError."""
     config = model.config
     metrics = Metrics(settings.max_batch, settings.max_streams)
+    if model.device.type == "cuda":
+        metrics.watch_gpu(lambda: torch.cuda.memory_allocated(model.device))
     metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
     card = ModelCard.of(config.name, config.version, model.digest)
     window = vad_model.input_spec.shape[0] if vad_model is not None else None
@@ -112,6 +116,7 @@ def _engine(
             max_batch=settings.max_batch,
             max_queued=max_queued,
             deliver=deliver,
+            warm_up=True,
             tile_rows=max(TILE_ROWS, model.min_rows) if settings.reproducible else None,
             clock=clock,
             name=name,

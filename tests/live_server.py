@@ -13,6 +13,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import httpx
+import pytest
 from fakes import WAIT_S
 from spelling import SpellingModel, spelling_decoder
 from websockets.exceptions import ConnectionClosed
@@ -30,7 +31,9 @@ Frame = dict[str, Any]
 class LiveServer:
     """A server that runs inside a `with` block."""
 
-    def __init__(self, model: Any = None, decoder: Any = None, vad_model: Any = None, clock: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, model: Any = None, decoder: Any = None, vad_model: Any = None, clock: Any = None, **settings: Any
+    ) -> None:
         self.model = model or SpellingModel()
         self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
         app = create_app(self.settings, self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
@@ -113,7 +116,8 @@ class _Changes:
 
     def __init__(self, replica: Any) -> None:
         self._waiting: list[tuple[Callable[[], bool], threading.Event]] = []
-        replica.recognizer._on_event = self._then_look(replica.recognizer._on_event)
+        for name in ("_on_event", "_on_vad_event"):
+            setattr(replica.recognizer, name, self._then_look(getattr(replica.recognizer, name)))
         replica.sessions.remove = self._then_look(replica.sessions.remove)
         replica.sessions.add = self._then_look(replica.sessions.add)
 
@@ -180,15 +184,18 @@ class Client:
     def rest(self) -> tuple[list[Frame], int, str]:
         """Frames up to the server's close, its code and its reason."""
         frames: list[Frame] = []
-        try:
-            while True:
-                frames.append(self.receive())
-        except ConnectionClosed as closed:
-            assert closed.rcvd is not None, "the connection was cut"
-            return frames, closed.rcvd.code, closed.rcvd.reason
+        with pytest.raises(ConnectionClosed) as closed:
+            self._receive_into(frames)
+        close = closed.value.rcvd
+        assert close is not None, "the connection was cut"
+        return frames, close.code, close.reason
+
+    def _receive_into(self, frames: list[Frame]) -> None:
+        while True:
+            frames.append(self.receive())
 
     def finish(self) -> list[Frame]:
-        """End the stream as a client should, and return what was still to come; the server must agree that it is over."""
+        """End the stream as a client should, and return what was still to come; the server must end it normally."""
         self.say("CloseStream")
         frames, code, _ = self.rest()
         assert code == 1000

@@ -1,7 +1,8 @@
 """A model that reads text out of the audio itself, so that whatever is lost, doubled, late or another's shows as text.
 
 Each 40 ms frame holds one symbol as its level. The symbols pass through a delay line kept in the stream's state, as a
-real network's lookahead does: a row that meets another stream's state answers with that stream's letters.
+real network's lookahead does: a row that meets another stream's state answers with that stream's letters. Every step
+since the state was fresh makes the model a little less sure: a step that is lost, repeated or not reset shows there.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ class SpellingModel:
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         self.config = replace(CONFIG, lookahead=lookahead)
         self.input_spec = TensorSpec((CONFIG.step_samples,), torch.int16)
-        self.state_spec: Mapping[str, TensorSpec] = {"late": TensorSpec((lookahead,), torch.int64)}
+        self.state_spec: Mapping[str, TensorSpec] = {
+            "late": TensorSpec((lookahead,), torch.int64),
+            "steps": TensorSpec((1,), torch.float32),
+        }
         self.rows: list[int] = []  # rows of each call so far
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -71,7 +75,9 @@ class SpellingModel:
         line = torch.cat([state["late"], symbols], dim=1)  # (B, lookahead + frames_per_step)
         answers, late = line[:, : symbols.shape[1]], line[:, symbols.shape[1] :]
         log_probs = torch.full((*answers.shape, len(ENGLISH)), -20.0)
-        return log_probs.scatter_(2, answers[:, :, None], -0.1), {"late": late}
+        steps = state["steps"] + 1  # (B, 1)
+        doubt = (-0.001 * steps)[:, :, None].expand(-1, answers.shape[1], 1)  # (B, frames_per_step, 1)
+        return log_probs.scatter_(2, answers[:, :, None], doubt), {"late": late, "steps": steps}
 
 
 class GatedSpellingModel(SpellingModel):

@@ -95,7 +95,9 @@ def test_a_message_of_more_audio_than_a_stream_may_hold_is_refused_with_1008(liv
         assert (code, reason.split()[0]) == (1008, "DATA-0000")
 
 
-@pytest.mark.parametrize("text", ["hello", "[1,2", '{"type":"Pause"}', '{"no":"type"}', '{"type":"Finalize","channel":7}'])
+@pytest.mark.parametrize(
+    "text", ["hello", "[1,2", '{"type":"Pause"}', '{"no":"type"}', '{"type":"Finalize","channel":7}']
+)
 def test_text_that_means_nothing_is_answered_and_the_stream_goes_on(live_server: Start, text: str) -> None:
     server = live_server()
     with nobody_else_notices(server), server.listen() as client:
@@ -142,9 +144,7 @@ def test_a_client_that_leaves_its_interims_unread_is_cut_off_after_a_while(live_
         deaf = deaf_client(server, step_results="true", endpointing="false")
         audio = frame(0x82, spell("abcd " * 40).tobytes())  # each of its answers repeats all words so far
         with pytest.raises(OSError, match=CUT):
-            for _ in range(100):
-                deaf.sendall(audio)
-        deaf.close()
+            send_often(deaf, audio, 100)
     assert server.metric("tutti_slow_consumer_closes_total") == 1
     assert server.metric('tutti_sessions_total{outcome="error",protocol="deepgram"}') == 1
 
@@ -154,9 +154,7 @@ def test_a_client_that_leaves_more_unread_than_the_server_keeps_is_cut_off_at_on
     with nobody_else_notices(server):
         deaf = deaf_client(server)
         with pytest.raises(OSError, match=CUT):
-            for _ in range(200):
-                deaf.sendall(frame(0x81, b"?" * 250) * 100)
-        deaf.close()
+            send_often(deaf, frame(0x81, b"?" * 250) * 100, 200)
     assert server.metric("tutti_slow_consumer_closes_total") == 1
 
 
@@ -173,6 +171,13 @@ def deaf_client(server: LiveServer, **query: object) -> socket.socket:
     )
     assert b" 101 " in deaf.recv(2_000)
     return deaf
+
+
+def send_often(client: socket.socket, message: bytes, times: int) -> None:
+    """Send until cut off, or so many times."""
+    with client:
+        for _ in range(times):
+            client.sendall(message)
 
 
 def frame(kind: int, payload: bytes) -> bytes:

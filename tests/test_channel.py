@@ -67,8 +67,10 @@ def test_finalize_with_nothing_since_the_last_one_is_answered_at_once() -> None:
     assert bench.events == [Final(0, 0.0, 0.0, (), FinalReason.FINALIZE)]
     bench.send(spell("a"))
     bench.finalize()
+    backlog_s = bench.session.backlog_s
     bench.finalize()
     assert len(bench.events) == 1, "the second waits for the first"
+    assert bench.session.backlog_s == backlog_s, "and costs the model nothing"
     bench.answer()
     assert bench.events[-1] == Final(0, 0.08, 0.0, (), FinalReason.FINALIZE)
     assert len(bench.finals()) == 3
@@ -88,9 +90,9 @@ def test_recognition_starts_afresh_after_finalize() -> None:
     after.answer()
     shift = after.finals()[0].duration_s
     assert [w.text for w in after.finals()[1].words] == ["second", "one"]
-    assert [w.start_s - shift for w in after.finals()[1].words] == pytest.approx(
-        [w.start_s for w in alone.finals()[0].words]
-    )
+    for word, same in zip(after.finals()[1].words, alone.finals()[0].words, strict=True):
+        assert word.start_s - shift == pytest.approx(same.start_s)
+        assert word.confidence == same.confidence, "the model's state is a fresh one"
 
 
 def test_text_that_comes_out_of_the_lookahead_after_an_endpoint_is_not_lost() -> None:
@@ -262,6 +264,18 @@ def test_with_voice_activity_speech_starts_with_the_voice_and_an_endpoint_needs_
     (final,) = bench.finals()
     assert start.time_s == pytest.approx(0.512, abs=0.033)
     assert final.duration_s >= 0.512 + 0.24 + 1.0 + 0.4
+
+
+def test_with_voice_activity_a_gap_is_told_before_the_speech_that_ends_it_and_never_during_speech() -> None:
+    bench = SessionBench(voice=True, utterance_end_ms=1_000)
+    hum = np.full(9_600, 100, np.int16)  # 0.6 s of voice before the first letter
+    bench.send(
+        np.concatenate([spell("one"), silence(1.1), spell("two"), silence(0.9), hum, spell("six"), silence(2.0)])
+    )
+    bench.answer()
+    kinds = [type(e) for e in bench.events if isinstance(e, SpeechStarted | UtteranceGap)]
+    assert kinds == [SpeechStarted, UtteranceGap, SpeechStarted, SpeechStarted, UtteranceGap]
+    assert bench.text() == "one two six"
 
 
 def test_steps_carry_the_stream_time_of_their_last_sample_at_any_rate() -> None:

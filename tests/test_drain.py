@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
+from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from spelling import spell
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 Start = Callable[..., LiveServer]
 
@@ -66,3 +70,33 @@ def test_a_second_signal_does_not_wait(live_server: Start) -> None:
         assert client.rest()[1] == 1012
     server.join()
     assert server.server.forced_by == signal.SIGTERM
+
+
+def test_the_process_says_where_it_listens_and_exits_with_0_after_sigterm() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "server.cli",
+        "serve",
+        "--port",
+        "0",
+        "--drain-timeout-s",
+        "0",
+        "--log-format",
+        "json",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        where = json.loads(process.stderr.readline())
+        assert where["event"] == "listening"
+        url = where["url"].replace("http", "ws") + "/v1/listen?encoding=linear16&sample_rate=16000"
+        with connect(url, compression=None) as socket:
+            socket.send(spell("hello").tobytes())
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(ConnectionClosed, match="1012"):
+                list(iter(socket.recv, None))
+        log = [json.loads(line) for line in process.stderr]
+        assert process.wait(timeout=WAIT_S) == 0
+    assert {"stream opened", "draining", "stream closed"} <= {line["event"] for line in log}
+    assert [line["reason"] for line in log if line["event"] == "stream closed"] == ["drain"]
+    assert not [line for line in log if line.get("level") not in ("info", None)]

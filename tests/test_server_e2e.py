@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -278,15 +279,21 @@ def test_what_is_said_with_voice_activity_does_not_depend_on_which_engine_is_fas
     hum = np.full(8_000, 100, np.int16)
     audio = np.concatenate([silence(0.5), spell("yes"), hum, silence(1.0), spell("no"), silence(1.0)])
     runs: list[list[Any]] = []
+
+    def batches() -> float:
+        return server.replica.metrics.batches._value.get()
+
+    def at_least(count: float) -> bool:
+        return batches() >= count
+
     for late in (False, True):
-        batches = server.replica.metrics.batches
-        before = batches._value.get()
+        enough = batches() + len(audio) // CONFIG.step_samples
         if late:
             vad.gate.clear()
         with server.listen(interim_results="true", vad_events="true", utterance_end_ms=500) as client:
             client.send(audio)
             if late:
-                server.wait_until(lambda: batches._value.get() > before + len(audio) // CONFIG.step_samples - 1)
+                server.wait_until(partial(at_least, enough))
                 vad.gate.set()
             frames = client.finish()
         for frame in frames:
@@ -305,7 +312,11 @@ def test_the_plain_endpoints_answer(live_server: Start) -> None:
             assert http.get(path).status_code == 200
         with server.listen():
             status = http.get("/v1/status").json()
-            assert (status["system_health"], status["active_stream_requests"], status["slots_used"]) == ("Healthy", 1, 1)
+            assert (status["system_health"], status["active_stream_requests"], status["slots_used"]) == (
+                "Healthy",
+                1,
+                1,
+            )
             found = {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
     for name in (
         "tutti_sessions_active",

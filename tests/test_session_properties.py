@@ -85,7 +85,7 @@ def of_channel(events: Sequence[Event], channel: int) -> list[Event]:
     return [e for e in events if not isinstance(e, Closed) and getattr(e, "channel", None) == channel]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([16_000, 16_000, 8_000, 44_100]))
 def test_what_is_said_depends_on_the_audio_and_the_frames_alone(data: st.DataObject, channels: int, rate: int) -> None:
     script = data.draw(scripts(channels))
@@ -95,7 +95,7 @@ def test_what_is_said_depends_on_the_audio_and_the_frames_alone(data: st.DataObj
     assert cut[-1] == whole[-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([16_000, 16_000, 8_000, 44_100]))
 def test_finals_tile_time_and_partials_lie_in_the_open_segment(data: st.DataObject, channels: int, rate: int) -> None:
     script = data.draw(scripts(channels))
@@ -115,7 +115,7 @@ def test_finals_tile_time_and_partials_lie_in_the_open_segment(data: st.DataObje
         assert abs(cursor_s - received / rate) < 1e-9, "the last final ends where the audio ends"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([1, 2]))
 def test_every_flush_gets_exactly_one_answer_and_the_end_is_the_end(data: st.DataObject, channels: int) -> None:
     script = data.draw(scripts(channels))

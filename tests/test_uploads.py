@@ -38,7 +38,9 @@ def test_a_recording_is_transcribed_with_all_fields(
     server = live_server()
     audio = np.concatenate([spell("hello", rate), silence(3.0, rate), spell("world", rate)])
     body = encoded(audio if subtype != "FLOAT" else audio / 32_768, container, rate, subtype)
-    response = server.http.post("/v1/listen?model=nova-3&keyterm=x", content=body, headers={"Content-Type": "audio/wav"})
+    response = server.http.post(
+        "/v1/listen?model=nova-3&keyterm=x", content=body, headers={"Content-Type": "audio/wav"}
+    )
     answer = response.json()
     assert response.status_code == 200
     assert said(answer) == "hello world" or said(answer) == "helloworld"  # no space was spelled
@@ -90,7 +92,7 @@ def test_raw_samples_are_taken_where_the_query_describes_them(live_server: Start
     ],
 )
 def test_what_cannot_be_transcribed_is_refused(
-    live_server: Start, query: str, body: bytes, content_type: str, status: int, code: str
+    live_server: Start, *, query: str, body: bytes, content_type: str, status: int, code: str
 ) -> None:
     server = live_server(max_upload_bytes=20_000)
     response = server.http.post("/v1/listen" + query, content=body, headers={"Content-Type": content_type})
@@ -104,6 +106,23 @@ def test_a_damaged_recording_and_one_too_long_are_refused_and_their_slots_come_b
     whole = encoded(np.random.default_rng(0).integers(-3_000, 3_000, 160_000).astype(np.int16), "FLAC")
     assert server.http.post("/v1/listen", content=whole[: len(whole) // 2]).status_code in (200, 400)
     assert server.http.post("/v1/listen", content=encoded(silence(40.0), "FLAC")).status_code == 413
+    server.wait_idle()
+
+
+def test_a_body_that_does_not_arrive_and_one_that_breaks_off_end_without_harm(live_server: Start) -> None:
+    server = live_server(upload_timeout_s=0.2, max_uploads=1)
+    head = b"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nRIFF"
+
+    async def begin(*, wait: bool) -> bytes:
+        reader, writer = await asyncio.open_connection(*server.host.split(":"))
+        writer.write(head)
+        answer = await reader.readline() if wait else b""
+        writer.transport.abort()
+        return answer
+
+    assert asyncio.run(begin(wait=True)).startswith(b"HTTP/1.1 408 ")
+    asyncio.run(begin(wait=False))
+    assert asyncio.run(begin(wait=True)).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))
     server.wait_idle()
 
 

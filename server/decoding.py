@@ -1,0 +1,78 @@
+"""From a batch's answers to events: rows are decoded together, then each connection is told what its own row changed.
+
+Where a voice-activity model listens too, an answer waits until that model has heard the same audio, so that what is
+said depends on the audio and never on which engine was faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from batching import BatchDone
+from model.ctc import Decoder
+from server.events import StepTiming
+from server.metrics import Metrics
+from server.recognition import Outputs, Route, Row
+from server.steps import StepTag, WindowTag
+
+Routes = Mapping[int, Route]
+
+
+class Decoding:
+    """Owns the decoder; the states belong to the channels."""
+
+    def __init__(self, decoder: Decoder, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._decoder = decoder
+        self._metrics = metrics
+        self._clock = clock
+
+    def take_steps(self, batch: BatchDone, routes: Routes) -> None:
+        """Decode the rows of streams that are still open."""
+        indices: list[int] = []
+        due: list[tuple[Route, Row]] = []
+        voiced: list[Route] = []
+        for i, stream in enumerate(batch.streams):
+            route, tag = routes.get(stream), batch.tags[i]
+            if route is None or not isinstance(tag, StepTag):
+                continue
+            row = Row(tag, batch.outputs[i], batch.queue_wait_s[i], batch.step_s)
+            if route.channel.speech is None:
+                indices.append(i)
+                due.append((route, row))
+            else:
+                route.held.append(row)
+                voiced.append(route)
+        if due:
+            all_rows = len(indices) == len(batch.streams)
+            self._decode(due, batch.outputs if all_rows else batch.outputs[indices])
+        self._release(voiced)
+
+    def take_voice(self, batch: BatchDone, routes: Routes) -> None:
+        """Take the probabilities of speech, (B, 1), and whatever waited for them."""
+        voiced: list[Route] = []
+        for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
+            route = routes.get(stream)
+            if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
+                route.channel.speech.heard(tag.end_sample, float(probability))
+                voiced.append(route)
+        self._release(voiced)
+
+    def _release(self, routes: Sequence[Route]) -> None:
+        """Decode the held answers that are due, one step of a channel at a time."""
+        while due := [(route, route.held.popleft()) for route in routes if route.due]:
+            self._decode(due, np.stack([row.outputs for _, row in due]))  # (B, T, V)
+
+    def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
+        """Advance each channel by one step, outputs (B, T, V), and tell each connection."""
+        began_s = self._clock()
+        self._decoder.advance([route.channel.state for route, _ in due], outputs)
+        decode_s = self._clock() - began_s
+        self._metrics.decode.observe(decode_s)
+        for route, row in due:
+            recognition = route.recognition
+            if recognition.open:  # an earlier row of this batch may have ended it
+                events = recognition.session.decoded(route.channel, row.tag)
+                timing = StepTiming(row.tag.arrived_s, row.queue_wait_s, row.step_s, decode_s)
+                recognition.sink.on_events(events, timing)
