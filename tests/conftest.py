@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 import torch
 from engine_bench import start_engine  # noqa: F401  a fixture
+from hypothesis import HealthCheck, settings
 from live_server import LiveServer
+
+# A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
+settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tutti")
 
 
 @pytest.fixture(autouse=True, scope="session")

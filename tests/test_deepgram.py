@@ -228,8 +228,9 @@ def test_formatting_parameters_add_punctuated_words() -> None:
 
 
 def test_step_results_report_where_the_time_went() -> None:
-    found = frame(Partial(0, 3.2, 1.96, WORDS, 0), RAW + "&step_results=true")
-    assert found["tutti"] == {"audio_processed_s": 5.16, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5}
+    found = frame(Partial(0, 3.2, 1.96, WORDS, 1), RAW + "&step_results=true")
+    parts = {"audio_processed_s": 5.16, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5}
+    assert found["tutti"] == {**parts, "stable_words": 1}
     assert "tutti" not in frame(Partial(0, 3.2, 1.96, WORDS, 0))
 
 

@@ -1,4 +1,4 @@
-"""The state pool against a dictionary, under random use with slots reused all the time: at least 8,000 steps a run."""
+"""The state pool against a dictionary, under random use with slots reused all the time: at least 10,000 steps a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from batching import Handle, PoolFull, RepeatedHandle, StaleHandle, StatePool, TensorSpec
 
-EXAMPLES, STEPS = 200, 50
+EXAMPLES, STEPS = 320, 50  # Hypothesis ends some runs early: about 13,000 steps in all
 CAPACITY = 4
 SPEC = {"vector": TensorSpec((2,), torch.float32), "count": TensorSpec((), torch.int64)}
 PICKS = st.lists(st.integers(0, CAPACITY - 1), max_size=CAPACITY, unique=True)
@@ -116,4 +116,4 @@ def test_pool_agrees_with_a_dictionary() -> None:
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None)
     )
-    assert Machine.steps >= 8_000
+    assert Machine.steps >= 10_000, Machine.steps
