@@ -8,6 +8,9 @@ from typing import Any
 
 FORMAT_VERSION = 1
 BLANK = 0
+TAIL_FRAMES = 2
+"""Output frames after the last audio in which letters may still come: the network writes a letter when it has heard it,
+not when it begins. Source: measured on recordings cut sharply, model/LOG.md."""
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 
@@ -67,8 +70,8 @@ class ModelConfig:
 
     @property
     def flush_steps(self) -> int:
-        """Steps of silence that push the last real audio out of the lookahead buffer."""
-        return -(-self.lookahead // self.frames_per_step)
+        """Steps of silence that push the last letters out: through the lookahead buffer, and `TAIL_FRAMES` more."""
+        return -(-(self.lookahead + TAIL_FRAMES) // self.frames_per_step)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form, with the format version."""

@@ -24,7 +24,8 @@ def test_a_round_trip_keeps_weights_and_configuration(written):
     network, path = written
     loaded, digest = checkpoint.load(path)
     assert loaded.config == network.config
-    assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), network.state_dict().values()))
+    pairs = zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
     assert len(digest) == 64
 
 

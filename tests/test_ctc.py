@@ -1,5 +1,7 @@
 """Greedy CTC decoding: incremental == whole, words, times, stability."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,7 +65,7 @@ def test_stable_words_never_change_and_taking_them_loses_nothing(symbols, data):
     taken += decoder.take(state)
     assert " ".join(w.text for w in taken) == best_path(log_probs(symbols), VOCABULARY)
     assert not state.has_text
-    assert all(a.end_s <= b.start_s for a, b in zip(taken, taken[1:], strict=False))
+    assert all(a.end_s <= b.start_s for a, b in pairwise(taken))
 
 
 @given(st.lists(symbols_lists, min_size=2, max_size=5))

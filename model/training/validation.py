@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from model.config import TAIL_FRAMES
 from model.ctc import best_path
 from model.network import Network
 from model.scoring import Score, by_source
@@ -20,7 +21,7 @@ ROWS = 48  # recordings decoded together; they are sorted by length, so little o
 def transcribe_whole(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[str]:
     """Greedy text of whole recordings, (S,) int16 each, in one padded batch."""
     config = network.config
-    frames = [-(-len(pcm) // config.frame_samples) for pcm in recordings]
+    frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
     pcm = torch.zeros(len(recordings), (max(frames) + config.delay_frames) * config.frame_samples, dtype=torch.int16)
     for row, samples in enumerate(recordings):
         pcm[row, : len(samples)] = torch.from_numpy(np.array(samples))
