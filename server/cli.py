@@ -187,7 +187,8 @@ def train(
     *,
     manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
     out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
-    recipe: Annotated[Path | None, typer.Option(help="JSON. Default: that of the shipped model.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="JSON. Default: model/training/recipes/small-1.json.")] = None,
+    init: Annotated[Path | None, typer.Option(help="A checkpoint to start from.")] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
     noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
     cache: Annotated[Path, typer.Option(help="Where decoded audio is kept between runs.")] = Path("build/audio"),
@@ -199,9 +200,9 @@ def train(
     from model.training.recipe import RECIPES, read_recipe
     from model.training.run import Places, train
 
-    places = Places(manifest, validation or [], noise or [], out, cache)
+    places = Places(manifest, validation or [], noise or [], out, cache, init)
     try:
-        config, chosen = read_recipe(recipe or RECIPES / "small.json")
+        config, chosen = read_recipe(recipe or RECIPES / "small-1.json")
         path = train(config, chosen, places, device=device, validate_every=validate_every, announce=typer.echo)
     except ModelError as error:
         _fail(error)

@@ -137,9 +137,10 @@ def test_interrupting_saves_and_the_same_command_goes_on(corpus_folder, tmp_path
 
 
 def test_the_shipped_recipe_can_be_read():
-    config, shipped = read_recipe(RECIPES / "small.json")
-    assert config.name == "tutti-small"
-    assert shipped.weights["synthetic"] > 0
+    for stage in ("small-1", "small-2"):
+        config, shipped = read_recipe(RECIPES / f"{stage}.json")
+        assert config.name == "tutti-small"
+        assert shipped.weights["synthetic"] > 0
 
 
 def test_a_bad_recipe_is_named(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
+from model.config import TAIL_FRAMES, ModelConfig
 from model.training.augment import Augmenter, Samples, to_tensor
 from model.training.corpus import Corpus
 
@@ -21,7 +21,7 @@ Item = tuple[int, ...]  # utterances that are joined into one training example
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """pcm (B, S) int16, zero-padded; frames (B,) output frames of real audio; targets concatenated, int64."""
+    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters; targets concatenated, int64."""
 
     pcm: Tensor
     frames: Tensor
@@ -86,7 +86,7 @@ class BatchMaker:
         rng = np.random.default_rng([self.seed, *key])
         audio = [self._audio(item, rng) for item in items]
         frame = self.config.frame_samples
-        frames = [-(-len(pcm) // frame) for pcm in audio]
+        frames = [-(-len(pcm) // frame) + TAIL_FRAMES for pcm in audio]
         total = (max(frames) + self.config.lookahead) * frame
         pcm = torch.zeros(len(audio), total, dtype=torch.int16)  # (B, S)
         for row, samples in enumerate(audio):

@@ -19,7 +19,8 @@ RECIPES = Path(__file__).parent / "recipes"
 class Recipe:
     """Seconds are of audio; learning rates are peaks. Stored in the checkpoint that it made."""
 
-    updates: int = 3_500
+    updates: int = 3_500  # that the schedule is laid out for
+    stop: int | None = None  # update at which the run ends before its schedule does: what follows has another recipe
     batch_s: float = 200.0
     matrix_lr: float = 2e-3
     vector_lr: float = 2e-3
@@ -32,6 +33,11 @@ class Recipe:
     speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
     weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 where not named
     augmentation: Augmentation = field(default_factory=Augmentation)
+
+    @property
+    def last_update(self) -> int:
+        """Where the run ends."""
+        return self.updates if self.stop is None else min(self.stop, self.updates)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""

@@ -34,6 +34,7 @@ class Places:
     noise: Sequence[Path]
     out: Path
     cache: Path
+    init: Path | None = None  # a checkpoint to start from, instead of random weights
 
     @property
     def resume(self) -> Path:
@@ -60,6 +61,8 @@ def train(
     if places.resume.exists():
         trainer.resume(torch.load(places.resume, weights_only=True))
         announce(f"going on from update {trainer.done}")
+    elif places.init is not None:
+        trainer.start_from(checkpoint.load(places.init)[0])
     else:
         trainer.fit_features()
     try:
@@ -76,10 +79,10 @@ def _run(
 ) -> None:
     first, losses = trainer.done, list[float]()
     for progress in trainer.run():
-        last = progress.update == trainer.recipe.updates
+        last = progress.update == trainer.recipe.last_update
         losses.append(progress.loss)
         if progress.update % LOG_EVERY == 0 or last:
-            announce(_line(progress, trainer.recipe.updates, first, float(np.nanmean(losses[-LOG_EVERY:]))))
+            announce(_line(progress, trainer.recipe.last_update, first, float(np.nanmean(losses[-LOG_EVERY:]))))
         if progress.update % validate_every == 0 or last:
             figures = report(validate(trainer.network, held_out)) if len(held_out) else {}
             announce(f"update {progress.update} validation {figures}")
@@ -102,6 +105,7 @@ def _save_checkpoint(trainer: Trainer, figures: dict[str, object], places: Place
         "audio_h": round(trainer.audio_s / 3600, 2),
         "validation": figures,
         "recipe": trainer.recipe.to_dict(),
+        **({"started_from": checkpoint.load(places.init)[0].config.training} if places.init is not None else {}),
     }
     stored = Network(dataclasses.replace(trainer.network.config, training=facts))
     stored.load_state_dict(trainer.network.state_dict())

@@ -80,11 +80,18 @@ class Trainer:
         features.mean.copy_(frames.mean(0))
         features.scale.copy_(1 / frames.std(0))
 
+    def start_from(self, network: Network) -> None:
+        """Take over weights and feature statistics of another run. Raises: TrainingError if the sizes differ."""
+        try:
+            self.network.load_state_dict(network.state_dict())
+        except RuntimeError as error:
+            raise TrainingError(f"the checkpoint to start from has other sizes than the recipe: {error}") from error
+
     def run(self) -> Iterator[Progress]:
         """Train to the recipe's last update, yielding after each."""
         self.network.train()
         start = time.monotonic()
-        while self.done < self.recipe.updates:
+        while self.done < self.recipe.last_update:
             groups = self._epoch_groups()
             first = self.done - self._epoch_start
             for number, batch in enumerate(self.batches.ahead(groups, self.epoch, first), first):
@@ -92,7 +99,7 @@ class Trainer:
                 self.audio_s += batch.audio_s
                 self.done += 1
                 yield Progress(self.done, self.epoch, loss, self.audio_s, time.monotonic() - start)
-                if self.done >= self.recipe.updates:
+                if self.done >= self.recipe.last_update:
                     return
             self.epoch += 1
             self._epoch_start = self.done
