@@ -114,6 +114,27 @@ def test_an_interrupted_run_ends_where_an_undisturbed_one_does(corpus_folder):
     assert all(torch.equal(undisturbed[name], resumed[name]) for name in undisturbed)
 
 
+def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_folder, tmp_path):
+    first, _ = run(corpus_folder, tmp_path / "one.safetensors", recipe(stop=3))
+    before, _ = checkpoint.load(first)
+    assert before.config.training["updates"] == 3
+    second = Places(
+        [corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", corpus_folder / "cache", first
+    )
+    train(TINY, recipe(updates=1, matrix_lr=1e-9, vector_lr=1e-9), second, device="cpu", announce=lambda _: None)
+    after, _ = checkpoint.load(second.out)
+    assert torch.allclose(before.head.weight, after.head.weight, atol=1e-6)
+    assert after.config.training["started_from"]["updates"] == 3
+
+
+def test_a_checkpoint_of_other_sizes_is_not_started_from(corpus_folder, tmp_path):
+    first, _ = run(corpus_folder, tmp_path / "one.safetensors", recipe(stop=1))
+    places_of_second = Places([corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", tmp_path, first)
+    wider = ModelConfig(name="wider", conv_channels=32, hidden=96, layers=1, lookahead=2)
+    with pytest.raises(TrainingError, match="other sizes"):
+        train(wider, recipe(), places_of_second, device="cpu", announce=lambda _: None)
+
+
 def test_another_recipe_is_not_resumed(corpus_folder):
     first = trainer(corpus_folder, recipe())
     with pytest.raises(TrainingError, match="another recipe"):

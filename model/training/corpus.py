@@ -26,12 +26,15 @@ class Corpus:
     def __init__(self, utterances: Sequence[Utterance], cache: Path, sample_rate: int, jobs: int = 2) -> None:
         """Decode what the cache does not hold yet. Raises: AudioError."""
         self.utterances = list(utterances)
+        self._offsets, self._pcm = np.zeros(1, np.int64), np.zeros(0, np.int16)
+        if not self.utterances:
+            return
         key = json.dumps([sample_rate, *((str(u.audio), u.duration_s) for u in self.utterances)])
         stem = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
         if not stem.with_suffix(".npy").exists():
             self._build(stem, sample_rate, jobs)
         self._offsets = np.load(stem.with_suffix(".offsets.npy"))
-        self._pcm: NDArray[np.int16] = np.load(stem.with_suffix(".npy"), mmap_mode="r")
+        self._pcm = np.load(stem.with_suffix(".npy"), mmap_mode="r")
 
     def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
         stem.parent.mkdir(parents=True, exist_ok=True)
