@@ -103,7 +103,8 @@ def transcribe(
     from model.errors import ModelError
     from server.local import open_local
 
-    settings = _settings({"model": model, "device": device, "precision": precision})
+    options = {"model": model, "device": device, "precision": precision, "max_batch": concurrency}
+    settings = _settings({**options, "max_streams": concurrency})
     try:
         code = run(files, lambda: open_local(settings), realtime=realtime, as_json=as_json, concurrency=concurrency)
     except ModelError as error:
@@ -175,7 +176,8 @@ def evaluate(
         if url is not None:
             code = run_remote(manifest, url, api_key, concurrency, texts, as_json=as_json)
         else:
-            settings = _settings({"model": model, "device": device, "precision": precision})
+            options = {"model": model, "device": device, "precision": precision, "max_batch": concurrency}
+            settings = _settings({**options, "max_streams": concurrency})
             code = run_local(manifest, settings, concurrency, texts, as_json=as_json)
     except ModelError as error:
         _fail(error)

@@ -1,15 +1,19 @@
 """The shipped model on real speech, through everything: files, sessions, engine, decoding, sockets."""
 
 import asyncio
+import itertools
 import queue
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from speech import development, samples
 
 from batching import BatchDone, Engine, Policy
+from clients.messages import Results
 from clients.transcriber import RemoteTranscriber
 from model import checkpoint
 from model.acoustic import AcousticModel
@@ -31,7 +35,7 @@ def decoder(model):
 
 
 def recognised(utterances, concurrency=32):
-    return asyncio.run(evaluate(utterances, lambda: open_local(Settings()), concurrency))
+    return asyncio.run(evaluate(utterances, lambda: open_local(Settings(max_batch=concurrency)), concurrency))
 
 
 def test_every_shipped_recording_is_transcribed_right():
@@ -58,6 +62,34 @@ def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server
     alone = recognised(utterances, concurrency=1)
     assert over_sockets.texts == alone.texts
     assert any(alone.texts)
+
+
+async def said(transcriber, pcm, cuts):
+    """Words with times and confidence of one recording, sent in messages cut at these bytes."""
+    raw = pcm.tobytes()
+
+    async def messages():
+        for start, end in itertools.pairwise([0, *cuts, len(raw)]):
+            yield raw[start:end]
+
+    results = [m async for m in transcriber.stream(messages()) if isinstance(m, Results)]
+    return [word for final in results if final.is_final for word in final.words]
+
+
+@given(st.data())
+@settings(max_examples=5)
+def test_any_split_into_messages_gives_the_same_words_times_and_confidences(data):
+    pcm = read_pcm(samples()[-1].audio)
+    places = st.lists(st.integers(0, 2 * len(pcm)), max_size=40).map(sorted)
+    splits = [data.draw(places) for _ in range(3)]
+
+    async def all_of_them():
+        async with open_local(Settings(max_batch=4)) as transcriber:
+            return await asyncio.gather(*(said(transcriber, pcm, cuts) for cuts in ([], *splits)))
+
+    whole, *split = asyncio.run(all_of_them())
+    assert whole
+    assert all(words == whole for words in split)
 
 
 def through_engine(model, recordings, tile_rows=None):
