@@ -104,7 +104,7 @@ def transcribe(
     from server.local import open_local
 
     options = {"model": model, "device": device, "precision": precision, "max_batch": concurrency}
-    settings = _settings({**options, "max_streams": concurrency})
+    settings = _settings({**options, "max_streams": 2 * concurrency})  # a slot comes back a moment late
     try:
         code = run(files, lambda: open_local(settings), realtime=realtime, as_json=as_json, concurrency=concurrency)
     except ModelError as error:
@@ -177,7 +177,7 @@ def evaluate(
             code = run_remote(manifest, url, api_key, concurrency, texts, as_json=as_json)
         else:
             options = {"model": model, "device": device, "precision": precision, "max_batch": concurrency}
-            settings = _settings({**options, "max_streams": concurrency})
+            settings = _settings({**options, "max_streams": 2 * concurrency})  # a slot comes back a moment late
             code = run_local(manifest, settings, concurrency, texts, as_json=as_json)
     except ModelError as error:
         _fail(error)
