@@ -22,11 +22,14 @@ _LEAD_S, _TRAIL_S, _PAUSE_S = 0.25, 0.5, 0.8
 _PEAK = 0.35  # -9 dBFS, an ordinary speech level
 
 _SLT = Voice("flite", "slt", pitch=175, pace=1.05)
-_SLT_SLOW = Voice("flite", "slt", pitch=175, pace=1.15)
 _RMS = Voice("flite", "rms", pitch=100, pace=1.0)
 _AWB = Voice("flite", "awb", pitch=125, pace=1.05)
 _AMERICAN = Voice("espeak-ng", "en-us+m3", pitch=45, pace=150)
+_AMERICAN_SLOW = Voice("espeak-ng", "en-us+m3", pitch=45, pace=130)
+_AMERICAN_WOMAN = Voice("espeak-ng", "en-us+f3", pitch=50, pace=150)
 _BRITISH = Voice("espeak-ng", "en-gb+f2", pitch=50, pace=150)
+_BRITISH_MAN = Voice("espeak-ng", "en-gb+m1", pitch=45, pace=150)
+_RECEIVED = Voice("espeak-ng", "en-gb-x-rp+m3", pitch=45, pace=150)
 _SCOTTISH = Voice("espeak-ng", "en-gb-scotland+m1", pitch=45, pace=145)
 
 
@@ -40,29 +43,32 @@ class Sample:
     rate_hz: int = SAMPLE_RATE_HZ
 
 
+# Chosen among held-out sentences and voices as recordings that the shipped model gets right, in bf16 and in float32, at
+# two levels: they show what works. How often it does is in the model card.
 SAMPLES: tuple[Sample, ...] = (
-    Sample("kitchen_lights.flac", _SLT, ("please turn on the kitchen lights",)),
-    Sample("weather_london.flac", _RMS, ("what is the weather in london tomorrow morning",)),
-    Sample("account_number.flac", _AWB, ("my account number is four seven one nine two",)),
-    Sample("timer.flac", _SLT, ("set a timer for twenty minutes",)),
-    Sample("manager.flac", _AMERICAN, ("i would like to speak to the manager",)),
-    Sample("order.flac", _BRITISH, ("where is my order",)),
-    Sample("table.flac", _RMS, ("book a table for four at half past seven",)),
-    Sample("call_back.flac", _AWB, ("can you call me back on monday afternoon",)),
-    Sample("telephone_8khz.wav", _SLT, ("play some jazz music in the living room",), TELEPHONE_RATE_HZ),
+    Sample("account_number.flac", _AMERICAN_SLOW, ("my account number is four seven one nine two",)),
+    Sample("order.flac", _SLT, ("where is my order",)),
+    Sample("call_back.flac", _BRITISH, ("can you call me back on monday afternoon",)),
+    Sample("hold_the_line.flac", _AMERICAN, ("please hold the line for twenty seconds",)),
+    Sample("percent.flac", _AWB, ("what is twenty five percent of ninety one",)),
+    Sample("card_number.flac", _RMS, ("my card number ends in four six three",)),
+    Sample("garden_gate.flac", _BRITISH_MAN, ("show me the camera at the garden gate",)),
+    Sample("number.flac", _RECEIVED, ("you can call me back on zero six two",)),
+    Sample("porch_fan.flac", _SCOTTISH, ("turn on the porch fan",)),
+    Sample("name.flac", _AWB, ("my name is patrick",)),
+    Sample("telephone_8khz.wav", _BRITISH_MAN, ("my account number is four seven one nine two",), TELEPHONE_RATE_HZ),
     Sample("yes.flac", _SLT, ("yes",)),
     Sample("no.flac", _RMS, ("no",)),
     Sample("stop.flac", _AWB, ("stop",)),
     Sample("seven.flac", _SLT, ("seven",)),
-    Sample("hello.flac", _RMS, ("hello",)),
-    Sample("cancel.flac", _SCOTTISH, ("cancel",)),
+    Sample("cancel.flac", _AMERICAN_WOMAN, ("cancel",)),
     Sample(
         "demo.flac",
-        _SLT_SLOW,
+        _BRITISH,
         (
-            "good morning my name is john",
-            "i want to book a flight from paris to new york",
-            "thank you very much for your help",
+            "where is my order",
+            "my account number is four seven one nine two",
+            "you can call me back on zero six two",
         ),
     ),
 )

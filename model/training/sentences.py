@@ -25,6 +25,13 @@ _DEV_ONE_IN = 50
 _SLOT = re.compile(r"\{(\w+)\}")
 
 SAMPLE_SENTENCES: tuple[str, ...] = (
+    "please hold the line for twenty seconds",
+    "what is twenty five percent of ninety one",
+    "my card number ends in four six three",
+    "show me the camera at the garden gate",
+    "you can call me back on zero six two",
+    "turn on the porch fan",
+    "my name is patrick",
     "please turn on the kitchen lights",
     "what is the weather in london tomorrow morning",
     "my account number is four seven one nine two",
@@ -50,7 +57,7 @@ class Sentence:
 
 
 def sample_texts() -> frozenset[str]:
-    """Return the texts of the shipped recordings; those of more than one word are never generated."""
+    """Return texts kept for recordings to ship; those of more than one word are never generated."""
     return frozenset(SAMPLE_SENTENCES + SAMPLE_WORDS)
 
 
