@@ -92,10 +92,11 @@ def through_engine(vad: StepModel, sounds: dict[str, PCM]) -> dict[str, np.ndarr
 def test_many_streams_at_once_get_the_probabilities_of_the_package_alone(
     vad: SileroVad, packaged: Callable[[PCM], np.ndarray]
 ) -> None:
-    # Both are fp32: the package's own answers lie up to 7e-6 from the same network in float64.
+    # Both sum in fp32 and in another order: the package's own answers lie up to 7e-6 from the same network in float64,
+    # ours lay up to 1.3e-5 from the package's on the shipped recordings. A wrong state or context is off by 1e-2 and more.
     sounds = recordings()
     for name, found in through_engine(vad, sounds).items():
-        np.testing.assert_allclose(found, packaged(sounds[name]), atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found, packaged(sounds[name]), atol=3e-5, err_msg=name)
 
 
 @needs_package
