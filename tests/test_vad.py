@@ -93,7 +93,7 @@ def test_many_streams_at_once_get_the_probabilities_of_the_package_alone(
     vad: SileroVad, packaged: Callable[[PCM], np.ndarray]
 ) -> None:
     # Both sum in fp32 and in another order: the package's own answers lie up to 7e-6 from the same network in float64,
-    # ours lay up to 1.3e-5 from the package's on the shipped recordings. A wrong state or context is off by 1e-2 and more.
+    # ours lay up to 1.3e-5 from the package on the shipped recordings. A wrong state is off by 1e-2 and more.
     sounds = recordings()
     for name, found in through_engine(vad, sounds).items():
         np.testing.assert_allclose(found, packaged(sounds[name]), atol=3e-5, err_msg=name)
