@@ -1,6 +1,7 @@
 """Real speech for tests: the shipped samples, and the development set where it stands beside the checkout."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,11 @@ def development() -> list[Utterance]:
             pytest.fail(message)
         pytest.skip(message)
     return read_manifest(DEVELOPMENT)
+
+
+def need_programs(*names: str) -> None:
+    """Skip the test where one of these programs is missing; in CI it fails."""
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        message = f"{' and '.join(missing)} not installed"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)

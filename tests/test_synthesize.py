@@ -1,8 +1,5 @@
 """Synthetic speech by the real synthesizers; without them the tests are skipped, in CI they fail."""
 
-import os
-import shutil
-
 import numpy as np
 import pytest
 import soundfile
@@ -11,16 +8,14 @@ from model.errors import SynthesizerError
 from model.manifest import read_manifest
 from model.training import voices
 from model.training.synthesize import synthesize
+from tests.speech import need_programs
 
 PROGRAMS = ("espeak-ng", "flite")
 
 
 @pytest.fixture
 def synthesizers():
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if missing:
-        message = f"{' and '.join(missing)} not installed"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    need_programs(*PROGRAMS)
 
 
 @pytest.mark.usefixtures("synthesizers")

@@ -14,19 +14,34 @@ from torch import Tensor
 from model.config import TAIL_FRAMES, ModelConfig
 from model.training.augment import Augmenter, Samples, to_tensor
 from model.training.corpus import Corpus
+from model.training.phones import Pronunciations
 
 SHORT_S = 1.5  # recordings below this are words and digits, mostly spoken to us in strings
 Item = tuple[int, ...]  # utterances that are joined into one training example
 
 
 @dataclass(frozen=True, slots=True)
+class Targets:
+    """What a batch's rows say: symbols of all rows end to end, (sum of lengths,) int64; lengths (B,)."""
+
+    symbols: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Targets:
+        """Join the rows."""
+        joined = torch.tensor([symbol for row in rows for symbol in row], dtype=torch.int64)
+        return cls(joined, torch.tensor([len(row) for row in rows]))
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters; targets concatenated, int64."""
+    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters. `phones` if they are wanted."""
 
     pcm: Tensor
     frames: Tensor
-    targets: Tensor
-    target_lengths: Tensor
+    letters: Targets
+    phones: Targets | None
     audio_s: float
 
 
@@ -56,9 +71,17 @@ def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Gene
 
 
 def group(
-    items: Sequence[Item], durations_s: Sequence[float], batch_s: float, rng: np.random.Generator, by_length: bool
+    items: Sequence[Item],
+    durations_s: Sequence[float],
+    batch_s: float,
+    rng: np.random.Generator,
+    *,
+    by_length: bool,
+    together: int = 1,
 ) -> list[list[Item]]:
     """Batches of about `batch_s` padded seconds from items of like length; shortest first if `by_length`.
+
+    Shuffled in runs of `together`, whose lengths are alike: those who work side by side take equally long.
 
     Source of shortest-first in the first epoch: SortaGrad, Deep Speech 2, section 3.2.
     """
@@ -69,16 +92,26 @@ def group(
             batches.append([])
         batches[-1].append(items[position])
     batches = [b for b in batches if b]
-    if not by_length:
-        rng.shuffle(batches)
-    return batches
+    if by_length:
+        return batches
+    runs = [batches[i : i + together] for i in range(0, len(batches) // together * together, together)]
+    rng.shuffle(runs)
+    return [batch for run in runs for batch in run]
 
 
 class BatchMaker:
     """Turns groups of items into batches; deterministic from (seed, epoch, number of the batch)."""
 
-    def __init__(self, config: ModelConfig, corpus: Corpus, augmenter: Augmenter, seed: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        corpus: Corpus,
+        augmenter: Augmenter,
+        seed: int,
+        spoken: Pronunciations | None = None,
+    ) -> None:
         self.config, self.corpus, self.augmenter, self.seed = config, corpus, augmenter, seed
+        self.spoken = spoken
         self.symbols = {symbol: index for index, symbol in enumerate(config.vocabulary)}
 
     def make(self, items: Sequence[Item], key: Sequence[int]) -> Batch:
@@ -91,12 +124,12 @@ class BatchMaker:
         pcm = torch.zeros(len(audio), total, dtype=torch.int16)  # (B, S)
         for row, samples in enumerate(audio):
             pcm[row, : len(samples)] = samples
-        targets = [self._target(item) for item in items]
+        texts = [" ".join(self.corpus.utterances[index].text for index in item) for item in items]
         return Batch(
             pcm=pcm,
             frames=torch.tensor(frames),
-            targets=torch.tensor([symbol for target in targets for symbol in target]),
-            target_lengths=torch.tensor([len(target) for target in targets]),
+            letters=Targets.of([self._letters(text) for text in texts]),
+            phones=Targets.of([self.spoken.target(text) for text in texts]) if self.spoken else None,
             audio_s=sum(frames) * self.config.frame_s,
         )
 
@@ -118,6 +151,5 @@ class BatchMaker:
             parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
         return to_tensor(self.augmenter(np.concatenate(parts), rng))
 
-    def _target(self, item: Item) -> list[int]:
-        text = " ".join(self.corpus.utterances[index].text for index in item)
+    def _letters(self, text: str) -> list[int]:
         return [self.symbols[c] for c in " ".join(text.split()) if c in self.symbols]

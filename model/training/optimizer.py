@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -31,11 +32,19 @@ class Schedule:
 class Optimizers:
     """Both optimizers behind one step; Source of Muon: https://kellerjordan.github.io/posts/muon/."""
 
-    def __init__(self, network: nn.Module, *, matrix_lr: float, vector_lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        *,
+        matrix_lr: float,
+        vector_lr: float,
+        weight_decay: float,
+    ) -> None:
+        """Take named parameters; heads and element-wise weights are vectors here."""
         matrices: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []
-        for name, parameter in network.named_parameters():
-            inner = parameter.ndim == 2 and not name.startswith(("head", "lookahead"))
+        for name, parameter in parameters:
+            inner = parameter.ndim == 2 and not {"head", "lookahead"} & set(name.split("."))
             (matrices if inner else vectors).append(parameter)
         self.both: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.AdamW(vectors, lr=vector_lr, betas=(0.9, 0.98), weight_decay=0.0),

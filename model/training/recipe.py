@@ -21,13 +21,15 @@ class Recipe:
 
     updates: int = 3_500  # that the schedule is laid out for
     stop: int | None = None  # update at which the run ends before its schedule does: what follows has another recipe
-    batch_s: float = 200.0
+    batch_s: float = 200.0  # of each process
+    processes: int = 1  # that make one update together; on a CPU, one a core
     matrix_lr: float = 2e-3
     vector_lr: float = 2e-3
     weight_decay: float = 0.05
     warmup: int = 150
     decay: float = 0.7  # share of the updates over which the rates fall to zero
     dropout: float = 0.0
+    phone_weight: float = 0.0  # share of the loss that a middle layer's phones have; 0 = none
     clip_norm: float = 1.0
     seed: int = 1
     speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more

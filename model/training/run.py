@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from model.manifest import read_manifests
 from model.network import Network
 from model.precision import resolve_device
 from model.scoring import report
+from model.training import parallel
 from model.training.corpus import Corpus
+from model.training.parallel import Team
 from model.training.recipe import Recipe
 from model.training.trainer import Progress, Trainer
 from model.training.validation import validate
@@ -42,6 +45,17 @@ class Places:
         return self.out.with_suffix(".resume.pt")
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every process of a run is told."""
+
+    config: ModelConfig
+    recipe: Recipe
+    places: Places
+    device: str
+    validate_every: int
+
+
 def train(
     config: ModelConfig,
     recipe: Recipe,
@@ -53,11 +67,30 @@ def train(
 ) -> Path:
     """Train, or go on where an earlier run stopped; returns the checkpoint's path. Raises: ModelError."""
     announce("reading the audio (decoded once, then cached)")
-    corpus = Corpus([u for u in read_manifests(places.manifests) if u.text], places.cache, config.sample_rate)
-    held_out = Corpus(read_manifests(places.validation), places.cache, config.sample_rate)
+    corpus, _ = _corpora(config, places)
     if not len(corpus):
         raise TrainingError("the manifests name no recording with a text")
-    trainer = Trainer(config, recipe, corpus, read_manifests(places.noise), resolve_device(device))
+    job = Job(config, recipe, places, device, validate_every)
+    parallel.run(recipe.processes, partial(_member, job, announce))
+    return places.out
+
+
+def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
+    training = [u for u in read_manifests(places.manifests) if u.text]
+    held_out = read_manifests(places.validation)
+    return (
+        Corpus(training, places.cache, config.sample_rate),
+        Corpus(held_out, places.cache, config.sample_rate),
+    )
+
+
+def _member(job: Job, announce: Callable[[str], None], team: Team) -> None:
+    """One process of the run: all train, the first validates, saves and reports."""
+    config, recipe, places = job.config, job.recipe, job.places
+    corpus, held_out = _corpora(config, places)
+    if not team.leads:
+        announce = _nobody
+    trainer = Trainer(config, recipe, corpus, read_manifests(places.noise), resolve_device(job.device), team=team)
     if places.resume.exists():
         trainer.resume(torch.load(places.resume, weights_only=True))
         announce(f"going on from update {trainer.done}")
@@ -66,12 +99,16 @@ def train(
     else:
         trainer.fit_features()
     try:
-        _run(trainer, held_out, places, validate_every, announce)
+        _run(trainer, held_out, places, job.validate_every, announce)
     except KeyboardInterrupt:
-        _save_resume(trainer, places)
+        if team.leads:
+            _save_resume(trainer, places)
         announce(f"interrupted at update {trainer.done}; the same command goes on from there")
         raise
-    return places.out
+
+
+def _nobody(_: str) -> None:
+    """Say nothing."""
 
 
 def _run(
@@ -83,7 +120,7 @@ def _run(
         losses.append(progress.loss)
         if progress.update % LOG_EVERY == 0 or last:
             announce(_line(progress, trainer.recipe.last_update, first, float(np.nanmean(losses[-LOG_EVERY:]))))
-        if progress.update % validate_every == 0 or last:
+        if trainer.team.leads and (progress.update % validate_every == 0 or last):
             figures = report(validate(trainer.network, held_out)) if len(held_out) else {}
             announce(f"update {progress.update} validation {figures}")
             _save_checkpoint(trainer, figures, places)
@@ -114,6 +151,6 @@ def _save_checkpoint(trainer: Trainer, figures: dict[str, object], places: Place
 
 def _save_resume(trainer: Trainer, places: Places) -> None:
     places.resume.parent.mkdir(parents=True, exist_ok=True)
-    partial = places.resume.with_suffix(".partial")
-    torch.save(trainer.state_dict(), partial)
-    partial.replace(places.resume)
+    unfinished = places.resume.with_suffix(".partial")
+    torch.save(trainer.state_dict(), unfinished)
+    unfinished.replace(places.resume)
