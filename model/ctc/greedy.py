@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model.config import BLANK
+from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import LogProbs, Word
 
 SPACE = " "
@@ -32,6 +33,7 @@ class GreedyState:
     log_prob: float = 0.0  # sum over `letters`
     first_frame: int = 0
     last_frame: int = 0
+    released: bool = False
 
     @property
     def has_text(self) -> bool:
@@ -40,14 +42,28 @@ class GreedyState:
 
 
 class GreedyDecoder:
-    """Owns the vocabulary; the states are its callers'."""
+    """Owns the vocabulary; the states are its callers'. Key terms make no difference to it."""
+
+    supports_bias = False
 
     def __init__(self, vocabulary: Sequence[str], frame_s: float) -> None:
         self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
 
-    def start(self, skip_frames: int) -> GreedyState:
+    def warm_up(self) -> None:
+        """Nothing has to be made ready."""
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  a decoder takes it
         """Return a fresh state that ignores the first `skip_frames` frames."""
         return GreedyState(skip=skip_frames)
+
+    def set_bias(self, state: GreedyState, bias: Bias) -> None:
+        """Nothing changes."""
+
+    def release(self, state: GreedyState) -> None:
+        """Nothing is held. Raises: ValueError the second time, as every decoder does."""
+        if state.released:
+            raise ValueError("this decoder state has been released")
+        state.released = True
 
     def advance(self, states: Sequence[GreedyState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from model.ctc.bias import NO_BIAS, Bias
+
 LogProbs = NDArray[np.float32]
 
 
@@ -45,12 +47,25 @@ class DecoderState(Protocol):
 class Decoder(Protocol):
     """Incremental CTC decoding, batched over streams; the seam between greedy and beam search.
 
-    A state belongs to one stream and is only ever changed by `advance` and `take`. The open segment is what has been
-    decoded and not been taken yet.
+    A state belongs to one stream and is only ever changed by its owner's calls. Calls for different streams may come
+    from different threads at once. The open segment is what has been decoded and not been taken yet.
     """
 
-    def start(self, skip_frames: int) -> Any:
+    @property
+    def supports_bias(self) -> bool:
+        """Whether key terms make a difference."""
+
+    def warm_up(self) -> None:
+        """Do now what would make the first stream wait."""
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> Any:
         """Return a fresh state that ignores the first `skip_frames` frames: they lie before the audio."""
+
+    def set_bias(self, state: Any, bias: Bias) -> None:
+        """Replace the stream's key terms, from the next frame on."""
+
+    def release(self, state: Any) -> None:
+        """Give back at once what a state holds; dropping the state does so, too. Raises: ValueError the second time."""
 
     def advance(self, states: Sequence[Any], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""

@@ -1,0 +1,248 @@
+"""Prefix beam search over CTC log-probabilities, with a language model and key terms, frame by frame.
+
+The decoder owns weights and language model; each state owns one block of memory that compiled code works on. Dropping a
+state is enough to free it, and nothing of one stream lies near another's. What is decided in a frame depends on the
+stream's frames alone: never on the batch, nor on how the frames were cut into calls.
+
+Words that all hypotheses share are committed: they leave the tree, are stable and never change. An open text that no
+longer fits is cut down to what extends the best hypothesis' first word, so memory and time per step are bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.config import BLANK
+from model.ctc import kernel
+from model.ctc.bias import LETTERS, NO_BIAS, SPACE_COLUMN, Bias
+from model.ctc.compiled import DoubleArray, IntArray, LongArray
+from model.ctc.layout import BLOCK_FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
+from model.ctc.prefix_score import Setup
+from model.ctc.weights import DecodingWeights
+from model.ctc.words import LogProbs, Word
+from model.lm.language_model import LanguageModel
+
+MAX_BEAMS = 64
+MAX_SYMBOLS = 63  # a hypothesis keeps one bit for each
+KEPT_SHARE = 0.99  # Source: Amodei et al. 2016, section 7.3, as is the next
+KEPT_SYMBOLS = 40
+
+
+class ReleasedState(ValueError):
+    """A decoder state was used, or released again, after its release."""
+
+
+@dataclass(slots=True, eq=False)
+class BeamState:
+    """One stream; `block` is its memory, at `address`."""
+
+    block: NDArray[np.uint8]
+    address: int
+    bias: Bias
+    frames: int = 0
+    silence_frames: int = 0
+    has_text: bool = False
+    changes: int = 0  # of the best hypothesis
+    taken: int = 0  # how often words were
+    committed: list[Word] = field(default_factory=list)
+    last_end: int = 0  # frame after the last word that was committed or taken: words do not overlap
+    shown: tuple[Word, ...] | None = None  # `words`, until something happens
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever the words read otherwise, those of the open one and the number of finished ones included."""
+        return self.changes + self.taken
+
+    def opened(self) -> int:
+        """Return the address. Raises: ReleasedState."""
+        if not self.address:
+            raise ReleasedState("this decoder state has been released")
+        return self.address
+
+
+class BeamDecoder:
+    """Owns weights and language model; the states are its callers'."""
+
+    supports_bias = True
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        frame_s: float,
+        *,
+        beams: int = 16,
+        lm: LanguageModel | None = None,
+        weights: DecodingWeights | None = None,
+        kept_share: float = KEPT_SHARE,
+        kept_symbols: int = KEPT_SYMBOLS,
+    ) -> None:
+        """Symbols are single characters but for the blank, "". A `kept_share` of 1 keeps all. Raises: ValueError."""
+        if not 1 <= beams <= MAX_BEAMS:
+            raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
+        if not 1 <= len(vocabulary) <= MAX_SYMBOLS or vocabulary[BLANK] != "":
+            raise ValueError(f"a vocabulary has at most {MAX_SYMBOLS} symbols, and the first is the blank")
+        self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
+        self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
+        model, self._kept_alive = _model_table(lm)
+        limits = np.array([kept_share, kept_symbols], np.float64)
+        self._setup = Setup(beams, limits, _columns(vocabulary), _weight_row(self.weights), model)
+        self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
+        self._start_state = lm.start_state if lm is not None else 0
+
+    def warm_up(self) -> None:
+        """Compile what streams will run, or load it from disk, before the first one waits for it."""
+        state = self.start(0, Bias.of([("a", 1.0)]))
+        rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
+        self.advance([state], rows)
+        self.words(state)
+        self.set_bias(state, NO_BIAS)
+        kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))
+        self.take(state)
+        self.release(state)
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> BeamState:
+        """Return a fresh state that ignores the first `skip_frames` frames."""
+        block = np.zeros(block_bytes(self.beams), np.uint8)
+        state = BeamState(block, block.ctypes.data, bias)
+        kernel.start_stream(state.address, self.beams, skip_frames, self._start_state, bias.table)
+        return state
+
+    def set_bias(self, state: BeamState, bias: Bias) -> None:
+        """Listen for other key terms from the next frame on; words not yet stable are judged by them, too."""
+        if bias.phrases != state.bias.phrases:
+            kernel.set_terms(state.opened(), bias.table, self._setup)
+            state.bias = bias  # its arrays stay while the kernel reads them
+
+    def release(self, state: BeamState) -> None:
+        """Give a state's memory back now instead of when it is dropped. Raises: ReleasedState."""
+        state.opened()
+        state.address, state.block = 0, np.zeros(0, np.uint8)
+
+    def advance(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
+        """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError for other shapes, ReleasedState."""
+        if log_probs.ndim != 3 or log_probs.shape[::2] != (len(states), len(self.vocabulary)):
+            raise ValueError(f"log-probs {log_probs.shape} for {len(states)} streams, {len(self.vocabulary)} symbols")
+        addresses = np.array([state.opened() for state in states], np.int64)  # (B,)
+        if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
+            log_probs = np.array(log_probs, np.float32, order="C")  # the one form that code is compiled for
+        report = np.empty((len(states), kernel.REPORT), np.int64)
+        frames = log_probs.shape[1]
+        for begin in range(0, frames, BLOCK_FRAMES):
+            end = min(begin + BLOCK_FRAMES, frames)
+            kernel.advance_streams(addresses, log_probs, (begin, end), self._setup, report)
+            for state, row in zip(states, report.tolist(), strict=True):
+                self._heard(state, row)
+
+    def words(self, state: BeamState) -> tuple[Word, ...]:
+        """Words of the open segment; the last one may be unfinished."""
+        if state.shown is None:
+            count = kernel.write_best(state.opened(), self.beams) if state.has_text else 0
+            state.shown = (*state.committed, *self._read(state, count)[0])
+        return state.shown
+
+    def stable_words(self, state: BeamState) -> int:
+        """How many of `words` can no longer change: those that all hypotheses share."""
+        return len(state.committed)
+
+    def take(self, state: BeamState, count: int | None = None) -> tuple[Word, ...]:
+        """Remove and return the first `count` words; with None all of them, as they read best if the text ends here.
+
+        Context goes on: the language model remembers what was taken, because a segment ends at a pause or at its
+        maximal length, which is seldom the end of a sentence. A new state is what begins a new text.
+        """
+        words = self.words(state)
+        if count is None or count >= len(words):
+            return self._take_all(state, ended=count is None)
+        taken = words[:count]
+        if count > len(state.committed):
+            row = np.empty(kernel.REPORT, np.int64)
+            kernel.take_words(state.opened(), self.beams, count - len(state.committed), row)
+            self._heard(state, row.tolist())
+        if taken:
+            del state.committed[: len(taken)]
+            state.taken, state.shown = state.taken + 1, None
+            state.has_text = len(words) > len(taken)
+        return taken
+
+    def _take_all(self, state: BeamState, *, ended: bool) -> tuple[Word, ...]:
+        row = np.empty(kernel.REPORT, np.int64)
+        count = kernel.take_text(state.opened(), ended, self._setup, row)
+        if not count and not state.has_text:
+            return ()
+        read, last_end = self._read(state, count)
+        taken = (*state.committed, *read)
+        state.committed, state.last_end = [], last_end
+        self._heard(state, row.tolist())
+        state.taken += 1
+        return taken
+
+    def _heard(self, state: BeamState, row: Sequence[int]) -> None:
+        """Take over what a kernel reports of a stream, and the words that it committed."""
+        state.frames, state.silence_frames, state.changes, open_text, words = row
+        state.shown = None
+        if words:
+            read, state.last_end = self._read(state, words)
+            state.committed += read
+        state.has_text = bool(open_text or state.committed)
+
+    def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
+        """Return the words that a kernel has put out, and the frame after the last of them."""
+        records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
+        letters = np.frombuffer(state.block, np.int32, int(records[OUT_LETTERS::OUT_INTS].sum()), self._out_symbols)
+        sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
+        text = "".join(map(self.vocabulary.__getitem__, letters.tolist()))
+        words, at, end = [], 0, state.last_end
+        for (start, last, length), log_prob in zip(records.reshape(-1, OUT_INTS).tolist(), sums, strict=True):
+            begin, end = max(start, end), max(last + 1, start, end)
+            words.append(
+                Word(
+                    text=text[at : at + length],
+                    start_s=begin * self.frame_s,
+                    end_s=end * self.frame_s,
+                    confidence=math.exp(min(0.0, log_prob / length)),
+                )
+            )
+            at += length
+        return words, end
+
+
+def _columns(vocabulary: Sequence[str]) -> IntArray:
+    """Return the column of each symbol's letter, -1 where the language model and key terms know no such letter."""
+    return np.array([SPACE_COLUMN if symbol == " " else _letter(symbol) for symbol in vocabulary], np.int32)
+
+
+def _letter(symbol: str) -> int:
+    return LETTERS.find(symbol) if symbol else -1
+
+
+def _weight_row(weights: DecodingWeights) -> DoubleArray:
+    """Return the weights in the order that compiled code reads them."""
+    return np.array(
+        [
+            weights.lm_weight,
+            weights.word_bonus,
+            weights.unknown_cost,
+            weights.unknown_letter_cost,
+            weights.keyterm_boost,
+        ],
+        np.float64,
+    )
+
+
+def _model_table(lm: LanguageModel | None) -> tuple[LongArray, list[NDArray[Any]]]:
+    """Return addresses and sizes of a language model's arrays, and the arrays, to be kept while those are used."""
+    if lm is None:
+        trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]
+        spelling = [np.full((1, SPACE_COLUMN), -1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.float32)]
+    else:
+        trie = list(lm.trie.arrays)
+        spelling = [lm.characters.child, lm.characters.word, lm.characters.best]
+    arrays = [np.ascontiguousarray(array) for array in (*trie, *spelling)]
+    sizes = [lm is not None, len(arrays[1]), len(arrays[7])]
+    return np.array([*sizes, *(array.ctypes.data for array in arrays)], np.int64), arrays

@@ -1,0 +1,217 @@
+"""Key terms: phrases that one stream expects, as an automaton that adds to a hypothesis's score letter by letter.
+
+A phrase matches whole words: it starts at a word boundary, and what its letters have earned is kept once the word that
+ends it is complete, and given back when the text leaves it earlier. Phrases of negative weight cost when complete.
+
+Source: Aho and Corasick 1975, with suffixes that start at word boundaries only, and scores as potentials: a state's
+value is the most that its text may still be worth, and a transition pays the difference.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from model.ctc.compiled import DoubleArray, IntArray
+from model.errors import ModelError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz'"
+SPACE_COLUMN = len(LETTERS)  # columns of letters are those of the language model's spelling
+MAX_PHRASES = 1_000
+MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most as many states and two more
+MAX_WORDS = 20  # of one phrase
+MAX_WEIGHT = 10.0
+
+# states
+START, ELSEWHERE = 0, 1  # at a word boundary, or inside a word, with no phrase begun
+
+# columns of `Bias.ints`
+FIRST = 0  # children of state s are FIRST[s] to FIRST[s + 1] - 1
+COLUMN = 1  # that leads here
+FAIL = 2  # state to go on from where no child fits
+COVERS = 3  # 1: inside a phrase of positive weight
+COMPLETE = 4  # 1: a phrase ends here
+BIAS_INTS = 5
+
+# columns of `Bias.floats`
+VALUE = 0
+BANK = 1  # what has been earned for good when the state is left by FAIL
+GAIN = 2  # row 0: the most that one symbol can add
+BIAS_FLOATS = 3
+
+Phrase = tuple[str, ...]
+
+
+class BiasError(ModelError):
+    """Whoever asked for key terms: too many of them, or a weight that is no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Immutable and shared by all streams with the same key terms; made by `of`.
+
+    ints (states + 1, BIAS_INTS), floats (states, BIAS_FLOATS).
+    """
+
+    phrases: tuple[tuple[str, float], ...]
+    ints: IntArray = field(compare=False, repr=False)
+    floats: DoubleArray = field(compare=False, repr=False)
+    table: tuple[int, int, int] = field(compare=False, repr=False)  # states, addresses of the two: for compiled code
+
+    @classmethod
+    def of(cls, phrases: Iterable[tuple[str, float | None]], default_boost: float = 1.0) -> Bias:
+        """Build from (phrase, weight) pairs; a letter earns the weight times the decoder's `keyterm_boost`.
+
+        A weight of None is `default_boost`; weights are held to ±10. Phrases are brought to the model's letters, those
+        without any are left out; of two that become the same the last counts. Raises: BiasError.
+        """
+        boosts: dict[Phrase, float] = {}
+        for phrase, weight in phrases:
+            factor = default_boost if weight is None else weight
+            if not math.isfinite(factor):
+                raise BiasError(f"a key term's weight is {factor}, not a finite number")
+            if words := tuple(spell(phrase).split()):
+                boosts.pop(words, None)
+                boosts[words] = max(-MAX_WEIGHT, min(MAX_WEIGHT, factor))
+        _check(boosts)
+        return _built(tuple(boosts.items()))
+
+    def __bool__(self) -> bool:
+        """Whether there is a phrase."""
+        return bool(self.phrases)
+
+
+def spell(phrase: str) -> str:
+    """Write a phrase with the letters a to z, apostrophes and spaces; accents fall off, other signs part words."""
+    plain = unicodedata.normalize("NFKD", phrase.replace("’", "'")).casefold()
+    kept = (c for c in plain if not unicodedata.combining(c))
+    words = "".join(c if c in LETTERS else " " for c in kept).split()
+    return " ".join(word for word in words if word.strip("'"))
+
+
+def _check(boosts: dict[Phrase, float]) -> None:
+    if len(boosts) > MAX_PHRASES:
+        raise BiasError(f"{len(boosts)} key terms, at most {MAX_PHRASES}")
+    if (characters := sum(len(word) + 1 for words in boosts for word in words)) > MAX_CHARACTERS:
+        raise BiasError(f"key terms of {characters} characters together, at most {MAX_CHARACTERS}")
+    if any(len(words) > MAX_WORDS for words in boosts):
+        raise BiasError(f"a key term of more than {MAX_WORDS} words")
+
+
+@dataclass(slots=True)
+class _State:
+    """A prefix of phrases: whole words, and the open one's letters (empty at a word boundary)."""
+
+    words: Phrase
+    letters: str
+    column: int
+    children: dict[int, _State] = field(default_factory=dict)
+    number: int = 0
+    reach: float = 0.0  # the most that a phrase through here has earned by now
+    earned: float = 0.0  # by phrases that are complete within `words`
+    earned_words: int = 0  # how many words those have used up
+    complete: bool = False
+    value: float = 0.0
+    fail: int = START
+
+
+_States = dict[tuple[Phrase, str], _State]
+
+
+@lru_cache(maxsize=256)
+def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
+    boosts = dict(phrases)
+    root = _State((), "", -1)
+    states: _States = {((), ""): root}
+    for words, boost in phrases:
+        _add_phrase(root, words, boost, states)
+    ordered = _breadth_first(root)
+    for state in ordered:
+        _settle(state, boosts, states)
+    ints = np.zeros((len(ordered) + 2, BIAS_INTS), np.int32)
+    floats = np.zeros((len(ordered) + 1, BIAS_FLOATS), np.float64)
+    child = 2
+    for row, state in ((s.number, s) for s in ordered):
+        ints[row] = child, state.column, state.fail, state.reach > 0, state.complete
+        floats[row] = state.value, state.earned, 0.0
+        child += len(state.children)
+        if row == START:
+            ints[ELSEWHERE, FIRST] = child
+    ints[-1, FIRST] = child
+    floats[START, GAIN] = max(0.0, *(boost for _, boost in phrases)) if phrases else 0.0
+    table = len(floats), ints.ctypes.data, floats.ctypes.data
+    return Bias(tuple((" ".join(words), boost) for words, boost in phrases), ints, floats, table)
+
+
+def _add_phrase(root: _State, words: Phrase, boost: float, states: _States) -> None:
+    state, letters, reach = root, "", 0.0
+    for character in " ".join(words) + " ":  # the space at the end is what completes it
+        column = LETTERS.find(character) if character != " " else SPACE_COLUMN
+        if character == " ":
+            closed, letters = (*state.words, letters), ""
+        else:
+            closed, letters, reach = state.words, letters + character, reach + max(0.0, boost)
+        if column not in state.children:
+            state.children[column] = states[closed, letters] = _State(closed, letters, column)
+        state = state.children[column]
+        state.reach = max(state.reach, reach)
+
+
+def _breadth_first(root: _State) -> list[_State]:
+    ordered = [root]
+    for state in ordered:
+        ordered += state.children.values()
+    for number, state in enumerate(ordered[1:], ELSEWHERE + 1):
+        state.number = number
+    return ordered
+
+
+def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+    """Find what a state has earned, where it fails to, and its value; those of shorter states are known."""
+    if not state.words and not state.letters:
+        return
+    if state.letters:
+        before = states[state.words, ""]
+        state.earned, state.earned_words = before.earned, before.earned_words
+        state.fail = ELSEWHERE
+    else:
+        _earn(state, boosts, states)
+    count = len(state.words)
+    last = count if state.letters else count - 1
+    ahead = 0.0
+    for begin in range(max(1, state.earned_words), last + 1):
+        shorter = states.get((state.words[begin:], state.letters))
+        if shorter is not None:
+            state.fail, ahead = shorter.number, shorter.value
+            break
+    state.value = max(state.earned, state.earned + ahead)
+    if state.reach > 0 and state.children:
+        state.value = max(state.value, state.reach)
+
+
+def _earn(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+    """At a word boundary: the best sum over phrases that do not overlap and have ended by now."""
+    words = state.words
+    before = states[words[:-1], ""]
+    state.earned, state.earned_words = before.earned, before.earned_words
+    penalty = 0.0
+    for begin in range(len(words)):
+        boost = boosts.get(words[begin:])
+        if boost is None:
+            continue
+        state.complete = True
+        total = boost * sum(map(len, words[begin:]))
+        penalty = min(penalty, total)
+        earned = states[words[:begin], ""].earned + total
+        if total > 0 and earned > state.earned:
+            state.earned, state.earned_words = earned, len(words)
+    if penalty < 0 and state.earned_words < len(words):
+        state.earned, state.earned_words = before.earned + penalty, len(words)
+
+
+NO_BIAS = Bias.of(())

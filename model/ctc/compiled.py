@@ -1,0 +1,89 @@
+"""Machine code for the inner loops, by numba: how functions are compiled, kept on disk, and read memory by address.
+
+Every stream owns one block of memory. A batch hands the addresses of its streams to one compiled call, so that a stream
+can come and go on one thread while others are decoded on another, and nothing is ever moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.core.caching
+import numba.extending
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+LongArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+DoubleArray = NDArray[np.float64]
+
+_numba: Any = numba  # some of its versions have types, none has all
+carray = _numba.carray
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SOURCES = ("bias", "compiled", "frame_search", "kernel", "layout", "prefix_score", "prefix_tree", "../lm/score")
+"""All that machine code holds pieces of, without .py, seen from here."""
+
+
+@cache
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+    return digest.hexdigest()
+
+
+def compiled(function: F) -> F:
+    """Compile when compiled code first calls it; nothing else can, which halves the time that compiling takes."""
+    return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
+def entry_point(function: F) -> F:
+    """Compile at the first call from Python, with all that it calls, and keep the code on disk where that is possible.
+
+    numba takes kept code for fresh while the function's own file is unchanged, whatever became of the functions that it
+    calls: here the digest of them all is part of the name. Where no folder can be written, each process compiles anew.
+    """
+    try:
+        dispatcher = _numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no folder
+        return cast(F, _numba.njit(nogil=True)(function))
+    _name_by_digest(dispatcher._cache, _source_digest())
+    return cast(F, dispatcher)
+
+
+def _name_by_digest(kept: Any, digest: str) -> None:
+    """Give the files of one function's code names with the digest, and remove those of other digests."""
+    base = kept._impl.filename_base
+    kept._cache_file = _numba.core.caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
+    for path in Path(kept.cache_path).glob(f"{glob.escape(base)}-*.nb[ic]"):
+        if not path.name.startswith(f"{base}-{digest[:16]}"):
+            with contextlib.suppress(OSError):  # another process was faster, or the folder can only be read
+                path.unlink()
+
+
+def _reader(element: Any) -> Callable[[int], Any]:
+    """Return a compiled conversion of an address to a pointer to `element`."""
+
+    def pointer_at(_typing: Any, _address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return _numba.types.CPointer(element)(_numba.types.int64), generate
+
+    return cast(Callable[[int], Any], _numba.extending.intrinsic(pointer_at))
+
+
+int32_at = _reader(_numba.types.int32)
+int64_at = _reader(_numba.types.int64)
+float32_at = _reader(_numba.types.float32)
+float64_at = _reader(_numba.types.float64)

@@ -1,0 +1,48 @@
+"""How much the language model, the length of the text and key terms count against the acoustic model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingWeights:
+    """All in natural logarithms; the acoustic model counts once.
+
+    A word of the vocabulary is worth `lm_weight` times its log-probability, any other costs `unknown_cost` and
+    `unknown_letter_cost` for each letter; `word_bonus` is for every word. `keyterm_boost` is for each letter of a key
+    term of weight 1, others in proportion.
+    """
+
+    lm_weight: float = 0.5
+    word_bonus: float = 0.5
+    unknown_cost: float = 4.0
+    unknown_letter_cost: float = 0.5
+    keyterm_boost: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would turn the search round. Raises: ValueError."""
+        values = dataclasses.asdict(self)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, not a finite number")
+            if value < 0 and name != "word_bonus":
+                raise ValueError(f"{name} is {value}, below 0")
+
+    @classmethod
+    def load(cls, path: Path) -> DecodingWeights:
+        """Read the JSON that `save` writes. Raises: ModelError naming the file."""
+        try:
+            return cls(**{name: float(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ModelError(f"cannot read decoding weights {path}: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write one JSON object, a member for each weight. Raises: OSError."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,185 @@
+r"""ARPA files: the standard text form of a back-off model, plain or gzipped.
+
+Base-10 logs in the file, natural logs in memory. N-grams may come in any order within their section.
+Source: SRILM's ngram-format(5); `<unk>` absent and contexts absent as KenLM takes them (Heafield 2011).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from model.lm.errors import LanguageModelError
+from model.lm.trie import SPECIAL_WORDS, NgramTable
+
+LN10 = math.log(10.0)
+# KenLM's value for a word that a model without <unk> does not know: 10 ** -100.
+ABSENT_LOG10 = -100.0
+# Rounding in the file may put the logarithm of a certain word a little above 0.
+_LARGEST_LOG10 = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Ngrams:
+    """A model as tables: `words[i]` is word i (`SPECIAL_WORDS` first, then sorted), `tables[n - 1]` the n-grams."""
+
+    words: tuple[str, ...]
+    tables: tuple[NgramTable, ...]
+
+
+def read_arpa(path: Path) -> Ngrams:
+    """Read and check an ARPA file. Raises: LanguageModelError naming file and line."""
+    try:
+        with _open(path) as file:
+            return _Reader(path, file).read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise LanguageModelError(f"cannot read language model {path}: {error}") from error
+
+
+def write_arpa(path: Path, model: Ngrams, *, digits: int = 4) -> None:
+    """Write a model, gzipped when the name ends in .gz; the same model gives the same bytes.
+
+    `digits` are kept after the point: 4 are 0.01 % of a probability.
+    """
+    raw = path.open("wb")
+    with raw, _compressed(raw) if path.suffix == ".gz" else raw as file:
+        file.write(b"\\data\\\n")
+        file.writelines(f"ngram {n}={len(table)}\n".encode() for n, table in enumerate(model.tables, 1))
+        for n, table in enumerate(model.tables, 1):
+            file.write(f"\n\\{n}-grams:\n".encode())
+            file.writelines(_lines(model.words, table, digits, longest=n == len(model.tables)))
+        file.write(b"\n\\end\\\n")
+
+
+def _compressed(raw: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0))
+
+
+def _open(path: Path) -> BinaryIO:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb")
+
+
+def _lines(words: Sequence[str], table: NgramTable, digits: int, *, longest: bool) -> Iterator[bytes]:
+    log_probs, backoffs = (table.log_prob / LN10).tolist(), (table.backoff / LN10).tolist()
+    for ids, log_prob, backoff in zip(table.ids.tolist(), log_probs, backoffs, strict=True):
+        weight = "" if longest or not backoff else f"\t{_number(backoff, digits)}"
+        yield f"{_number(log_prob, digits)}\t{' '.join(words[i] for i in ids)}{weight}\n".encode()
+
+
+def _number(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return "0" if text in {"-0", ""} else text
+
+
+class _Reader:
+    """One pass over the lines of a file, which it counts for its messages."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file, self._number = path, file, 0
+        self._ids: dict[bytes, int] = {}
+        self._words: tuple[str, ...] = ()
+
+    def read(self) -> Ngrams:
+        counts = self._counts()
+        tables = []
+        for n, count in enumerate(counts, 1):
+            tables.append(self._unigrams(count) if n == 1 else self._section(n, count))
+        if self._line() != b"\\end\\":
+            raise self._error("\\end\\ expected")
+        return Ngrams(self._words, tuple(tables))
+
+    def _line(self) -> bytes:
+        """Return the next line that is not empty, without its end; at the end of the file an error."""
+        for line in self._file:
+            self._number += 1
+            if text := line.strip():
+                return text
+        raise self._error("the file ends early")
+
+    def _error(self, what: str) -> LanguageModelError:
+        return LanguageModelError(f"{self._path}:{self._number}: {what}")
+
+    def _counts(self) -> list[int]:
+        """Read the header up to and with the title of the unigrams."""
+        while self._line() != b"\\data\\":  # SRILM allows text before it
+            pass
+        counts: list[int] = []
+        while (line := self._line()).startswith(b"ngram "):
+            order, _, count = line[6:].partition(b"=")
+            if not (order.strip().isdigit() and count.strip().isdigit()) or int(order) != len(counts) + 1:
+                raise self._error(f"not the count of order {len(counts) + 1}: {_shown(line)}")
+            counts.append(int(count))
+        if not counts or not counts[0]:
+            raise self._error("no unigrams are announced")
+        if line != b"\\1-grams:":
+            raise self._error(f"\\1-grams: expected, not {_shown(line)}")
+        return counts
+
+    def _unigrams(self, count: int) -> NgramTable:
+        rows: dict[str, tuple[float, float]] = {}
+        for _ in range(count):
+            name, log_prob, backoff = self._ngram(1)
+            word = self._decoded(name[0])
+            word = word.lower() if word.lower() in SPECIAL_WORDS else word
+            if word in rows:
+                raise self._error(f"the word {word} is there twice")
+            rows[word] = log_prob, backoff
+        for word in SPECIAL_WORDS:
+            rows.setdefault(word, (ABSENT_LOG10 * LN10, 0.0))
+        self._words = (*SPECIAL_WORDS, *sorted(rows.keys() - set(SPECIAL_WORDS)))
+        self._ids = {word.encode(): i for i, word in enumerate(self._words)}
+        self._ids |= {word.upper().encode(): i for i, word in enumerate(SPECIAL_WORDS)}
+        values = np.array([rows[word] for word in self._words], np.float32)  # (words, 2)
+        return NgramTable(np.arange(len(rows), dtype=np.int32)[:, None], values[:, 0].copy(), values[:, 1].copy())
+
+    def _section(self, n: int, count: int) -> NgramTable:
+        if (line := self._line()) != f"\\{n}-grams:".encode():
+            raise self._error(f"\\{n}-grams: expected, not {_shown(line)}")
+        ids, log_probs, backoffs = array("i"), array("f"), array("f")
+        known = self._ids
+        for _ in range(count):
+            name, log_prob, backoff = self._ngram(n)
+            try:
+                ids.extend([known[word] for word in name])
+            except KeyError as error:
+                raise self._error(f"{_shown(error.args[0])} is not among the unigrams") from None
+            log_probs.append(log_prob)
+            backoffs.append(backoff)
+        table = np.frombuffer(ids, np.int32).reshape(-1, n) if count else np.zeros((0, n), np.int32)
+        return NgramTable(table, np.array(log_probs, np.float32), np.array(backoffs, np.float32))
+
+    def _ngram(self, n: int) -> tuple[list[bytes], float, float]:
+        """Read one line of section n: its words and natural logs."""
+        line = self._line()
+        fields = line.split()
+        if len(fields) not in (n + 1, n + 2) or line.startswith(b"\\"):
+            raise self._error(f"not a {n}-gram, of which more are announced: {_shown(line)}")
+        try:
+            log_prob, backoff = float(fields[0]), float(fields[n + 1]) if len(fields) == n + 2 else 0.0
+        except ValueError:
+            raise self._error(f"not a number in {_shown(line)}") from None
+        if not (log_prob <= _LARGEST_LOG10 and backoff < math.inf):  # NaN fails as well
+            raise self._error(f"not the logarithm of a probability in {_shown(line)}")
+        low = ABSENT_LOG10  # some tools write -inf for what never happens
+        return fields[1 : n + 1], min(max(log_prob, low), 0.0) * LN10, max(backoff, low) * LN10
+
+    def _decoded(self, word: bytes) -> str:
+        try:
+            return word.decode()
+        except UnicodeDecodeError:
+            raise self._error(f"not UTF-8: {_shown(word)}") from None
+
+
+def _shown(line: bytes) -> str:
+    """Return a line for a message, cut when long: a file that is not ARPA may have but one."""
+    return repr(line[:60].decode(errors="replace"))

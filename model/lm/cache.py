@@ -1,0 +1,95 @@
+"""A language model as one file of arrays that is mapped into memory, so that loading reads nothing but what is used.
+
+Layout: magic, length of the header, header (JSON: order, digest of the source, place of each array), arrays aligned to
+64 bytes. Written under a temporary name and renamed, so readers see a whole file or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.lm.errors import LanguageModelError
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_MAGIC = b"tuttilm1"
+_ALIGN = 64
+SUFFIX = ".lm"
+
+
+def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write the file in one step. Raises: OSError when the folder cannot be written."""
+    places, offset = {}, 0
+    for name, array in arrays.items():
+        places[name] = {"dtype": array.dtype.str, "shape": array.shape, "offset": offset}
+        offset += _aligned(array.nbytes)
+    full = {**header, "arrays": places, "bytes": offset, "crc32": _checksum(arrays)}
+    text = json.dumps(full).encode()
+    head = _MAGIC + len(text).to_bytes(8, "little") + text
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(head.ljust(_aligned(len(head)), b"\0"))
+            for array in arrays.values():
+                file.write(_bytes(array))
+                file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
+        Path(name).chmod(0o644)  # a model is for every user of the machine
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Map the file and return its header and its arrays, read-only. Raises: LanguageModelError, OSError."""
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC) + 8)
+        if head[: len(_MAGIC)] != _MAGIC:
+            raise LanguageModelError(f"{path} is not a language model of this version")
+        length = int.from_bytes(head[len(_MAGIC) :], "little")
+        text = file.read(min(length, os.fstat(file.fileno()).st_size))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    base = _aligned(len(head) + length)
+    try:
+        header = json.loads(text)
+        arrays = {name: _view(mapped, base, place) for name, place in header["arrays"].items()}
+        whole = len(mapped) == base + header["bytes"] and _checksum(arrays) == header["crc32"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LanguageModelError(f"{path} is damaged: {error}") from error
+    if not whole:
+        raise LanguageModelError(f"{path} is damaged: its size or its checksum is wrong")
+    return header, arrays
+
+
+def _view(mapped: mmap.mmap, base: int, place: Mapping[str, Any]) -> NDArray[Any]:
+    shape = tuple(place["shape"])
+    count = int(np.prod(shape))
+    dtype = np.dtype(place["dtype"])
+    return np.frombuffer(mapped, dtype, count, base + place["offset"]).reshape(shape)
+
+
+def _checksum(arrays: Arrays) -> int:
+    checksum = 0
+    for array in arrays.values():
+        checksum = zlib.crc32(_bytes(array), checksum)
+    return checksum
+
+
+def _bytes(array: NDArray[Any]) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

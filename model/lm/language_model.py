@@ -1,0 +1,172 @@
+"""A word n-gram model ready for the beam search: its words, its back-off trie, its words as a trie of letters."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.lm.arpa import Ngrams, read_arpa
+from model.lm.cache import SUFFIX, read_cache, write_cache
+from model.lm.characters import CharacterTrie, build_characters
+from model.lm.errors import LanguageModelError
+from model.lm.score import ROOT, score_text
+from model.lm.trie import END_ID, START_ID, UNKNOWN_ID, BackoffTrie, build_trie
+
+_TRIE = ("first", "word", "log_prob", "backoff", "suffix", "after")
+_CHARACTERS = ("child", "word", "best")
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """How well a model predicts a text. `log_prob` is a natural log, without that of unknown words."""
+
+    sentences: int
+    words: int
+    unknown: int
+    log_prob: float
+
+    @property
+    def perplexity(self) -> float:
+        """Per word and end of sentence, unknown words left out as SRILM's `ppl` does."""
+        known = self.words - self.unknown + self.sentences
+        return math.exp(-self.log_prob / known) if known else math.nan
+
+    @property
+    def unknown_rate(self) -> float:
+        """Share of the words that the model does not know."""
+        return self.unknown / self.words if self.words else math.nan
+
+
+class LanguageModel:
+    """Immutable; threads and streams share it. A state is a node of `trie` and belongs to a hypothesis."""
+
+    def __init__(self, words: Sequence[str], trie: BackoffTrie, characters: CharacterTrie, digest: str) -> None:
+        self.words, self.trie, self.characters, self.digest = tuple(words), trie, characters, digest
+        self._ids = {word: i for i, word in enumerate(self.words)}
+
+    @classmethod
+    def build(cls, ngrams: Ngrams, digest: str = "") -> LanguageModel:
+        """Put tables into arrays. Raises: ValueError when an n-gram is there twice."""
+        trie = build_trie(ngrams.tables)
+        unigrams = trie.log_prob[1 : 1 + len(ngrams.words)]
+        return cls(ngrams.words, trie, build_characters(ngrams.words, unigrams), digest)
+
+    @classmethod
+    def load(cls, path: Path, *, cache_dirs: Sequence[Path] | None = None) -> LanguageModel:
+        """Read an ARPA file, by way of its memory-mapped form where that can be kept, or such a form itself.
+
+        `cache_dirs` are tried in order; by default the file's own folder, then one in the user's home.
+        Raises: LanguageModelError when the file is missing, damaged or not a model.
+        """
+        path = Path(path)
+        try:
+            if path.suffix == SUFFIX:
+                return cls._mapped(path)
+            digest = _digest(path)
+        except OSError as error:
+            raise LanguageModelError(f"cannot read language model {path}: {error.strerror}") from error
+        places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in cache_dirs or _cache_dirs(path)]
+        for place in places:
+            with contextlib.suppress(OSError, LanguageModelError):  # not made yet, or by another version: made anew
+                cached = cls._mapped(place)
+                if cached.digest == digest:
+                    return cached
+        model = cls._from_arpa(path, digest)
+        for place in places:
+            with contextlib.suppress(OSError):  # a folder that cannot be written: the next one, or memory alone
+                place.parent.mkdir(parents=True, exist_ok=True)
+                model.save(place)
+                return cls._mapped(place)
+        return model
+
+    @property
+    def order(self) -> int:
+        """The longest n-grams' length."""
+        return self.trie.order
+
+    @property
+    def start_state(self) -> int:
+        """The state at the start of a sentence."""
+        return int(self.trie.after[1 + START_ID])
+
+    def word_id(self, word: str) -> int:
+        """Return the number of a word, that of `<unk>` for one that is not in the vocabulary."""
+        return self._ids.get(word, UNKNOWN_ID)
+
+    def __contains__(self, word: str) -> bool:
+        """Whether the vocabulary has a word."""
+        return word in self._ids
+
+    def ids(self, words: Iterable[str]) -> NDArray[np.int32]:
+        """Return the numbers of words."""
+        return np.fromiter((self._ids.get(word, UNKNOWN_ID) for word in words), np.int32)
+
+    def score(self, words: Sequence[str], *, bos: bool = True, eos: bool = True) -> list[float]:
+        """Return the natural log-probability of each word, and of the end of the sentence with `eos`."""
+        ids = self.ids(words)
+        ids = np.append(ids, np.int32(END_ID)) if eos else ids
+        out = np.empty(len(ids), np.float32)
+        score_text(*self.trie.arrays, self.start_state if bos else ROOT, ids, out)
+        return [float(value) for value in out]
+
+    def perplexity(self, lines: Iterable[str]) -> Perplexity:
+        """Measure the model on sentences, one a line, words apart by spaces."""
+        sentences = words = unknown = 0
+        total = 0.0
+        for line in lines:
+            if not (tokens := line.split()):
+                continue
+            scores = self.score(tokens)
+            known = self.ids(tokens) != UNKNOWN_ID
+            total += float(np.sum(scores, where=np.append(known, True)))
+            sentences, words, unknown = sentences + 1, words + len(tokens), unknown + int((~known).sum())
+        return Perplexity(sentences, words, unknown, total)
+
+    def save(self, path: Path) -> None:
+        """Write the memory-mapped form. Raises: OSError."""
+        trie, characters = self.trie, self.characters
+        arrays: dict[str, NDArray[Any]] = {name: getattr(trie, name) for name in _TRIE}
+        arrays |= {f"letters_{name}": getattr(characters, name) for name in _CHARACTERS}
+        arrays["words"] = np.frombuffer("\n".join(self.words).encode(), np.uint8)
+        write_cache(path, {"order": trie.order, "digest": self.digest}, arrays)
+
+    @classmethod
+    def _mapped(cls, path: Path) -> LanguageModel:
+        header, arrays = read_cache(path)
+        try:
+            return cls._of_arrays(header, arrays)
+        except (KeyError, ValueError) as error:
+            raise LanguageModelError(f"{path} is not a language model of this version: {error}") from error
+
+    @classmethod
+    def _of_arrays(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> LanguageModel:
+        trie = BackoffTrie(header["order"], *(arrays[name] for name in _TRIE))
+        characters = CharacterTrie(*(arrays[f"letters_{name}"] for name in _CHARACTERS))
+        return cls(arrays["words"].tobytes().decode().split("\n"), trie, characters, header["digest"])
+
+    @classmethod
+    def _from_arpa(cls, path: Path, digest: str) -> LanguageModel:
+        try:
+            return cls.build(read_arpa(path), digest)
+        except ValueError as error:
+            raise LanguageModelError(f"{path}: {error}") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cache_dirs(path: Path) -> tuple[Path, ...]:
+    try:
+        return path.parent, Path.home() / ".cache" / "tutti"
+    except RuntimeError:  # a user without a home
+        return (path.parent,)

@@ -1,0 +1,131 @@
+"""The one function that reads the language model: the log-probability of a word after a context.
+
+Compiled, so that the beam search can call it from its own compiled loop; it sees arrays and numbers only.
+Source: Katz 1987, back-off; SRILM's ngram-format(5), whose recursion this unrolls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+Reals = NDArray[np.float64]
+F = TypeVar("F", bound=Callable[..., Any])
+
+Node = int | np.int32
+
+ROOT = 0
+
+
+def compiled(function: F) -> F:
+    """Compile at the first call; the code is kept on disk where some folder can be written.
+
+    Kept code counts as fresh while this file is unchanged, so all that calls one another stands in it.
+    """
+    try:
+        return cast(F, njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # no such folder
+        return cast(F, njit(nogil=True)(function))
+
+
+@compiled
+def lm_score(  # noqa: PLR0917 - compiled code has no keywords
+    first: IntArray,
+    word: IntArray,
+    log_prob: FloatArray,
+    backoff: FloatArray,
+    suffix: IntArray,
+    after: IntArray,
+    state: Node,
+    word_id: Node,
+) -> tuple[np.float32, np.int32]:
+    """Return the natural log-probability of `word_id` in `state` and the state after it.
+
+    `state` is a node of `BackoffTrie`; its children are nodes `first[state]` to `first[state + 1] - 1`, sorted by
+    `word`. The root has a child for every word, in order, which ends the recursion without a search.
+    """
+    penalty = np.float32(0.0)
+    node = state
+    child = first[ROOT] + word_id
+    while node != ROOT:
+        low, end = first[node], first[node + 1]
+        high = end
+        while low < high:
+            middle = (low + high) >> 1
+            if word[middle] < word_id:
+                low = middle + 1
+            else:
+                high = middle
+        if low < end and word[low] == word_id:
+            child = low
+            break
+        penalty += backoff[node]
+        node = suffix[node]
+    return np.float32(penalty + log_prob[child]), np.int32(after[child])
+
+
+@compiled
+def score_text(  # noqa: PLR0917
+    first: IntArray,
+    word: IntArray,
+    log_prob: FloatArray,
+    backoff: FloatArray,
+    suffix: IntArray,
+    after: IntArray,
+    state: Node,
+    word_ids: IntArray,
+    out: FloatArray,
+) -> Node:
+    """Score words (S,) one after the other into `out` (S,), starting in `state`; return the last state."""
+    for i in range(len(word_ids)):
+        out[i], state = lm_score(first, word, log_prob, backoff, suffix, after, state, word_ids[i])
+    return state
+
+
+@compiled
+def score_rows(  # noqa: PLR0917
+    first: IntArray,
+    word: IntArray,
+    log_prob: FloatArray,
+    backoff: FloatArray,
+    suffix: IntArray,
+    after: IntArray,
+    rows: IntArray,
+) -> FloatArray:
+    """Return the natural log-probability of the last word of each n-gram (n, k) after the others."""
+    out = np.empty(len(rows), np.float32)
+    for i in range(len(rows)):
+        state = np.int32(ROOT)
+        for k in range(rows.shape[1]):
+            out[i], state = lm_score(first, word, log_prob, backoff, suffix, after, state, rows[i, k])
+    return out
+
+
+@compiled
+def find_nodes(first: IntArray, word: IntArray, rows: IntArray) -> IntArray:
+    """Return the node of each n-gram (n, k); all must be there."""
+    found = np.empty(len(rows), np.int32)
+    for i in range(len(rows)):
+        node = first[ROOT] + rows[i, 0]
+        for k in range(1, rows.shape[1]):
+            node = first[node] + np.searchsorted(word[first[node] : first[node + 1]], rows[i, k])
+        found[i] = node
+    return found
+
+
+@compiled
+def chain_log_probs(word: IntArray, log_prob: FloatArray, parent: IntArray, start: int, end: int) -> Reals:
+    """Return per node the natural log-probability of its n-gram; sentences start (`start`) as often as they `end`."""
+    total = np.zeros(len(word), np.float64)
+    for node in range(1, len(word)):  # parents come first
+        if parent[node] == ROOT and word[node] == start:
+            total[node] = log_prob[1 + end]
+        else:
+            total[node] = total[parent[node]] + log_prob[node]
+    return total

@@ -1,0 +1,143 @@
+"""The n-grams of a model as one back-off trie in flat arrays.
+
+Node 0 is the root (the empty context), every n-gram is a node. Nodes are numbered breadth first and children are sorted
+by word, so those of node i are `first[i]` to `first[i + 1] - 1`. All words are children of the root, in order: the node
+of word w alone is 1 + w. Knows nothing about files or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.lm.score import ROOT, FloatArray, IntArray
+
+Keys = NDArray[np.int64]
+
+UNKNOWN_ID, START_ID, END_ID = 0, 1, 2
+SPECIAL_WORDS = ("<unk>", "<s>", "</s>")
+
+
+@dataclass(frozen=True, slots=True)
+class NgramTable:
+    """All n-grams of one order: words (n, order) int32, natural logs (n,) float32 each."""
+
+    ids: IntArray
+    log_prob: FloatArray
+    backoff: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffTrie:
+    """The arrays that `lm_score` reads; see the module for the numbering.
+
+    first (nodes + 1,), word (nodes,; root -1), log_prob and backoff (nodes,; natural logs), suffix (nodes,; the n-gram
+    without its first word), after (nodes,; the shortest context that predicts the same as this n-gram).
+    """
+
+    order: int
+    first: IntArray
+    word: IntArray
+    log_prob: FloatArray
+    backoff: FloatArray
+    suffix: IntArray
+    after: IntArray
+
+    @property
+    def arrays(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray, IntArray, IntArray]:
+        """The first six arguments of `lm_score`."""
+        return self.first, self.word, self.log_prob, self.backoff, self.suffix, self.after
+
+
+def build_trie(tables: Sequence[NgramTable]) -> BackoffTrie:
+    """Build the trie of the tables of order 1 to N; table 1 must hold every word id once, in order.
+
+    Contexts and suffixes that a pruned model leaves out become nodes that change no probability.
+    Raises: ValueError when an n-gram is there twice.
+    """
+    levels, missing = _closed_levels(tables)
+    vocabulary = len(levels[0].ids)
+    keys = _level_keys([level.ids for level in levels], vocabulary)
+    starts = 1 + np.concatenate([[0], np.cumsum([len(level) for level in levels])])  # first node of each level
+    nodes = int(starts[-1])
+    word, suffix = np.full(nodes, -1, np.int32), np.zeros(nodes, np.int32)
+    log_prob, backoff = np.zeros(nodes, np.float32), np.zeros(nodes, np.float32)
+    first = np.full(nodes + 1, nodes, np.int32)
+    first[0] = 1
+    for n, level in enumerate(levels):
+        span = slice(starts[n], starts[n + 1])
+        word[span], log_prob[span], backoff[span] = level.ids[:, -1], level.log_prob, level.backoff
+        if n == 0:
+            continue
+        suffix[span] = starts[n - 1] + find_rows(keys, level.ids[:, 1:], vocabulary)
+        parent = starts[n - 1] + keys[n] // vocabulary  # ascending
+        contexts = np.arange(starts[n - 1], starts[n])
+        first[contexts] = starts[n] + np.searchsorted(parent, contexts)
+        added = starts[n] + np.flatnonzero(missing[n])
+        log_prob[added] = backoff[parent[missing[n]]] + log_prob[suffix[added]]  # what backing off gives
+    after = _states_after(first, backoff, suffix, int(starts[-2]))
+    return BackoffTrie(len(levels), first, word, log_prob, backoff, suffix, after)
+
+
+def find_rows(keys: Sequence[Keys], rows: IntArray, vocabulary: int) -> NDArray[np.int64]:
+    """Return the place of each n-gram (n, k) within its level; all must be there."""
+    found = rows[:, 0].astype(np.int64)
+    for n in range(1, rows.shape[1]):
+        found = np.searchsorted(keys[n], found * vocabulary + rows[:, n])
+    return found
+
+
+def _level_keys(levels: Sequence[IntArray], vocabulary: int) -> list[Keys]:
+    """Return for each level, sorted by words, its ascending keys: parent's place * vocabulary + last word."""
+    keys = [levels[0][:, 0].astype(np.int64)]
+    for ids in levels[1:]:
+        keys.append(find_rows(keys, ids[:, :-1], vocabulary) * vocabulary + ids[:, -1])
+    return keys
+
+
+def _closed_levels(tables: Sequence[NgramTable]) -> tuple[list[NgramTable], list[NDArray[np.bool_]]]:
+    """Return sorted levels in which every context and suffix is there, and which rows had to be added."""
+    levels: list[NgramTable] = []
+    missing: list[NDArray[np.bool_]] = []
+    wanted = np.zeros((0, len(tables)), np.int32)
+    for table in reversed(tables):
+        ids = np.concatenate([table.ids, wanted])
+        given = np.arange(len(ids)) < len(table)
+        order = np.lexsort((~given, *ids.T[::-1]))  # by words, a given row before an added one
+        ids, given = ids[order], given[order]
+        same = np.zeros(len(ids), np.bool_)
+        same[1:] = (ids[1:] == ids[:-1]).all(axis=1)
+        if (same & given).any():
+            raise ValueError(f"the {ids.shape[1]}-gram {ids[same & given][0].tolist()} is there twice")
+        kept = order[~same]
+        levels.insert(0, _padded(table, ids[~same], kept))
+        missing.insert(0, ~given[~same])
+        wanted = np.concatenate([ids[~same][:, :-1], ids[~same][:, 1:]])
+    return levels, missing
+
+
+def _padded(table: NgramTable, ids: IntArray, kept: NDArray[np.int64]) -> NgramTable:
+    log_prob, backoff = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.float32)
+    given = kept < len(table)
+    log_prob[given], backoff[given] = table.log_prob[kept[given]], table.backoff[kept[given]]
+    return NgramTable(np.ascontiguousarray(ids), log_prob, backoff)
+
+
+def _states_after(first: IntArray, backoff: FloatArray, suffix: IntArray, longest: int) -> IntArray:
+    """Return for each node the context to go on from: nodes from `longest` on have no longer n-grams to be part of.
+
+    A context without n-grams of its own and without a back-off weight predicts what its suffix predicts.
+    """
+    after = np.arange(len(suffix), dtype=np.int32)
+    idle = (np.diff(first) == 0) & (backoff == 0)
+    idle[longest:] = True
+    idle[ROOT] = False
+    while (going := idle[after]).any():
+        after[going] = suffix[after[going]]
+    return after

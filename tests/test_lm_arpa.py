@@ -1,0 +1,130 @@
+"""Reading and writing ARPA files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lm_reference import as_dict, as_ngrams
+
+from model.lm import LanguageModelError
+from model.lm.arpa import LN10, read_arpa, write_arpa
+
+GOOD = r"""any text may go first
+
+\data\
+ngram 1=5
+ngram 2=3
+
+\1-grams:
+-99	<s>	-0.3
+-1.0	</s>
+-0.5	b	-0.2
+-0.6	a	-0.1
+-2	<UNK>
+
+\2-grams:
+-0.4	b </s>
+-0.2	a b
+-0.3	<s> a
+
+\end\
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "model.arpa"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_words_are_numbered_and_logs_are_natural(tmp_path: Path) -> None:
+    model = read_arpa(written(tmp_path, GOOD))
+    assert model.words == ("<unk>", "<s>", "</s>", "a", "b")
+    entries = as_dict(model.tables)
+    assert entries[4,] == pytest.approx((-0.5 * LN10, -0.2 * LN10))
+    assert entries[1, 3] == pytest.approx((-0.3 * LN10, 0.0))
+    assert entries[0,] == pytest.approx((-2 * LN10, 0.0))
+
+
+def test_a_gzipped_file_reads_the_same_whatever_its_name(tmp_path: Path) -> None:
+    plain = read_arpa(written(tmp_path, GOOD))
+    zipped = tmp_path / "other.bin"
+    zipped.write_bytes(gzip.compress(GOOD.encode()))
+    assert as_dict(read_arpa(zipped).tables) == as_dict(plain.tables)
+
+
+def test_a_model_without_unk_gives_an_unknown_word_next_to_nothing(tmp_path: Path) -> None:
+    text = GOOD.replace("-2\t<UNK>\n", "").replace("ngram 1=5", "ngram 1=4")
+    assert read_arpa(written(tmp_path, text)).tables[0].log_prob[0] == pytest.approx(-100 * LN10)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("ngram 1=5", "ngram 1=4", 12, "2-grams: expected"),
+        ("ngram 1=5", "ngram 1=6", 14, "of which more are announced"),
+        ("ngram 2=3", "ngram 2=2", 17, "end.* expected"),
+        ("ngram 2=3", "ngram 2=4", 19, "more are announced"),
+        ("ngram 2=3", "ngram 3=3", 5, "count of order 2"),
+        ("ngram 1=5", "ngram 1=x", 4, "count of order 1"),
+        ("\\2-grams:", "\\3-grams:", 14, "2-grams: expected"),
+        ("-0.2\ta b", "-0.2\ta c", 16, "'c' is not among the unigrams"),
+        ("-0.2\ta b", "x\ta b", 16, "not a number"),
+        ("-0.2\ta b", "0.2\ta b", 16, "logarithm of a probability"),
+        ("-0.2\ta b", "nan\ta b", 16, "logarithm of a probability"),
+        ("-0.2\ta b", "-0.2\ta b c d", 16, "not a 2-gram"),
+        ("-0.6\ta\t", "-0.6\tb\t", 11, "the word b is there twice"),
+        ("\\end\\", "", 19, "ends early"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
+    assert old in GOOD
+    path = written(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(LanguageModelError, match=rf"model\.arpa:{line}: .*{message}"):
+        read_arpa(path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LanguageModelError, match="cannot read"):
+        read_arpa(tmp_path / "missing.arpa")
+    with pytest.raises(LanguageModelError, match="ends early"):
+        read_arpa(written(tmp_path, ""))
+    cut = tmp_path / "cut.arpa.gz"
+    cut.write_bytes(gzip.compress(GOOD.encode() * 99)[:-90])
+    with pytest.raises(LanguageModelError, match="cannot read"):
+        read_arpa(cut)
+
+
+LOG = st.floats(-8.0, 0.0).map(lambda value: round(value, 4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    order = data.draw(st.integers(1, 3))
+    model = {(w,): (data.draw(LOG), data.draw(LOG)) for w in range(6)}
+    for n in range(2, order + 1):
+        keys = st.tuples(*[st.integers(0, 5)] * n)
+        weights = LOG if n < order else st.just(0.0)
+        model |= data.draw(st.dictionaries(keys, st.tuples(LOG, weights), max_size=8))
+    natural = {key: (LN10 * p, LN10 * b) for key, (p, b) in model.items()}
+    natural = {key: value if len(key) < order else (value[0], 0.0) for key, value in natural.items()}
+    path = tmp_path_factory.mktemp("arpa") / data.draw(st.sampled_from(["model.arpa", "model.arpa.gz"]))
+    write_arpa(path, as_ngrams(natural, order))
+    found = as_dict(read_arpa(path).tables)
+    assert found.keys() == natural.keys()
+    for key, value in natural.items():
+        assert found[key] == pytest.approx(value, abs=1e-4)
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+    model = read_arpa(written(tmp_path, GOOD))
+    for name in ("one.arpa.gz", "two.arpa.gz"):
+        write_arpa(tmp_path / name, model)
+    assert (tmp_path / "one.arpa.gz").read_bytes() == (tmp_path / "two.arpa.gz").read_bytes()
+    assert np.isfinite(model.tables[0].log_prob).all()

@@ -1,0 +1,103 @@
+"""Models from disk: the mapped form is the same model, kept where it can be, trusted only when whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.lm import LanguageModel, LanguageModelError
+from model.lm.arpa import Ngrams, write_arpa
+from model.lm.counting import choose_vocabulary, count_ngrams, count_words, number_words
+from model.lm.kneser_ney import estimate
+
+LINES = ["turn on the light", "turn off the light", "what is the time", "it's late"]
+
+
+@pytest.fixture
+def arpa(tmp_path: Path) -> Path:
+    words = choose_vocabulary(count_words(LINES), None)
+    tables = estimate(count_ngrams(number_words(LINES, words), len(words), 3))
+    path = tmp_path / "models" / "small.arpa.gz"
+    path.parent.mkdir()
+    write_arpa(path, Ngrams(words, tuple(tables)))
+    return path
+
+
+def mapped_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.lm"))
+
+
+def assert_same(one: LanguageModel, two: LanguageModel) -> None:
+    assert (one.words, one.order, one.digest) == (two.words, two.order, two.digest)
+    for a, b in zip(one.trie.arrays, two.trie.arrays, strict=True):
+        assert a.dtype == b.dtype
+        assert np.array_equal(a, b)
+    for name in ("child", "word", "best"):
+        assert np.array_equal(getattr(one.characters, name), getattr(two.characters, name))
+
+
+def test_the_second_load_maps_what_the_first_one_made(arpa: Path) -> None:
+    first = LanguageModel.load(arpa)
+    (mapped,) = mapped_files(arpa.parent)
+    made = mapped.stat().st_mtime_ns
+    second = LanguageModel.load(arpa)
+    assert mapped.stat().st_mtime_ns == made
+    assert not second.trie.word.flags.writeable
+    assert_same(first, second)
+    assert_same(first, LanguageModel.load(mapped))
+    assert first.score(LINES[0].split()) == second.score(LINES[0].split())
+
+
+def test_a_changed_file_is_read_anew(arpa: Path) -> None:
+    before = LanguageModel.load(arpa)
+    words = ("<unk>", "<s>", "</s>", "other")
+    write_arpa(arpa, Ngrams(words, tuple(estimate(count_ngrams(number_words(["other"], words), 4, 2)))))
+    after = LanguageModel.load(arpa)
+    assert after.words == words
+    assert after.digest != before.digest
+
+
+def test_a_folder_that_cannot_be_written_is_passed_over(arpa: Path, tmp_path: Path) -> None:
+    blocked, cache = tmp_path / "file", tmp_path / "cache"
+    blocked.write_text("not a folder")
+    alone = LanguageModel.load(arpa, cache_dirs=[blocked / "x"])
+    kept = LanguageModel.load(arpa, cache_dirs=[blocked / "x", cache])
+    assert len(mapped_files(cache)) == 1
+    assert mapped_files(arpa.parent) == []
+    assert_same(alone, kept)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
+def test_a_damaged_form_is_made_anew_and_never_read(arpa: Path, damage: str) -> None:
+    whole = LanguageModel.load(arpa)
+    (mapped,) = mapped_files(arpa.parent)
+    content = bytearray(mapped.read_bytes())
+    if damage == "flipped":
+        content[-3000] ^= 0xFF
+    mapped.unlink()
+    mapped.write_bytes(content[:-64] if damage == "cut" else content if damage == "flipped" else b"other")
+    with pytest.raises(LanguageModelError, match=r"damaged|not a language model"):
+        LanguageModel.load(mapped)
+    assert_same(whole, LanguageModel.load(arpa))
+    assert_same(whole, LanguageModel.load(mapped))
+
+
+def test_a_missing_model_is_the_operators_to_mend(tmp_path: Path) -> None:
+    for name in ("none.arpa", "none.lm"):
+        with pytest.raises(LanguageModelError, match="cannot read"):
+            LanguageModel.load(tmp_path / name)
+
+
+def _load(path: Path) -> float:
+    return sum(LanguageModel.load(path).score(LINES[0].split()))
+
+
+def test_processes_may_load_at_the_same_time(arpa: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        scores = pool.map(_load, [arpa] * 8)
+    assert len(set(scores)) == 1
+    assert len(mapped_files(arpa.parent)) == 1
+    assert list(arpa.parent.glob("*.part")) == []

@@ -1,0 +1,101 @@
+"""The compiled trie against the definition of a back-off model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lm_reference import Model, as_ngrams, backoff_log_prob
+
+from model.lm import LanguageModel
+from model.lm.score import ROOT, lm_score
+from model.lm.trie import NgramTable, build_trie
+
+LOG = st.floats(-9.0, 0.0, width=32)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> tuple[Model, int]:
+    """Any n-grams at all: contexts and suffixes may be missing, as in a pruned model."""
+    vocabulary, order = draw(st.integers(4, 7)), draw(st.integers(1, 4))
+    word = st.integers(0, vocabulary - 1)
+    model = {(w,): (draw(LOG), draw(LOG)) for w in range(vocabulary)}
+    longer = st.lists(word, min_size=2, max_size=max(order, 2)).map(tuple)
+    if order > 1:
+        model |= draw(st.dictionaries(longer, st.tuples(LOG, st.sampled_from([0.0, -0.5, -2.0])), max_size=25))
+    return model, order
+
+
+@settings(max_examples=200, deadline=None)
+@given(models(), st.lists(st.integers(0, 3), max_size=9))
+def test_a_sentence_scores_what_the_definition_says(case: tuple[Model, int], sentence: list[int]) -> None:
+    model, order = case
+    trie = build_trie(as_ngrams(model, order).tables)
+    state = ROOT
+    for place, word in enumerate(sentence):
+        context = sentence[max(0, place - order + 1) : place]
+        log_prob, state = lm_score(*trie.arrays, state, word)
+        assert log_prob == pytest.approx(backoff_log_prob(model, context, word), abs=1e-4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(models())
+def test_children_are_contiguous_and_sorted(case: tuple[Model, int]) -> None:
+    trie = build_trie(as_ngrams(*case).tables)
+    nodes = len(trie.word)
+    assert trie.first[0] == 1
+    assert trie.first[-1] == nodes
+    for node in range(nodes):
+        children = trie.word[trie.first[node] : trie.first[node + 1]]
+        assert (np.diff(children) > 0).all()
+    assert trie.word[1 : 1 + trie.first[1] - 1].tolist() == list(range(trie.first[1] - 1))
+
+
+def test_a_context_that_predicts_nothing_of_its_own_is_no_state() -> None:
+    """Hypotheses that differ only in words the model has no use for can be merged."""
+    model = {(w,): (-1.0, -0.5) for w in range(5)} | {(3, 4): (-0.1, 0.0)}
+    trie = build_trie(as_ngrams(model, 3).tables)
+    _, after_three = lm_score(*trie.arrays, ROOT, 3)
+    _, after_pair = lm_score(*trie.arrays, after_three, 4)
+    _, after_four = lm_score(*trie.arrays, ROOT, 4)
+    assert after_three != ROOT
+    assert after_pair == after_four
+
+
+def test_an_ngram_that_is_there_twice_is_refused() -> None:
+    words = NgramTable(np.arange(4, dtype=np.int32)[:, None], *np.zeros((2, 4), np.float32))
+    pairs = NgramTable(np.array([[3, 3], [3, 3]], np.int32), *np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match="twice"):
+        build_trie([words, pairs])
+
+
+def test_sentence_starts_and_ends_are_scored_when_asked_for() -> None:
+    model: Model = {(0,): (-5.0, 0.0), (1,): (-9.0, -1.0), (2,): (-2.0, 0.0), (3,): (-1.0, 0.0), (1, 3): (-0.25, 0.0)}
+    language = LanguageModel.build(as_ngrams(model, 2))
+    assert language.score(["a"]) == [-0.25, -2.0]
+    assert language.score(["a"], bos=False, eos=False) == [-1.0]
+    assert language.score(["nowhere"]) == [-6.0, -2.0]
+
+
+def test_perplexity_leaves_unknown_words_out() -> None:
+    model: Model = {(0,): (-50.0, 0.0), (1,): (-9.0, 0.0), (2,): (-2.0, 0.0), (3,): (-1.0, 0.0)}
+    found = LanguageModel.build(as_ngrams(model, 1)).perplexity(["a a", "", "a nowhere"])
+    assert (found.sentences, found.words, found.unknown) == (2, 4, 1)
+    assert found.perplexity == pytest.approx(np.exp((3 * 1.0 + 2 * 2.0) / 5))
+    assert found.unknown_rate == 0.25
+
+
+def test_letters_lead_to_words_and_show_the_best_below() -> None:
+    model: Model = {(0,): (-9.0, 0.0), (1,): (-9.0, 0.0), (2,): (-9.0, 0.0), (3,): (-3.0, 0.0), (4,): (-1.0, 0.0)}
+    tables = as_ngrams(model, 1).tables
+    from model.lm.characters import build_characters
+
+    trie = build_characters(("<unk>", "<s>", "</s>", "Ab", "ab'c"), tables[0].log_prob)
+    node = 0
+    for column in (0, 1):
+        node = trie.child[node, column]
+    assert (trie.word[node], trie.best[node]) == (3, -1.0)
+    assert trie.word[trie.child[trie.child[node, 26], 2]] == 4
+    assert trie.child[0, 1] == -1
+    assert trie.best[0] == -1.0

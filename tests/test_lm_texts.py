@@ -1,0 +1,111 @@
+"""Text out of packages: each kind of archive in miniature."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from model.lm import extract
+from model.lm.sources import MANIFESTS, PACKAGES, PAIR_COUNTS, TextSource
+from model.lm.texts import fetched, gather, pair_counts
+
+
+def put(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def test_messages_of_conversations_get_their_apostrophes_back(tmp_path: Path) -> None:
+    talk = {"id": {"messages": [[{"text": "Im fine"}, {"text": "dont u know"}], [{"text": "the drum isn't"}]]}}
+    put(tmp_path / "chitchat_dataset" / "dataset.json", json.dumps(talk))
+    assert list(extract.chitchat(tmp_path)) == ["i'm fine", "don't you know", "the drum isn't"]
+
+
+def test_only_prose_of_country_profiles_is_taken(tmp_path: Path) -> None:
+    profile = {
+        "Introduction": {"Background": {"text": "An island (since 1900); it is small."}},
+        "Economy": {"Public debt": {"text": "12% of GDP"}},
+    }
+    put(tmp_path / "europe" / "xx.json", json.dumps(profile))
+    assert list(extract.factbook(tmp_path)) == ["An island. it is small."]
+
+
+def test_definitions_and_examples_are_cut_apart(tmp_path: Path) -> None:
+    line = '00001740 03 n 01 entity 0 000 | that which is (perceived); "it was full of entities"\n'
+    put(tmp_path / "usr/share/wordnet/data.noun", "  1 licence text\n" + line)
+    assert [text for text in extract.wordnet(tmp_path) if len(text) > 1] == [
+        "that which is.",
+        "it was full of entities.",
+    ]
+
+
+def test_verses_come_out_of_compressed_blocks_without_notes(tmp_path: Path) -> None:
+    blocks = [b"<verse/>In the <note>a note</note>beginning.", b"The <b>end</b>."]
+    packed = [zlib.compress(block) for block in blocks]
+    index = struct.pack("<6I", 0, len(packed[0]), len(blocks[0]), len(packed[0]), len(packed[1]), len(blocks[1]))
+    put(tmp_path / "modules" / "nt.bzs", index)
+    put(tmp_path / "modules" / "nt.bzz", b"".join(packed))
+    assert list(extract.sword(tmp_path)) == ["In the beginning.", "The end ."]
+
+
+def test_lines_of_character_vectors_come_out_of_r_data(tmp_path: Path) -> None:
+    lines = ["It is a truth", "universally acknowledged.", "", "Next paragraph."]
+    body = b"X\n\0\0\0\2" + b"".join(struct.pack(">II", 0x00040009, len(line)) + line.encode() for line in lines)
+    chunk = struct.pack(">I", len(body)) + zlib.compress(body)
+    put(tmp_path / "data" / "Rdata.rdb", chunk + chunk)
+    assert list(extract.r_strings(tmp_path)) == ["It is a truth\nuniversally acknowledged.", "Next paragraph."] * 2
+
+
+def test_counts_of_words_come_before_those_of_pairs(tmp_path: Path) -> None:
+    put(tmp_path / "frequency_bigramdictionary_en.txt", "\ufeffof the 9")
+    put(tmp_path / "frequency_dictionary_en.txt", "the 20\nof 10\n")
+    assert pair_counts(tmp_path) == "the 20\nof 10\nof the 9\n"
+
+
+def test_sources_are_pinned_and_none_is_the_development_set() -> None:
+    names = [source.name for source in (*PACKAGES, PAIR_COUNTS)]
+    assert len({*names, *MANIFESTS}) == len(names) + len(MANIFESTS)
+    assert all(source.version and source.licence for source in (*PACKAGES, PAIR_COUNTS))
+    assert "dev" not in {manifest for manifests in MANIFESTS.values() for manifest in manifests}
+
+
+def test_a_package_is_fetched_once_and_half_fetched_ones_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], folder: Path) -> None:
+        commands.append(command)
+        if command[0] == "npm":
+            put(folder / "archive.tgz", "packed")
+        else:
+            assert command[:2] == ["tar", "-xzf"]
+            put(Path(command[-1]) / "package" / "data" / "a.txt", "Some text.")
+
+    monkeypatch.setattr("model.lm.texts._run", run)
+    source = TextSource("speeches", "npm", "@x/speeches", "1.0", "public domain", extract.plain_files)
+    for _ in range(2):
+        assert list(source.paragraphs(fetched(source, tmp_path / "work"))) == ["Some text."]
+    assert [command[0] for command in commands] == ["npm", "tar"]
+    assert commands[0][-1] == "@x/speeches@1.0"
+
+
+def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boiler = "This very same long sentence is everywhere. Yes."
+    source = TextSource("speeches", "npm", "x", "1", "public domain", lambda _: iter([boiler, boiler, "In 1984."]))
+    monkeypatch.setattr("model.lm.texts.PACKAGES", (source,))
+    monkeypatch.setattr("model.lm.texts.MANIFESTS", {"said": ("one",)})
+    monkeypatch.setattr("model.lm.texts._GENERATED", 5)
+    monkeypatch.setattr("model.lm.texts.fetched", lambda source, work: tmp_path)
+    row = json.dumps({"audio": "x", "text": "hello there"})
+    for name in ("one", "dev"):
+        put(tmp_path / "data" / f"{name}.jsonl", f"{row}\n{row}\n")
+    gather(tmp_path / "out", tmp_path / "data", tmp_path / "work")
+    lines = (tmp_path / "out" / "speeches.txt").read_text().splitlines()
+    assert lines == ["this very same long sentence is everywhere", "yes", "yes", "in nineteen eighty four"]
+    assert (tmp_path / "out" / "said.txt").read_text() == "hello there\n"
+    assert len((tmp_path / "out" / "commands.txt").read_text().splitlines()) == 5
