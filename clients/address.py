@@ -31,7 +31,7 @@ def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
     if not path.endswith(LISTEN_PATH):
         path += LISTEN_PATH
     kept = [(key, value) for key, value in parse_qsl(old_query, keep_blank_values=True) if key not in query]
-    return urlunsplit((scheme, netloc, path, urlencode(kept + _pairs(query)), ""))
+    return urlunsplit((scheme, netloc, path, urlencode(kept + query_pairs(query)), ""))
 
 
 def http_url(url: str, path: str) -> str:
@@ -69,7 +69,8 @@ def _split(url: str) -> tuple[str, str, str, str]:
     return WEBSOCKET_SCHEME[parts.scheme], parts.netloc, parts.path, parts.query
 
 
-def _pairs(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
+def query_pairs(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
+    """A query as it is sent: booleans in small letters, a sequence as one parameter an item."""
     pairs: list[tuple[str, str]] = []
     for key, value in query.items():
         if isinstance(value, bool):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
 import msgspec
@@ -59,6 +59,10 @@ class ListenClient:
         """Ask for a final of everything sent so far; the stream stays open."""
         await self._control("Finalize", **({} if channel is None else {"channel": channel}))
 
+    async def configure(self, keyterms: Sequence[str]) -> None:
+        """Replace the key terms for the audio that follows; `ConfigureSuccess` or `ConfigureFailure` comes back."""
+        await self._control("Configure", keyterms=list(keyterms))
+
     async def keep_alive(self) -> None:
         """Reset the server's idle timer without sending audio."""
         await self._control("KeepAlive")
@@ -93,7 +97,7 @@ class ListenClient:
             if message is not None:
                 return message
 
-    async def _control(self, kind: str, **fields: int) -> None:
+    async def _control(self, kind: str, **fields: object) -> None:
         await self._send(msgspec.json.encode({"type": kind, **fields}).decode())
 
     async def _send(self, frame: str | bytes) -> None:

@@ -36,13 +36,14 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class StepTimings(msgspec.Struct, frozen=True):
-    """What tutti adds under `step_results=true`: where the time of this step went."""
+    """What tutti adds: stable words under `stable_words=true`, and where the step's time went under `step_results`."""
 
     audio_processed_s: float = 0.0
     queue_wait_ms: float = 0.0
     step_ms: float = 0.0
     decode_ms: float = 0.0
     stable_words: int | None = None
+    endpoint_delay_ms: float | None = None
 
 
 class Results(msgspec.Struct, frozen=True, tag="Results"):
@@ -103,14 +104,29 @@ class Error(msgspec.Struct, frozen=True, tag="Error"):
     message: str = ""
 
 
-Message = Results | Metadata | SpeechStarted | UtteranceEnd | Error
+class ConfigureSuccess(msgspec.Struct, frozen=True, tag="ConfigureSuccess"):
+    """The key terms that hold from now on."""
+
+    keyterms: tuple[str, ...] = ()
+
+
+class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
+    """The key terms could not be changed; the old ones stay."""
+
+    code: str = ""
+    description: str = ""
+
+
+Message = Results | Metadata | SpeechStarted | UtteranceEnd | Error | ConfigureSuccess | ConfigureFailure
 
 
 class _Tag(msgspec.Struct):
     type: str
 
 
-_KNOWN = frozenset({"Results", "Metadata", "SpeechStarted", "UtteranceEnd", "Error"})
+_KNOWN = frozenset(
+    {"Results", "Metadata", "SpeechStarted", "UtteranceEnd", "Error", "ConfigureSuccess", "ConfigureFailure"}
+)
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _tag = msgspec.json.Decoder(_Tag)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from rich.console import Console
 
+from clients.address import QueryValue, listen_url
 from clients.audio import read_pcm
 from clients.display import Display, JsonLines, SilentDisplay, TerminalDisplay
 from clients.errors import ClientError
@@ -38,9 +39,10 @@ def run_remote(
     realtime: bool = False,
     as_json: bool = False,
     concurrency: int = 8,
+    query: Mapping[str, QueryValue] | None = None,
 ) -> int:
-    """Transcribe files through the server at `url`; returns the exit code."""
-    transcriber = RemoteTranscriber(url, api_key=api_key)
+    """Transcribe files through the server at `url`; returns the exit code. `query` goes to the server as it is."""
+    transcriber = RemoteTranscriber(listen_url(url, query or {}), api_key=api_key)
     return run(
         files,
         lambda: contextlib.nullcontext(transcriber),

@@ -26,6 +26,31 @@ ABOUT = """Streaming speech recognition, compatible with Deepgram's `/v1/listen`
 
 Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
 frames of 16-bit samples in, JSON frames out. OpenAPI cannot describe them; the uploads below take the same parameters.
+
+**Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
+
+| parameter | default | meaning |
+|---|---|---|
+| `encoding`, `sample_rate`, `channels`, `multichannel` | – | raw 16-bit samples, 8 to 48 kHz; live streams say so |
+| `interim_results` | `false` | partials, each time the words changed |
+| `interim_interval_ms` (ours) | 0 | at most one partial of a segment in so much audio |
+| `stable_words` (ours) | `false` | adds `tutti.stable_words`: so many words, from the first, can no longer change |
+| `step_results` (ours) | `false` | answers every step, and adds where the time of the step went |
+| `endpointing` | 10 ms | silence that ends an utterance, at least the server's minimum; `false`: none |
+| `utterance_end_ms` | off | sends `UtteranceEnd` after so much silence |
+| `vad_events` | `false` | sends `SpeechStarted` |
+| `keyterm` | – | a word or phrase to listen for; repeatable. Greedy decoding ignores it |
+| `keywords` | – | the older form: `word` or `word:boost`; repeatable |
+| `punctuate` | `false` | capitals, and a mark at the end of each utterance: a guess from the words |
+| `numerals` | `false` | numbers with digits, in final results; the words of a number become one, as does their time |
+| `smart_format` | `false` | `punctuate` and `numerals` |
+| `model`, `version`, `tag`, `extra`, `no_delay`, `mip_opt_out` | – | accepted |
+
+**An endpoint** (`speech_final`) comes when the last word lies `endpointing` ms back, and with empty text when nothing
+was said for 2.4 s. An utterance longer than the server's maximum is cut behind a finished word, without `speech_final`.
+
+**Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
+`keyterms`, which replaces the key terms for the audio that follows (`null`: leave them, `[]`: none).
 """
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from model.config import ModelConfig
 from model.ctc import Decoder, DecoderState, Word
+from model.ctc.bias import Bias
 from server.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.interims import Interims
 from server.speech import SpeechTrack
 from server.steps import Marker, StepTag
 
@@ -23,27 +25,44 @@ OVERTIME_S = 5.0  # how long a segment may go over its maximum while its only wo
 class Rules:
     """When a channel says what. None switches a rule off."""
 
-    endpoint_s: float | None
+    endpoint_s: float | None  # silence behind words that closes a segment
+    silence_s: float | None  # silence without a word that closes a segment
     quiet_s: float  # silence after which voice begins anew
     utterance_gap_s: float | None
     max_utterance_s: float
     partials: bool
     every_step: bool
+    tell_stable: bool  # a word that became stable is news, even where no word changed
+    partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
 
 
 class Channel:
-    """One recognised channel: it owns the decoder state and the open segment."""
+    """One recognised channel: it owns the decoder state and the open segment.
+
+    `release` it once, when the session is over: the decoder may keep its states in slots.
+    """
 
     def __init__(
-        self, index: int, config: ModelConfig, decoder: Decoder, rules: Rules, speech: SpeechTrack | None = None
+        self,
+        index: int,
+        config: ModelConfig,
+        decoder: Decoder,
+        rules: Rules,
+        *,
+        bias: Bias,
+        speech: SpeechTrack | None = None,
     ) -> None:
         self.index = index
         self.speech = speech
+        self.pushed = 0  # steps that were handed to the engine
+        self._answered = 0
         self._config = config
         self._decoder = decoder
         self._rules = rules
-        self.state: DecoderState = decoder.start(config.delay_frames)
-        self._revision = self.state.revision
+        self._bias = bias
+        self._next_biases: deque[tuple[int, Bias]] = deque()  # each with the step before which it comes to hold
+        self.state: DecoderState = decoder.start(config.delay_frames, bias)
+        self._interims = Interims(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
         self._cursor_s = 0.0  # where the last result ends
@@ -52,6 +71,17 @@ class Channel:
         self._flushes: deque[list[FinalReason]] = deque()  # flushes on their way, each with the empty finals owed after
         self.closed = False
         self._text_only = False
+
+    def release(self) -> None:
+        """Give the decoder state back; nothing may be decoded any more."""
+        self._decoder.release(self.state)
+
+    def set_bias(self, bias: Bias) -> None:
+        """Bias the words of the steps to come; steps on their way keep the old one, however late they are answered."""
+        if self._next_biases and self._next_biases[-1][0] == self.pushed:
+            self._next_biases.pop()
+        self._next_biases.append((self.pushed, bias))
+        self._apply_biases()
 
     def flushing(self) -> None:
         """A flush was pushed: its marker will come back."""
@@ -71,6 +101,7 @@ class Channel:
     def decoded(self, tag: StepTag) -> list[Event]:
         """Say what the result of this step changes; the decoder state has been advanced over it."""
         events: list[Event] = []
+        self._answered += 1
         self._cursor_s = tag.end_s
         if self.speech is None:
             self._notice_text(events)
@@ -82,7 +113,13 @@ class Channel:
             self._flushed(FinalReason.CLOSE, events)
         elif tag.marker is Marker.AUDIO and not self._notice_gap(events):
             self._extend_segment(events)
+        self._apply_biases()
         return events
+
+    def _apply_biases(self) -> None:
+        while self._next_biases and self._next_biases[0][0] <= self._answered:
+            self._bias = self._next_biases.popleft()[1]
+            self._decoder.set_bias(self.state, self._bias)
 
     def _notice_text(self, events: list[Event]) -> None:
         """Without a voice-activity model, the first letter after an endpoint is the start of speech."""
@@ -103,16 +140,44 @@ class Channel:
     def _extend_segment(self, events: list[Event]) -> None:
         if self._at_endpoint():
             events.append(self._final(FinalReason.ENDPOINT))
+        elif self._at_silence():
+            events.append(self._final(FinalReason.ENDPOINT, until_s=self._silent_until_s()))
         elif self._cursor_s - self._start_s >= self._rules.max_utterance_s and self._may_cut():
             events.append(self._final(FinalReason.MAX_LEN, self._decoder.stable_words(self.state) or None))
-        elif self._rules.every_step or (self._rules.partials and self.state.revision != self._revision):
+        elif self._rules.every_step:
             events.append(self._partial())
+        elif self._rules.partials:
+            self._tell_news(events)
+
+    def _tell_news(self, events: list[Event]) -> None:
+        stable = self._decoder.stable_words(self.state) if self._rules.tell_stable else 0
+        if self._interims.look(self.state.revision, stable, self._cursor_s):
+            partial = self._partial()
+            if self._interims.is_news(partial):
+                events.append(partial)
 
     def _at_endpoint(self) -> bool:
         needed_s = self._rules.endpoint_s
         if needed_s is None or not self.state.has_text or self._silence_s() < needed_s:
             return False
         return self.speech is None or self.speech.silence_s >= needed_s
+
+    def _at_silence(self) -> bool:
+        """Nothing was said since the segment began, for so long that it should not wait for the next words."""
+        needed_s = self._rules.silence_s
+        if needed_s is None or self.state.has_text or self._silent_until_s() - self._start_s < needed_s:
+            return False
+        return self.speech is None or self.speech.silence_s >= needed_s
+
+    def _silent_until_s(self) -> float:
+        """Where a silent segment may end.
+
+        Not behind what is decoded, or the next word would begin before its segment; not before what was said already,
+        because results never go back. A client that wants an answer to every step was told about all but this one.
+        """
+        if self._rules.every_step:
+            return self._cursor_s
+        return max(self._start_s, self._interims.said_s, min(self._decoded_s(), self._cursor_s))
 
     def _may_cut(self) -> bool:
         """An over-long segment ends after its finished words; one unfinished word has until the overtime is over."""
@@ -145,8 +210,10 @@ class Channel:
         if final.words or not self._text_only:
             events.append(final)
         self.closed = reason is FinalReason.CLOSE
-        self.state = self._decoder.start(self._config.delay_frames)  # the next step starts the model afresh too
-        self._revision = self.state.revision
+        if not self.closed:
+            self._decoder.release(self.state)
+            # The next step starts the model afresh too.
+            self.state = self._decoder.start(self._config.delay_frames, self._bias)
         self._base_s = self._cursor_s
         for owed in self._flushes.popleft():
             events += self._empty(owed)
@@ -155,12 +222,13 @@ class Channel:
         self.closed = reason is FinalReason.CLOSE
         return [] if self._text_only else [Final(self.index, self._start_s, 0.0, (), reason)]
 
-    def _final(self, reason: FinalReason, count: int | None = None) -> Final:
-        """Close the segment at the cursor with its first `count` words, None for all of them."""
+    def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final:
+        """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them."""
+        end_s = self._cursor_s if until_s is None else until_s
         words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
-        final = Final(self.index, self._start_s, self._cursor_s - self._start_s, words, reason)
-        self._start_s = self._cursor_s
-        self._revision = self.state.revision
+        final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
+        self._start_s = end_s
+        self._interims.restart(end_s)
         if reason is not FinalReason.MAX_LEN:
             self._speaking = False
         if words:
@@ -168,7 +236,6 @@ class Channel:
         return final
 
     def _partial(self) -> Partial:
-        self._revision = self.state.revision
         words = tuple(self._absolute(word) for word in self._decoder.words(self.state))
         stable = self._decoder.stable_words(self.state)
         return Partial(self.index, self._start_s, self._cursor_s - self._start_s, words, stable)

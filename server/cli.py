@@ -13,6 +13,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+# They hold options, and nothing heavy either.
+from server.evaluate_cli import evaluate
+from server.lm_cli import lm as lm_commands
+
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 app = typer.Typer(
@@ -25,6 +29,10 @@ app = typer.Typer(
 ModelOption = Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PrecisionOption = Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")]
+BeamsOption = Annotated[int | None, typer.Option(help="Hypotheses that beam search keeps. [default: 16]")]
+LmOption = Annotated[
+    str | None, typer.Option(help="An .arpa or .lm language model, or off. [default: the shipped one]")
+]
 UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
 KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]
 
@@ -53,6 +61,9 @@ def serve(
     model: ModelOption = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [default: auto]")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 or int8. [default: auto]")] = None,
+    decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam. [default: auto]")] = None,
+    beams: BeamsOption = None,
+    lm: LmOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. [default: eager]")] = None,
     max_streams: Annotated[int | None, typer.Option(help="Streams at a time; more get 503. [default: 512]")] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. [default: 128]")] = None,
@@ -86,28 +97,49 @@ def transcribe(
     files: Annotated[list[Path], typer.Argument(help="wav, flac, ogg or mp3.", exists=True, dir_okay=False)],
     *,
     url: UrlOption = None,
+    keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
+    smart_format: Annotated[bool, typer.Option("--smart-format", help="Capitals, full stops and digits.")] = False,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send at the speed of speech.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a live display.")] = False,
     api_key: KeyOption = None,
     concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
+    decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam. [default: auto]")] = None,
+    beams: BeamsOption = None,
+    lm: LmOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
 ) -> None:
     """Transcribe recordings: through a server with --url, else with the engine in this process."""
+    from clients.errors import ClientError
     from clients.transcribe import run, run_remote
 
     if url is not None:
-        code = run_remote(files, url=url, api_key=api_key, realtime=realtime, as_json=as_json, concurrency=concurrency)
+        code = run_remote(
+            files,
+            url=url,
+            api_key=api_key,
+            realtime=realtime,
+            as_json=as_json,
+            concurrency=concurrency,
+            query={"keyterm": keyterm or [], "smart_format": smart_format},
+        )
         raise typer.Exit(code)
     from model.errors import ModelError
     from server.local import open_local
 
-    options = {"model": model, "device": device, "precision": precision, "max_batch": concurrency}
-    settings = _settings({**options, "max_streams": 2 * concurrency})  # a slot comes back a moment late
+    options = {"decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device, "precision": precision}
+    # A slot comes back a moment late.
+    settings = _settings({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
     try:
-        code = run(files, lambda: open_local(settings), realtime=realtime, as_json=as_json, concurrency=concurrency)
-    except ModelError as error:
+        code = run(
+            files,
+            lambda: open_local(settings, keyterm or (), smart_format=smart_format),
+            realtime=realtime,
+            as_json=as_json,
+            concurrency=concurrency,
+        )
+    except (ClientError, ModelError) as error:
         _fail(error)
     raise typer.Exit(code)
 
@@ -153,35 +185,6 @@ def demo() -> None:
     from loadtest.demo import run_demo
 
     raise typer.Exit(run_demo(Console()))
-
-
-@app.command()
-def evaluate(
-    *,
-    manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
-    url: UrlOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")] = False,
-    texts: Annotated[Path | None, typer.Option(help="Write every transcript there, as JSON lines.")] = None,
-    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 32,
-    api_key: KeyOption = None,
-    model: ModelOption = None,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "auto",
-) -> None:
-    """Word and character error rates by source, in this process or of a running server."""
-    from model.errors import ModelError
-    from server.evaluate import run_local, run_remote
-
-    try:
-        if url is not None:
-            code = run_remote(manifest, url, api_key, concurrency, texts, as_json=as_json)
-        else:
-            options = {"model": model, "device": device, "precision": precision, "max_batch": concurrency}
-            settings = _settings({**options, "max_streams": 2 * concurrency})  # a slot comes back a moment late
-            code = run_local(manifest, settings, concurrency, texts, as_json=as_json)
-    except ModelError as error:
-        _fail(error)
-    raise typer.Exit(code)
 
 
 @app.command()
@@ -283,6 +286,10 @@ def _settings(options: dict[str, Any]) -> Any:
 def _fail(error: Exception) -> NoReturn:
     typer.echo(f"tutti: {error}", err=True)
     raise typer.Exit(EXIT_FAILED) from error
+
+
+app.command()(evaluate)
+app.add_typer(lm_commands, name="lm")
 
 
 def main() -> None:

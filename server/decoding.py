@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import structlog
 
 from batching import BatchDone
 from model.ctc import Decoder
@@ -16,6 +17,8 @@ from server.events import StepTiming
 from server.metrics import Metrics
 from server.recognition import Outputs, Route, Row
 from server.steps import StepTag, WindowTag
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.decoding")
 
 Routes = Mapping[int, Route]
 
@@ -67,7 +70,14 @@ class Decoding:
     def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
         """Advance each channel by one step, outputs (B, T, V), and tell each connection."""
         began_s = self._clock()
-        self._decoder.advance([route.channel.state for route, _ in due], outputs)
+        try:
+            self._decoder.advance([route.channel.state for route, _ in due], outputs)
+        except Exception as error:  # noqa: BLE001 - as a failed model step: these streams end, and no others
+            self._metrics.errors.labels("decode").inc()
+            _log.error("decoding failed", rows=len(due), error=repr(error))
+            for route, _ in due:
+                route.recognition.fail(error)
+            return
         decode_s = self._clock() - began_s
         self._metrics.decode.observe(decode_s)
         for route, row in due:

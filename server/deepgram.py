@@ -13,8 +13,6 @@ from typing import assert_never
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from model.ctc import Word
-from server.deepgram_frames import Configure
 from server.deepgram_query import ListenRequest
 from server.events import (
     Closed,
@@ -27,6 +25,7 @@ from server.events import (
     StreamBroken,
     UtteranceGap,
 )
+from server.text_format import FormattedWord, Sentences
 
 MAX_ECHO = 256  # characters of a client's own text that an error frame repeats
 _encode = msgspec.json.Encoder().encode
@@ -57,13 +56,17 @@ class Alternatives(msgspec.Struct):
 
 
 class StepReport(msgspec.Struct):
-    """Ours, and opt-in: where the time of a step went, and how many of the words can no longer change."""
+    """Ours, and opt-in: how many of the words can no longer change and, with `step_results`, where the time went.
 
-    audio_processed_s: float
-    queue_wait_ms: float
-    step_ms: float
-    decode_ms: float
+    `endpoint_delay_ms` is what an endpoint cost: audio from the end of the last word to the end of the segment.
+    """
+
     stable_words: int
+    audio_processed_s: float | UnsetType = UNSET
+    queue_wait_ms: float | UnsetType = UNSET
+    step_ms: float | UnsetType = UNSET
+    decode_ms: float | UnsetType = UNSET
+    endpoint_delay_ms: float | UnsetType = UNSET
 
 
 class Results(msgspec.Struct, tag_field="type", tag="Results"):
@@ -167,18 +170,13 @@ class Projector:
         self._created = created
         self._model = model
         self._metadata = msgspec.Raw(_encode(ResultsMetadata(request_id, model.info, model.uuid)))
+        self._sentences = [Sentences(request.style) for _ in range(channels)]
 
     def frame(self, event: Event, timing: StepTiming | None = None) -> bytes | None:
-        """Return the frame for an event, or None where this client did not ask for it."""
+        """Return the frame for an event, or None where this client did not ask for it. Events come in their order."""
         match event:
-            case Partial():
-                return self._results(event, timing, is_final=False, speech_final=False, from_finalize=False)
-            case Final():
-                speech_final = event.reason is not FinalReason.MAX_LEN
-                from_finalize = event.reason is FinalReason.FINALIZE
-                return self._results(
-                    event, timing, is_final=True, speech_final=speech_final, from_finalize=from_finalize
-                )
+            case Partial() | Final():
+                return self._results(event, timing)
             case SpeechStarted():
                 started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
                 return _encode(started) if self._request.vad_events else None
@@ -195,37 +193,49 @@ class Projector:
         """Answer a text frame that means nothing."""
         return _encode(Error("SchemaError", description, text[:MAX_ECHO]))
 
-    def configured(self, asked: Configure) -> bytes:
-        """Answer a change of settings. Key terms need a decoder with a bias, which this server does not have yet."""
-        if not asked.keyterms:
-            return _encode(ConfigureSuccess(self._request_id, []))
-        code = "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
-        return _encode(ConfigureFailure(self._request_id, code, "this model does not support key terms"))
+    def configured(self, keyterms: Sequence[str]) -> bytes:
+        """Answer a change of settings with the key terms that hold now."""
+        return _encode(ConfigureSuccess(self._request_id, list(keyterms)))
 
-    def _results(
-        self,
-        event: Partial | Final,
-        timing: StepTiming | None,
-        *,
-        is_final: bool,
-        speech_final: bool,
-        from_finalize: bool,
-    ) -> bytes:
-        report: StepReport | UnsetType = UNSET
-        if self._request.step_results and timing is not None:
-            report = _report(event, timing)
+    def not_configured(self, code: str, description: str) -> bytes:
+        """Answer a change of settings that cannot be made."""
+        return _encode(ConfigureFailure(self._request_id, code, description))
+
+    def _results(self, event: Partial | Final, timing: StepTiming | None) -> bytes:
+        reason = event.reason if isinstance(event, Final) else None
+        words = self._formatted(event)
         results = Results(
             channel_index=(event.channel, self._channels),
             start=_seconds(event.start_s),
             duration=_seconds(event.duration_s),
-            is_final=is_final,
-            speech_final=speech_final,
-            from_finalize=from_finalize,
-            channel=Alternatives((alternative(event.words, self._request.punctuated_words),)),
+            is_final=reason is not None,
+            speech_final=reason not in (None, FinalReason.MAX_LEN),
+            from_finalize=reason is FinalReason.FINALIZE,
+            channel=Alternatives((alternative(words, self._request.punctuated_words),)),
             metadata=self._metadata,
-            tutti=report,
+            tutti=self._report(event, len(words), timing),
         )
         return _encode(results)
+
+    def _formatted(self, event: Partial | Final) -> tuple[FormattedWord, ...]:
+        sentences = self._sentences[event.channel]
+        if isinstance(event, Final):
+            return sentences.final(event.words, ends=event.reason is not FinalReason.MAX_LEN)
+        return sentences.partial(event.words)
+
+    def _report(self, event: Partial | Final, words: int, timing: StepTiming | None) -> StepReport | UnsetType:
+        stable = event.stable_words if isinstance(event, Partial) else words
+        if not self._request.step_results or timing is None:
+            return StepReport(stable) if self._request.stable_words else UNSET
+        delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
+        return StepReport(
+            stable_words=stable,
+            audio_processed_s=_seconds(event.start_s + event.duration_s),
+            queue_wait_ms=round(timing.queue_wait_s * 1e3, 3),
+            step_ms=round(timing.step_s * 1e3, 3),
+            decode_ms=round(timing.decode_s * 1e3, 3),
+            endpoint_delay_ms=UNSET if delay_s is None else round(delay_s * 1e3, 1),
+        )
 
     def _summary(self, event: Closed) -> bytes:
         model = self._model
@@ -243,32 +253,22 @@ class Projector:
         return _encode(summary)
 
 
-def alternative(words: Sequence[Word], punctuated: bool) -> Alternative:
+def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
     """Build the transcript of some words, confidence their mean."""
     out = [
         WordOut(
-            word.text,
-            round(word.start_s, 3),
-            round(word.end_s, 3),
-            round(word.confidence, 4),
-            word.text if punctuated else UNSET,
+            formatted.word.text,
+            round(formatted.word.start_s, 3),
+            round(formatted.word.end_s, 3),
+            round(formatted.word.confidence, 4),
+            formatted.text if punctuated else UNSET,
         )
-        for word in words
+        for formatted in words
     ]
-    confidence = sum(word.confidence for word in words) / len(words) if words else 0.0
-    return Alternative(" ".join(word.text for word in words), round(confidence, 4), out)
+    confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
+    return Alternative(" ".join(formatted.text for formatted in words), round(confidence, 4), out)
 
 
 def _seconds(value: float) -> float:
     """Microseconds are enough to name a sample at any rate, and keep binary noise off the wire."""
     return round(value, 6)
-
-
-def _report(event: Partial | Final, timing: StepTiming) -> StepReport:
-    return StepReport(
-        audio_processed_s=_seconds(event.start_s + event.duration_s),
-        queue_wait_ms=round(timing.queue_wait_s * 1e3, 3),
-        step_ms=round(timing.step_s * 1e3, 3),
-        decode_ms=round(timing.decode_s * 1e3, 3),
-        stable_words=event.stable_words if isinstance(event, Partial) else len(event.words),
-    )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from model.ctc import Word
 from server.deepgram import Alternatives, ModelCard, alternative
+from server.text_format import FormattedWord
 
 
 class Summary(msgspec.Struct):
@@ -38,7 +38,7 @@ class Answer(msgspec.Struct):
 
 
 def recording_answer(
-    transcripts: Sequence[Sequence[Word]],
+    transcripts: Sequence[Sequence[FormattedWord]],
     *,
     request_id: str,
     sha256: str,

@@ -7,11 +7,15 @@ real clients always send a dozen parameters that they can live without.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from model.ctc.bias import BiasError
 from server.errors import BadParameter
+from server.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.session import SessionOptions
+from server.text_format import Style
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -22,11 +26,15 @@ MAX_MS = 3_600_000
 
 _TRUE, _FALSE = {"true", "1"}, {"false", "0"}
 _FORMATTING = ("smart_format", "punctuate", "numerals", "dictation")
-_KNOWN = {
+BIASING = ("keyterm", "keywords")
+KNOWN = {
     "encoding", "sample_rate", "channels", "multichannel", "interim_results", "endpointing", "utterance_end_ms",
-    "vad_events", "step_results", "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
+    "vad_events", "step_results", "stable_words", "interim_interval_ms", "smart_format", "punctuate", "numerals",
+    "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
 }  # fmt: skip
+MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be repeated in a header
+_BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
 MAX_IGNORED = 32
 
 
@@ -53,10 +61,14 @@ class ListenRequest:
     multichannel: bool
     interim_results: bool
     step_results: bool
+    stable_words: bool
+    interim_interval_ms: float
     vad_events: bool
     endpointing_ms: float | None
     utterance_end_ms: float | None
+    style: Style
     punctuated_words: bool
+    keyterms: Keyterms
     ignored: tuple[str, ...]
 
     def live_options(self) -> SessionOptions:
@@ -69,32 +81,73 @@ class ListenRequest:
             multichannel=self.multichannel,
             partials=self.interim_results,
             every_step=self.step_results,
+            tell_stable=self.stable_words,
+            partial_interval_ms=self.interim_interval_ms,
             endpointing_ms=self.endpointing_ms,
             utterance_end_ms=self.utterance_end_ms,
+            keyterms=self.keyterms,
         )
 
 
-def parse_query(pairs: Pairs, models: Models, max_channels: int, default_endpointing: bool = True) -> ListenRequest:
-    """Read the query; of a parameter given twice the last one counts. Raises: BadParameter."""
-    query = dict(pairs)
+def parse_query(
+    pairs: Pairs, models: Models, max_channels: int, *, default_endpointing: bool = True, supports_keyterms: bool = True
+) -> ListenRequest:
+    """Read the query; of a parameter given twice the last one counts, but key terms add up. Raises: BadParameter."""
+    given = list(pairs)
+    query = dict(given)
     for name in query:
         if name.startswith("callback"):
             raise BadParameter("callback: this server sends results on the connection only")
     models.check(query.get("model", models.name))
     multichannel = _boolean(query, "multichannel", default=False)
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
+    known = KNOWN | set(BIASING) if supports_keyterms else KNOWN
+    ignored = sorted(name for name, value in query.items() if _ignored(name, value, known))
     return ListenRequest(
         raw_rate=_raw_rate(query),
         channels=channels,
         multichannel=multichannel,
         interim_results=_boolean(query, "interim_results", default=False),
         step_results=_boolean(query, "step_results", default=False),
+        stable_words=_boolean(query, "stable_words", default=False),
+        interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
         vad_events=_boolean(query, "vad_events", default=False),
         endpointing_ms=_endpointing(query, default_endpointing),
         utterance_end_ms=_utterance_end(query),
+        style=_style(query),
         punctuated_words=any(_is_on(query.get(name, "false")) for name in _FORMATTING),
-        ignored=tuple(sorted(name for name, value in query.items() if _ignored(name, value)))[:MAX_IGNORED],
+        keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
+        ignored=tuple(ignored[:MAX_IGNORED]),
     )
+
+
+def _style(query: Mapping[str, str]) -> Style:
+    smart = _is_on(query.get("smart_format", "false"))
+    return Style(
+        punctuate=smart or _is_on(query.get("punctuate", "false")),
+        numerals=smart or _is_on(query.get("numerals", "false")),
+    )
+
+
+def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
+    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones ask for nothing."""
+    phrases = [value.strip() for name, value in given if name == "keyterm" and value.strip()]
+    keywords = [_keyword(value) for name, value in given if name == "keywords" and value.strip()]
+    try:
+        return Keyterms.of(phrases, keywords)
+    except BiasError as error:
+        raise BadParameter(f"keyterm: {error}") from error
+
+
+def _keyword(value: str) -> Keyword:
+    word, colon, boost = value.rpartition(":")
+    if not colon:
+        return value.strip(), None
+    if not word.strip() or not _BOOST.fullmatch(boost) or abs(float(boost)) > MAX_BOOST:
+        raise BadParameter(
+            f"keywords: {value[:64]!r} is not word:boost with a boost from -{MAX_BOOST:g} to {MAX_BOOST:g}"
+        )
+    return word.strip(), float(boost)
 
 
 def _raw_rate(query: Mapping[str, str]) -> int | None:
@@ -121,9 +174,9 @@ def _utterance_end(query: Mapping[str, str]) -> float | None:
     return float(_integer(query, "utterance_end_ms", range(1, MAX_MS + 1), default=0))
 
 
-def _ignored(name: str, value: str) -> bool:
+def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
     """A parameter that asks for something and gets nothing. One that asks for nothing is not worth naming."""
-    if name in _KNOWN or not _NAME.fullmatch(name):
+    if name in known or not _NAME.fullmatch(name):
         return False
     if name == "language":
         return not value.lower().startswith("en")

@@ -37,7 +37,13 @@ class Door:
         replica = self._replica
         replica.keys.check(credentials)
         pairs = connection.query_params.multi_items()
-        request = parse_query(pairs, replica.models, replica.settings.max_channels, default_endpointing=live)
+        request = parse_query(
+            pairs,
+            replica.models,
+            replica.settings.max_channels,
+            default_endpointing=live,
+            supports_keyterms=replica.decoder.supports_bias,
+        )
         self._note(request.ignored)
         replica.sessions.refuse_if_draining()
         return request

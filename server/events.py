@@ -62,6 +62,13 @@ class Final:
     words: tuple[Word, ...]
     reason: FinalReason
 
+    @property
+    def endpoint_delay_s(self) -> float | None:
+        """Audio from the end of the last word to the end of the segment; None unless an endpoint closed words."""
+        if self.reason is not FinalReason.ENDPOINT or not self.words:
+            return None
+        return self.start_s + self.duration_s - self.words[-1].end_s
+
 
 @dataclass(frozen=True, slots=True)
 class UtteranceGap:

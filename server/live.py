@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 from starlette.websockets import WebSocket
 
+from model.ctc.bias import BiasError
 from server.deepgram import Projector
 from server.deepgram_frames import CloseStream, Configure, Finalize, parse_frame
 from server.errors import CLOSES, BacklogExceeded, BadFrame
@@ -146,8 +147,22 @@ class LiveStream:
                 self._flush(*self._session.finalize(channel, self._heard_s))
             case CloseStream():
                 self._close_session(CloseReason.CLOSE_STREAM)
-            case Configure():
-                self._put(OutFrame(self._projector.configured(action), FrameKind.OTHER))
+            case Configure(keyterms):
+                self._put(OutFrame(self._configure(keyterms), FrameKind.OTHER))
+
+    def _configure(self, phrases: Sequence[str] | None) -> bytes:
+        """Change the key terms, where any are given; return the answer. Source of the codes: protocols.md 3.6."""
+        session, projector = self._session, self._projector
+        if phrases and not session.supports_keyterms:
+            return projector.not_configured(
+                "CONFIGURE_KEYTERMS_NOT_SUPPORTED", "this server's decoder has no key terms"
+            )
+        try:
+            if phrases is not None:
+                session.set_keyterms(session.keyterms.replaced(phrases))
+        except BiasError as error:
+            return projector.not_configured("CONFIGURE_KEYTERM_LIMIT_EXCEEDED", str(error))
+        return projector.configured(session.keyterms.phrases)
 
     def _close_session(self, reason: CloseReason) -> None:
         if self._reason is None and not self._session.closing:
@@ -201,6 +216,8 @@ class LiveStream:
             return OutFrame(payload, FrameKind.INTERIM, arrived_s)
         if isinstance(event, Final):
             self._metrics.endpoints[event.reason].inc()
+            if event.endpoint_delay_s is not None:
+                self._metrics.endpoint_delay.observe(event.endpoint_delay_s)
             return OutFrame(payload, FrameKind.FINAL, arrived_s, flushed=event.reason is not FinalReason.MAX_LEN)
         return OutFrame(payload, FrameKind.OTHER)
 

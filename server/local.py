@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from clients.address import QueryValue, query_pairs
 from clients.errors import ClientError
 from clients.messages import Message, decode
 from server.deepgram import Projector
 from server.deepgram_query import parse_query
-from server.errors import RecognitionFailed, Refused
+from server.errors import BadParameter, RecognitionFailed, Refused
 from server.events import Closed, CloseReason, Event, StepTiming, StreamBroken
 from server.recognition import Recognition
 from server.replica import Replica, created_now, new_request_id
@@ -29,17 +30,22 @@ STOP_TIMEOUT_S = 5.0
 
 
 class NotRecognised(ClientError):
-    """One recording failed; the others go on."""
+    """One recording failed, and the others go on; or what was asked for all of them cannot be done."""
 
 
 @asynccontextmanager
-async def open_local(settings: Settings) -> AsyncIterator[LocalTranscriber]:
-    """Load the model, run its engine for the length of the context. Raises: ModelError."""
+async def open_local(
+    settings: Settings, keyterms: Sequence[str] = (), **query: QueryValue
+) -> AsyncIterator[LocalTranscriber]:
+    """Load the model, run its engine for the length of the context; `query` as a client of a server would send it.
+
+    Raises: ModelError; NotRecognised for a query that a server would refuse.
+    """
     model, decoder, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, model, decoder, vad, time.perf_counter)
     await replica.recognizer.start()
     try:
-        yield LocalTranscriber(replica)
+        yield LocalTranscriber(replica, keyterm=keyterms, **query)
     finally:
         await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
 
@@ -47,8 +53,21 @@ async def open_local(settings: Settings) -> AsyncIterator[LocalTranscriber]:
 class LocalTranscriber:
     """Recordings in, messages out; several may run side by side and share batches."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, **query: QueryValue) -> None:
+        """Take a query. Raises: NotRecognised if a server would refuse it."""
         self._replica = replica
+        # As the remote transcriber asks.
+        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": replica.config.sample_rate}
+        asked |= {"interim_results": True, "step_results": True, **query}
+        try:
+            self._request = parse_query(
+                query_pairs(asked),
+                replica.models,
+                replica.settings.max_channels,
+                supports_keyterms=replica.decoder.supports_bias,
+            )
+        except BadParameter as error:
+            raise NotRecognised(str(error)) from error
 
     @property
     def sample_rate(self) -> int:
@@ -64,10 +83,7 @@ class LocalTranscriber:
             raise NotRecognised(str(error)) from error
 
     async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        replica = self._replica
-        query = {"encoding": "linear16", "sample_rate": str(self.sample_rate)}
-        query |= {"interim_results": "true", "step_results": "true"}  # as the remote transcriber asks
-        request = parse_query(query.items(), replica.models, replica.settings.max_channels)
+        replica, request = self._replica, self._request
         session = replica.session(request.live_options(), replica.limits)
         sink = _Sink(Projector(request, 1, new_request_id(), created_now(), replica.card))
         recognition = replica.recognizer.open(session, sink)

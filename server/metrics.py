@@ -17,6 +17,7 @@ LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7
 STAGE_S = (0.0002, 0.0005, 0.001, 0.002, *LATENCY_S)  # the stages take less than the whole
 SESSION_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0)
 BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 PROTOCOLS = ("deepgram", "upload")
@@ -87,6 +88,9 @@ class Metrics:
         self.first_interim = seconds("time_to_first_interim_seconds", "First audio to first non-empty interim")
         self.finalize_latency = seconds(
             "finalize_latency_seconds", "Finalize, end of stream or endpoint to final written"
+        )
+        self.endpoint_delay = seconds(
+            "endpoint_delay_seconds", "Audio from the end of the last word to the endpoint", ENDPOINT_S
         )
         self.queue_wait = seconds("queue_wait_seconds", "Step ready to its batch starting", STAGE_S)
         self.inference = seconds("batch_inference_seconds", "One model step", STAGE_S)

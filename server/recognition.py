@@ -51,10 +51,11 @@ class Recognition:
             self._owner.push(self, work)
 
     def close(self) -> None:
-        """Drop whatever is still waiting; the slots come back when the engine has let go of them."""
+        """Drop whatever is still waiting; decoder states come back now, slots when the engine has let go of them."""
         if self.open:
             self.open = False
             self._owner.close(self)
+            self.session.release()
 
     def fail(self, error: Exception) -> None:
         """Tell the connection that nothing more will come."""
@@ -83,6 +84,8 @@ class Route:
 
     @property
     def due(self) -> bool:
-        """Whether the oldest held answer's audio was heard by the voice-activity model."""
+        """Whether the oldest held answer is still wanted, and its audio was heard by the voice-activity model."""
         speech = self.channel.speech
-        return bool(self.held) and speech is not None and speech.covers(self.held[0].tag.end_sample)
+        if not self.held or speech is None or not self.recognition.open:
+            return False
+        return speech.covers(self.held[0].tag.end_sample)

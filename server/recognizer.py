@@ -26,7 +26,7 @@ from batching import (
 from model.config import ModelConfig
 from model.ctc import Decoder
 from server.decoding import Decoding
-from server.errors import EngineDead, ServerFull, ServerNotReady
+from server.errors import EngineDead, Refused, ServerFull, ServerNotReady
 from server.metrics import Metrics
 from server.recognition import Recognition, Route, Sink
 from server.session import Session
@@ -107,7 +107,17 @@ class Recognizer:
     # Sessions
 
     def open(self, session: Session, sink: Sink, *, background: bool = False) -> Recognition:
-        """Admit a session, one slot a channel. Raises: ServerFull, ServerNotReady."""
+        """Admit a session, one slot a channel; release it if it is refused. Raises: ServerFull, ServerNotReady.
+
+        BatchingError if the model thread hangs.
+        """
+        try:
+            return self._admit(session, sink, background=background)
+        except (Refused, BatchingError):
+            session.release()
+            raise
+
+    def _admit(self, session: Session, sink: Sink, *, background: bool) -> Recognition:
         if self._engine is None or not self._warm:
             raise ServerNotReady("the engine is not ready")
         if self.slots_used + len(session.channels) > self._capacity:

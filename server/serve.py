@@ -19,8 +19,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from model.acoustic import AcousticModel
-from model.ctc import Decoder, GreedyDecoder
+from model.ctc import Decoder
 from server.app import STOP_TIMEOUT_S, create_app
+from server.decoders import make_decoder
 from server.logs import configure_logs
 from server.protocol import ListenProtocol
 from server.replica import Replica
@@ -128,7 +129,7 @@ def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | 
     """Load what the settings name, and set the process's compute threads. Raises: ModelError."""
     set_threads(settings.threads)
     model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
-    return model, GreedyDecoder(model.config.vocabulary, model.config.frame_s), load_vad(settings)
+    return model, make_decoder(settings, model.config), load_vad(settings)
 
 
 def load_vad(settings: Settings) -> VadModel | None:

@@ -14,6 +14,7 @@ from server.audio import PCM, PcmReader, downmix
 from server.channel import Channel, Rules
 from server.errors import BacklogExceeded
 from server.events import Closed, CloseReason, Event, FinalReason
+from server.keyterms import NO_KEYTERMS, Keyterms
 from server.speech import SpeechTrack
 from server.steps import Marker, StepCutter, StepTag, Work
 
@@ -27,8 +28,11 @@ class SessionOptions:
     multichannel: bool = False
     partials: bool = False
     every_step: bool = False
+    tell_stable: bool = False
+    partial_interval_ms: float = 0.0
     endpointing_ms: float | None = 10.0
     utterance_end_ms: float | None = None
+    keyterms: Keyterms = NO_KEYTERMS
 
     @property
     def streams(self) -> int:
@@ -41,6 +45,7 @@ class Limits:
     """What the operator sets for every connection."""
 
     min_endpoint_ms: float = 400.0
+    silence_endpoint_ms: float | None = 2_400.0
     max_utterance_s: float = 30.0
     max_backlog_s: float = 30.0
 
@@ -62,7 +67,10 @@ class Session:
         self._reader = PcmReader(options.channels)
         rules = _rules(options, limits)
         tracks = [SpeechTrack(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
-        self.channels = tuple(Channel(i, config, decoder, rules, tracks[i]) for i in self._indices)
+        self.supports_keyterms = decoder.supports_bias
+        self.keyterms = options.keyterms
+        bias = options.keyterms.bias
+        self.channels = tuple(Channel(i, config, decoder, rules, bias=bias, speech=tracks[i]) for i in self._indices)
         self._cutters = tuple(StepCutter(i, options.sample_rate, config, window_samples) for i in self._indices)
         self._waiting = 0  # steps pushed and not answered, over all channels
         self.steps = 0  # answered
@@ -81,6 +89,17 @@ class Session:
     def backlog_s(self) -> float:
         """Audio pushed and not answered, per channel."""
         return self._waiting * self._step_s / len(self.channels)
+
+    def set_keyterms(self, keyterms: Keyterms) -> None:
+        """Bias the audio that follows, on all channels; audio received before keeps the old terms."""
+        self.keyterms = keyterms
+        for channel in self.channels:
+            channel.set_bias(keyterms.bias)
+
+    def release(self) -> None:
+        """Give back what the decoder holds for the channels. Once, when nothing is decoded any more."""
+        for channel in self.channels:
+            channel.release()
 
     @property
     def closing(self) -> bool:
@@ -138,7 +157,10 @@ class Session:
         return self._count(work), events
 
     def _count(self, work: list[Work]) -> list[Work]:
-        self._waiting += sum(isinstance(piece.tag, StepTag) for piece in work)
+        for piece in work:
+            if isinstance(piece.tag, StepTag):
+                self._waiting += 1
+                self.channels[piece.channel].pushed += 1
         return work
 
     def _with_end(self, events: list[Event]) -> list[Event]:
@@ -150,11 +172,15 @@ class Session:
 def _rules(options: SessionOptions, limits: Limits) -> Rules:
     asked_ms, gap_ms = options.endpointing_ms, options.utterance_end_ms
     quiet_s = max(asked_ms or 0.0, limits.min_endpoint_ms) / 1_000
+    silence_ms = limits.silence_endpoint_ms
     return Rules(
         endpoint_s=None if asked_ms is None else quiet_s,
+        silence_s=None if asked_ms is None or silence_ms is None else silence_ms / 1_000,
         quiet_s=quiet_s,
         utterance_gap_s=None if gap_ms is None else gap_ms / 1_000,
         max_utterance_s=limits.max_utterance_s,
         partials=options.partials,
         every_step=options.every_step,
+        tell_stable=options.tell_stable,
+        partial_interval_s=options.partial_interval_ms / 1_000,
     )

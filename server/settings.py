@@ -23,6 +23,10 @@ class Settings(BaseSettings):
     reproducible: bool = False
     threads: int = Field(0, ge=0)  # 0: all cores but one, which the event loop needs
 
+    decoder: Literal["auto", "greedy", "beam"] = "auto"  # auto: beam where there is a language model
+    beams: int = Field(16, ge=1, le=64)
+    lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
+
     max_streams: int = Field(512, ge=1)
     max_batch: int = Field(128, ge=1)
     policy: Literal["eager", "deadline", "single"] = "eager"
@@ -30,6 +34,7 @@ class Settings(BaseSettings):
 
     vad: Literal["off", "silero"] = "off"
     min_endpoint_ms: float = Field(400.0, ge=0)  # blank frames occur inside words: less than this cuts them apart
+    silence_endpoint_ms: float | None = Field(2_400.0, gt=0)  # nothing said for so long closes an empty segment
     max_utterance_s: float = Field(30.0, gt=0)
     max_channels: int = Field(2, ge=1, le=20)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from model.ctc import Word
 from server.auth import Credentials
 from server.deepgram_prerecorded import recording_answer
 from server.deepgram_query import ListenRequest
@@ -16,7 +16,8 @@ from server.door import Door
 from server.errors import BadParameter, ClientGone, Refused, ServerDraining, ServerFull, TooLarge, TooSlow
 from server.recording import Recording
 from server.replica import Replica, created_now, new_request_id
-from server.session import Limits, SessionOptions
+from server.session import SessionOptions
+from server.text_format import FormattedWord
 from server.upload import MAX_BACKLOG_S, Upload
 
 
@@ -65,11 +66,15 @@ class Transcribe:
         if asked.multichannel and recording.channels > replica.settings.max_channels:
             raise BadParameter(f"multichannel: at most {replica.settings.max_channels} channels")
         options = SessionOptions(
-            config.sample_rate, recording.channels, asked.multichannel, endpointing_ms=asked.endpointing_ms
+            config.sample_rate,
+            recording.channels,
+            asked.multichannel,
+            endpointing_ms=asked.endpointing_ms,
+            keyterms=asked.keyterms,
         )
-        limits = Limits(replica.limits.min_endpoint_ms, replica.limits.max_utterance_s, MAX_BACKLOG_S)
-        session = replica.session(options, limits)
-        transcripts = await self._run(Upload(session), request, recording)
+        replica.sessions.refuse_if_draining()
+        session = replica.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
+        transcripts = await self._run(Upload(session, asked.style), request, recording)
         replica.metrics.audio_seconds["container"].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return recording_answer(
@@ -82,9 +87,8 @@ class Transcribe:
             punctuated=asked.punctuated_words,
         )
 
-    async def _run(self, upload: Upload, request: Request, recording: Recording) -> list[list[Word]]:
+    async def _run(self, upload: Upload, request: Request, recording: Recording) -> list[list[FormattedWord]]:
         replica = self._replica
-        replica.sessions.refuse_if_draining()
         recognition = replica.recognizer.open(upload.session, upload, background=True)
         replica.sessions.add(upload, "upload")
         began_s, outcome = replica.clock(), "client_abort"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from model.ctc import Word
 from server.errors import ClientGone, RecognitionFailed, Refused, ServerDraining
-from server.events import Closed, CloseReason, Event, Final, StepTiming, StreamBroken
+from server.events import Closed, CloseReason, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition import Recognition
 from server.recording import BLOCK_S, Recording
 from server.session import Session
+from server.text_format import FormattedWord, Sentences, Style
 
 IN_FLIGHT_S = 4.0  # enough to keep a row of every batch busy while the next block is decoded
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S
@@ -19,9 +19,10 @@ MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S
 class Upload:
     """Feeds a recording to its session as fast as results come back, and gathers the words."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, style: Style) -> None:
         self.session = session
-        self._words: list[list[Word]] = [[] for _ in session.channels]
+        self._sentences = [Sentences(style) for _ in session.channels]
+        self._words: list[list[FormattedWord]] = [[] for _ in session.channels]
         self._waiter: asyncio.Future[None] | None = None
         self._error: Refused | None = None
         self._ended = False
@@ -39,7 +40,8 @@ class Upload:
         """Take what a step changed."""
         for event in events:
             if isinstance(event, Final):
-                self._words[event.channel] += event.words
+                ends = event.reason is not FinalReason.MAX_LEN
+                self._words[event.channel] += self._sentences[event.channel].final(event.words, ends=ends)
             elif isinstance(event, Closed):
                 self._ended = True
             elif isinstance(event, StreamBroken):
@@ -53,7 +55,7 @@ class Upload:
         recognition: Recognition,
         gone: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
-    ) -> list[list[Word]]:
+    ) -> list[list[FormattedWord]]:
         """Recognise the whole recording; return each channel's words. Raises: Refused, ClientGone."""
         while (block := await asyncio.to_thread(recording.next_block)) is not None:
             if await gone():

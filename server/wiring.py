@@ -77,13 +77,22 @@ def build_replica(
         sessions=OpenSessions(metrics),
         metrics=metrics,
         keys=KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file),
-        limits=Limits(settings.min_endpoint_ms, settings.max_utterance_s, settings.max_backlog_s),
+        limits=_limits(settings),
         live_limits=_live_limits(settings),
         window_samples=window,
         clock=clock,
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        min_endpoint_ms=settings.min_endpoint_ms,
+        silence_endpoint_ms=settings.silence_endpoint_ms,
+        max_utterance_s=settings.max_utterance_s,
+        max_backlog_s=settings.max_backlog_s,
+    )
 
 
 def _live_limits(settings: Settings) -> LiveLimits:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from spelling import CONFIG, SpellingModel, spelling_decoder
 
+from model.ctc import Decoder
 from server.audio import PCM
 from server.events import CloseReason, Event, Final, Partial
+from server.keyterms import Keyterms
 from server.session import Limits, Session, SessionOptions
 from server.steps import StepTag, WindowTag, Work
 
@@ -19,9 +21,11 @@ WINDOW = 512  # samples of a voice-activity window
 class SessionBench:
     """One session; its work waits in a queue a channel until `answer`."""
 
-    def __init__(self, *, limits: Limits | None = None, voice: bool = False, **options: Any) -> None:
+    def __init__(
+        self, *, limits: Limits | None = None, voice: bool = False, decoder: Decoder | None = None, **options: Any
+    ) -> None:
         self.model = SpellingModel()
-        self.decoder = spelling_decoder()
+        self.decoder = decoder or spelling_decoder()
         asked = SessionOptions(**({"sample_rate": CONFIG.sample_rate, "partials": True} | options))
         window = WINDOW if voice else None
         self.session = Session(asked, self.model.config, self.decoder, limits or Limits(), window)
@@ -38,6 +42,10 @@ class SessionBench:
         work, events = self.session.finalize(channel, 0.0)
         self._queue(work)
         self.events += events
+
+    def configure(self, *phrases: str) -> None:
+        """`Configure` from the client."""
+        self.session.set_keyterms(Keyterms.of(phrases))
 
     def close(self, reason: CloseReason = CloseReason.CLOSE_STREAM) -> None:
         """The end."""

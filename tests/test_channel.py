@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from session_bench import SessionBench
 from spelling import CONFIG, silence, spell
 
+from server.audio import PCM
 from server.errors import BacklogExceeded
 from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.session import Limits
@@ -127,6 +130,78 @@ def test_silence_is_cut_into_bounded_empty_segments() -> None:
     assert [(f.duration_s, f.words) for f in bench.finals()] == [(pytest.approx(2.0), ())] * 4
 
 
+@pytest.mark.parametrize(
+    ("options", "audio", "reasons"),
+    [
+        # (1) nothing said for 2.4 s: an empty endpoint, again and again; three frames of it are still in the lookahead
+        ({}, [silence(2.4)], []),
+        ({}, [silence(2.4 + 0.12 + 0.08)], ["endpoint"]),
+        ({}, [silence(7.5)], ["endpoint"] * 3),
+        ({"endpointing_ms": None}, [silence(7.5)], []),
+        ({"limits": Limits(silence_endpoint_ms=None)}, [silence(7.5)], []),
+        ({"limits": Limits(silence_endpoint_ms=1_000.0)}, [silence(2.5)], ["endpoint"] * 2),
+        # (2) silence behind words; then (1) begins anew
+        ({"endpointing_ms": 800}, [spell("yes"), silence(0.8)], []),
+        ({"endpointing_ms": 800}, [spell("yes"), silence(1.0)], ["endpoint"]),
+        ({"endpointing_ms": 800}, [spell("yes"), silence(3.0)], ["endpoint"]),
+        ({"endpointing_ms": 800}, [spell("yes"), silence(3.6)], ["endpoint", "endpoint"]),
+        # (3) too long, with and without endpoints
+        ({"limits": Limits(max_utterance_s=1.0)}, [spell("one two three")], ["max_len"]),
+        ({"limits": Limits(max_utterance_s=1.0), "endpointing_ms": None}, [spell("one two three")], ["max_len"]),
+    ],
+)
+def test_the_three_endpoint_rules(options: dict[str, Any], audio: list[PCM], reasons: list[str]) -> None:
+    bench = SessionBench(**options)
+    bench.send(np.concatenate(audio))
+    bench.answer()
+    assert [f.reason for f in bench.finals()] == reasons
+
+
+def test_a_silent_segment_ends_before_what_the_lookahead_still_holds() -> None:
+    """Speech begins just before the cut: its words keep their times, inside the next segment."""
+    bench = SessionBench()
+    bench.send(np.concatenate([silence(2.48), spell("soon"), silence(1.0)]))
+    bench.answer()
+    empty, final = bench.finals()
+    assert (empty.words, empty.reason) == ((), FinalReason.ENDPOINT)
+    assert 2.4 <= empty.duration_s < 2.48
+    assert final.words[0].start_s == pytest.approx(2.48)
+
+
+def test_who_is_told_every_step_is_told_the_silent_endpoint_as_one() -> None:
+    bench = SessionBench(every_step=True)
+    bench.send(silence(4.0))
+    bench.answer()
+    ends = [e.start_s + e.duration_s for e in bench.events if isinstance(e, Partial | Final)]
+    assert ends == pytest.approx([STEP_S * n for n in range(1, 51)])
+
+
+def test_with_voice_activity_silence_is_what_both_call_silent() -> None:
+    """A voice without words: not silence, and after it the time begins anew."""
+    hum = np.full(16_000, 100, np.int16)
+    bench = SessionBench(voice=True)
+    bench.send(np.concatenate([silence(2.0), hum, silence(2.3)]))
+    bench.answer()
+    assert not bench.finals()
+    bench.send(silence(0.3))
+    bench.answer()
+    assert [f.reason for f in bench.finals()] == [FinalReason.ENDPOINT]
+
+
+def test_the_delay_of_an_endpoint_is_the_audio_behind_its_last_word() -> None:
+    bench = SessionBench(endpointing_ms=600)
+    bench.send(np.concatenate([spell("yes"), silence(1.0)]))
+    bench.answer()
+    (final,) = bench.finals()
+    assert final.endpoint_delay_s == pytest.approx(final.duration_s - final.words[-1].end_s)
+    assert 0.6 + 0.12 <= final.endpoint_delay_s <= 0.6 + 0.12 + STEP_S
+    bench.send(spell("no"))
+    bench.close()
+    bench.answer()
+    assert bench.finals()[-1].words
+    assert bench.finals()[-1].endpoint_delay_s is None, "nobody waited for silence"
+
+
 def test_speech_starts_once_an_utterance() -> None:
     bench = SessionBench()
     bench.send(np.concatenate([silence(0.4), spell("one two"), silence(1.0), spell("three"), silence(1.0)]))
@@ -144,7 +219,7 @@ def test_a_cut_for_length_does_not_start_speech_again() -> None:
 
 def test_an_utterance_gap_is_told_once_and_only_behind_frozen_words() -> None:
     bench = SessionBench(utterance_end_ms=1_000)
-    bench.send(np.concatenate([spell("one"), silence(3.0), spell("two"), silence(3.0)]))
+    bench.send(np.concatenate([spell("one"), silence(2.5), spell("two"), silence(2.5)]))
     bench.answer()
     kinds = [type(e) for e in bench.events if isinstance(e, Final | UtteranceGap)]
     assert kinds == [Final, UtteranceGap, Final, UtteranceGap]
@@ -190,7 +265,7 @@ def test_stable_words_are_those_that_later_partials_keep() -> None:
 
 
 def test_an_idle_end_says_pending_text_and_nothing_else() -> None:
-    for audio, finals in ((b"", 0), (silence(3.0).tobytes(), 0), (spell("yes").tobytes(), 1)):
+    for audio, finals in ((b"", 0), (silence(2.0).tobytes(), 0), (spell("yes").tobytes(), 1)):
         bench = SessionBench()
         bench.send(audio)
         bench.answer()

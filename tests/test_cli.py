@@ -5,10 +5,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from speech import SAMPLES
-from spelling import spell
+from spelling import silence, spell
 from typer.testing import CliRunner
+from wavering import WaveringDecoder
 
 from model.acoustic import AcousticModel
 from server.cli import app
@@ -55,6 +57,36 @@ def test_transcribing_through_a_server_never_imports_torch(live_server, tmp_path
     assert json.loads(done.stdout.splitlines()[-1])["text"] == "hello there"
 
 
+def test_key_terms_and_formatting_are_asked_of_the_server(live_server, tmp_path):
+    import soundfile
+
+    path = tmp_path / "hello.wav"
+    soundfile.write(path, np.concatenate([spell("hello there "), silence(1.5)]), 16_000)
+    server = live_server(decoder=WaveringDecoder())
+    where = ["transcribe", str(path), "--json", "--url", f"ws://{server.host}"]
+    result = runner.invoke(app, [*where, "--keyterm", "foo bar", "--keyterm", "baz", "--smart-format"])
+    assert result.exit_code == 0, result.output
+    text = json.loads(result.stdout.splitlines()[-1])["text"]
+    assert text.startswith("Hello+foo bar+baz")
+    many = [part for i in range(201) for part in ("--keyterm", f"t{i}")]
+    refused = runner.invoke(app, [*where, *many])
+    assert refused.exit_code == 1
+    assert "keyterm" in json.loads(refused.stdout.splitlines()[-1])["error"]
+
+
+def test_key_terms_and_decoders_are_options_of_the_engine_in_this_process(tmp_path):
+    import soundfile
+
+    path = tmp_path / "silence.wav"
+    soundfile.write(path, silence(0.5), 16_000)
+    options = ["transcribe", str(path), "--json", "--decoder", "beam", "--beams", "2", "--lm", "off"]
+    result = runner.invoke(app, [*options, "--keyterm", "foo"])
+    assert result.exit_code == 0, result.output
+    refused = runner.invoke(app, [*options, "--keyterm", "word " * 30])
+    assert refused.exit_code == 1
+    assert "keyterm" in refused.output
+
+
 def test_a_file_that_is_not_there_is_a_usage_error():
     result = runner.invoke(app, ["transcribe", "absent.wav"])
     assert result.exit_code == 2
@@ -72,6 +104,8 @@ def test_a_server_that_is_not_there_is_named():
     [
         (["serve", "--policy", "greedy"], "--policy"),
         (["serve", "--port", "70000"], "--port"),
+        (["serve", "--decoder", "flashlight"], "--decoder"),
+        (["serve", "--beams", "65"], "--beams"),
         (["loadtest", "--streams", "ten"], "--streams"),
     ],
 )
@@ -91,6 +125,12 @@ def test_a_precision_that_is_not_to_be_had_exits_with_1():
     done = command("serve", "--port", "0", "--device", "cpu", "--precision", "fp16")
     assert done.returncode == 1
     assert "fp16 needs a GPU" in done.stderr
+
+
+def test_a_language_model_that_is_not_there_is_named_and_exits_with_1():
+    done = command("serve", "--port", "0", "--lm", "absent.arpa")
+    assert done.returncode == 1
+    assert "absent.arpa" in done.stderr
 
 
 def test_evaluate_ends_with_one_line_of_json():

@@ -22,7 +22,17 @@ from clients.audio import read_pcm
 from clients.display import TerminalDisplay, growing
 from clients.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
 from clients.live import connect
-from clients.messages import Alternative, Channel, Message, Metadata, Results, StepTimings, decode
+from clients.messages import (
+    Alternative,
+    Channel,
+    ConfigureFailure,
+    ConfigureSuccess,
+    Message,
+    Metadata,
+    Results,
+    StepTimings,
+    decode,
+)
 from clients.outcome import Failed, Transcribed
 from clients.pacing import PcmSource
 from clients.transcribe import run, run_remote, transcribe_files
@@ -97,7 +107,9 @@ def test_only_this_machine_is_loopback() -> None:
 
 
 def test_unknown_types_are_skipped_and_broken_ones_are_not() -> None:
-    assert decode('{"type":"ConfigureSuccess","x":1}') is None
+    assert decode('{"type":"Unheard","x":1}') is None
+    assert decode('{"type":"ConfigureSuccess","request_id":"r","keyterms":["a b"]}') == ConfigureSuccess(("a b",))
+    assert decode('{"type":"ConfigureFailure","code":"C"}') == ConfigureFailure("C")
     assert decode('{"type":"Metadata","request_id":"r","sha256":"?"}') == Metadata(request_id="r")
     for broken in ('{"type":"Results"}', "not json", "[1]", '{"start":1}'):
         with pytest.raises(BadMessage):

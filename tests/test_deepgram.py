@@ -10,10 +10,11 @@ from urllib.parse import parse_qsl
 import pytest
 
 from model.ctc import Word
+from server.app import ABOUT
 from server.deepgram import MAX_ECHO, ModelCard, Projector
 from server.deepgram_frames import CloseStream, Configure, Finalize, KeepAlive, parse_frame
 from server.deepgram_prerecorded import recording_answer
-from server.deepgram_query import ListenRequest, Models, parse_query
+from server.deepgram_query import BIASING, KNOWN, ListenRequest, Models, parse_query
 from server.errors import CLOSES, BadFrame, BadParameter
 from server.events import (
     Closed,
@@ -27,7 +28,9 @@ from server.events import (
     StreamBroken,
     UtteranceGap,
 )
+from server.keyterms import Keyterms
 from server.session import SessionOptions
+from server.text_format import format_words
 
 MODELS = Models("small", {"*": "default"}, strict=False)
 RAW = "encoding=linear16&sample_rate=16000"
@@ -62,11 +65,20 @@ PIPECAT = (
         (RAW, SessionOptions(16_000), ()),
         (
             PYTHON_SDK,
-            SessionOptions(16_000, partials=True, endpointing_ms=300, utterance_end_ms=1_000),
-            ("keyterm", "smart_format"),
+            SessionOptions(
+                16_000,
+                partials=True,
+                endpointing_ms=300,
+                utterance_end_ms=1_000,
+                keyterms=Keyterms.of(["foo bar", "baz"]),
+            ),
+            (),
         ),
-        (LIVEKIT, SessionOptions(16_000, partials=True, endpointing_ms=25), ("filler_words", "punctuate")),
-        (PIPECAT, SessionOptions(16_000, partials=True), ("punctuate", "smart_format")),
+        (LIVEKIT, SessionOptions(16_000, partials=True, endpointing_ms=25), ("filler_words",)),
+        (PIPECAT, SessionOptions(16_000, partials=True), ()),
+        (RAW + "&dictation=true&diarize=1", SessionOptions(16_000), ("diarize", "dictation")),
+        (RAW + "&stable_words=true", SessionOptions(16_000, tell_stable=True), ()),
+        (RAW + "&interim_interval_ms=200", SessionOptions(16_000, partial_interval_ms=200), ()),
         (RAW + "&endpointing=false", SessionOptions(16_000, endpointing_ms=None), ()),
         (RAW + "&endpointing=true", SessionOptions(16_000, endpointing_ms=10), ()),
         (RAW + "&interim_results=1&step_results=True", SessionOptions(16_000, partials=True, every_step=True), ()),
@@ -101,6 +113,8 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
         (RAW + "&endpointing=soon", "endpointing"),
         (RAW + "&endpointing=-1", "endpointing"),
         (RAW + "&utterance_end_ms=0", "utterance_end_ms"),
+        (RAW + "&interim_interval_ms=-1", "interim_interval_ms"),
+        (RAW + "&stable_words=3", "stable_words"),
         (RAW + "&callback=http://elsewhere", "callback"),
         (RAW + "&callback_method=put", "callback"),
     ],
@@ -108,6 +122,11 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
 def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(named + ": ")):
         query(text).live_options()
+
+
+def test_every_parameter_that_is_understood_is_documented() -> None:
+    for name in KNOWN | set(BIASING):
+        assert f"`{name}`" in ABOUT, name
 
 
 def test_any_model_name_will_do_unless_names_are_strict() -> None:
@@ -221,10 +240,46 @@ def test_empty_results_have_the_same_fields() -> None:
     assert (found["start"], found["duration"]) == (5.16, 0.0)
 
 
-def test_formatting_parameters_add_punctuated_words() -> None:
-    for name in ("smart_format", "punctuate", "numerals", "dictation"):
-        found = frame(Partial(0, 0.0, 1.0, WORDS, 0), f"{RAW}&{name}=true")
-        assert [w["punctuated_word"] for w in found["channel"]["alternatives"][0]["words"]] == ["turn", "down"]
+SPOKEN = (Word("call", 0.1, 0.3, 0.9), Word("twenty", 0.4, 0.6, 0.8), Word("one", 0.6, 0.8, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "partial", "final"),
+    [
+        ("smart_format", ["Call", "twenty", "one"], ["Call", "21."]),
+        ("punctuate", ["Call", "twenty", "one"], ["Call", "twenty", "one."]),
+        ("numerals", ["call", "twenty", "one"], ["call", "21"]),
+        ("dictation", ["call", "twenty", "one"], ["call", "twenty", "one"]),
+    ],
+)
+def test_formatting_shows_in_the_transcript_and_beside_the_raw_words(
+    parameter: str, partial: list[str], final: list[str]
+) -> None:
+    for event, shown in (
+        (Partial(0, 0.0, 1.0, SPOKEN, 0), partial),
+        (Final(0, 0.0, 1.0, SPOKEN, FinalReason.ENDPOINT), final),
+    ):
+        found = frame(event, f"{RAW}&{parameter}=true")["channel"]["alternatives"][0]
+        assert [w["punctuated_word"] for w in found["words"]] == shown
+        assert found["transcript"] == " ".join(shown)
+        assert " ".join(w["word"] for w in found["words"]) == "call twenty one"
+        assert (found["words"][0]["start"], found["words"][-1]["end"]) == (0.1, 0.8)
+
+
+def test_formatting_is_off_unless_asked_for() -> None:
+    found = frame(Final(0, 0.0, 1.0, SPOKEN, FinalReason.ENDPOINT), f"{RAW}&smart_format=false")
+    assert found["channel"]["alternatives"][0]["transcript"] == "call twenty one"
+    assert all("punctuated_word" not in w for w in found["channel"]["alternatives"][0]["words"])
+
+
+def test_each_channel_has_sentences_of_its_own() -> None:
+    projector = Projector(query(RAW + "&punctuate=true"), 2, "r", "c", CARD)
+    texts = []
+    for channel, reason in ((0, FinalReason.MAX_LEN), (1, FinalReason.ENDPOINT), (0, FinalReason.ENDPOINT)):
+        payload = projector.frame(Final(channel, 0.0, 1.0, WORDS, reason))
+        assert payload is not None
+        texts.append(json.loads(payload)["channel"]["alternatives"][0]["transcript"])
+    assert texts == ["Turn down", "Turn down.", "turn down."]
 
 
 def test_step_results_report_where_the_time_went() -> None:
@@ -232,6 +287,21 @@ def test_step_results_report_where_the_time_went() -> None:
     parts = {"audio_processed_s": 5.16, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5}
     assert found["tutti"] == {**parts, "stable_words": 1}
     assert "tutti" not in frame(Partial(0, 3.2, 1.96, WORDS, 0))
+
+
+def test_stable_words_are_reported_to_who_asked() -> None:
+    asked = RAW + "&stable_words=true"
+    assert frame(Partial(0, 3.2, 1.96, WORDS, 1), asked)["tutti"] == {"stable_words": 1}
+    assert frame(Final(0, 3.2, 1.96, WORDS, FinalReason.CLOSE), asked, timing=None)["tutti"] == {"stable_words": 2}
+    merged = frame(Final(0, 0.0, 1.0, SPOKEN, FinalReason.ENDPOINT), asked + "&numerals=true")
+    assert merged["tutti"]["stable_words"] == len(merged["channel"]["alternatives"][0]["words"]) == 2
+
+
+def test_the_delay_of_an_endpoint_is_reported_with_the_step() -> None:
+    asked = RAW + "&step_results=true"
+    assert frame(Final(0, 3.2, 1.96, WORDS, FinalReason.ENDPOINT), asked)["tutti"]["endpoint_delay_ms"] == 600.0
+    assert "endpoint_delay_ms" not in frame(Final(0, 3.2, 1.96, WORDS, FinalReason.FINALIZE), asked)["tutti"]
+    assert "endpoint_delay_ms" not in frame(Final(0, 3.2, 1.96, (), FinalReason.ENDPOINT), asked)["tutti"]
 
 
 def test_the_other_frames() -> None:
@@ -276,11 +346,10 @@ def test_complaints_and_settings_are_answered() -> None:
         "description": "unknown message type",
         "message": "x" * MAX_ECHO,
     }
-    success = {"type": "ConfigureSuccess", "request_id": "req-1", "keyterms": []}
-    assert json.loads(projector.configured(Configure([]))) == success
-    failure = json.loads(projector.configured(Configure(["foo"])))
-    assert failure["code"] == "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
-    assert failure["type"] == "ConfigureFailure"
+    success = {"type": "ConfigureSuccess", "request_id": "req-1", "keyterms": ["foo"]}
+    assert json.loads(projector.configured(["foo"])) == success
+    failure = {"type": "ConfigureFailure", "request_id": "req-1", "code": "CODE", "description": "why"}
+    assert json.loads(projector.not_configured("CODE", "why")) == failure
 
 
 def test_a_model_is_named_by_its_weights() -> None:
@@ -289,8 +358,9 @@ def test_a_model_is_named_by_its_weights() -> None:
 
 
 def test_a_recording_is_answered_whole() -> None:
+    transcripts = [format_words(WORDS), format_words(())]
     payload = recording_answer(
-        [WORDS, ()], request_id="r", sha256="ab", created="now", duration_s=12.4, model=CARD, punctuated=False
+        transcripts, request_id="r", sha256="ab", created="now", duration_s=12.4, model=CARD, punctuated=False
     )
     found = json.loads(payload)
     assert found["metadata"]["channels"] == 2

@@ -69,9 +69,10 @@ class Seen:
         assert kinds.count("ListenV1UtteranceEnd") == 1
         results = [m for m in self.messages if m.type == "Results"]
         finals = [m for m in results if m.is_final]
-        assert " ".join(m.channel.alternatives[0].transcript for m in finals).split() == ["hello", "there", "general"]
+        assert " ".join(m.channel.alternatives[0].transcript for m in finals).split() == ["Hello", "there.", "General."]
         assert sum(bool(m.from_finalize) for m in results) == 1
-        assert finals[0].channel.alternatives[0].words[0].punctuated_word == "hello"
+        first = finals[0].channel.alternatives[0].words[0]
+        assert (first.word, first.punctuated_word) == ("hello", "Hello")
         cursor = 0.0
         for message in results:
             assert message.start == pytest.approx(cursor)

@@ -82,6 +82,8 @@ def test_the_process_says_where_it_listens_and_exits_with_0_after_sigterm() -> N
         "0",
         "--drain-timeout-s",
         "0",
+        "--decoder",
+        "greedy",
         "--log-format",
         "json",
     ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import statistics
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -68,7 +70,7 @@ def test_the_handshake_says_who_is_served_and_what_is_ignored(live_server: Start
         client.send(spell("a"))
         frames = client.finish()
     assert headers["dg-request-id"] == frames[0]["metadata"]["request_id"] == frames[-1]["request_id"]
-    assert headers["x-ignored-params"] == "diarize,smart_format"
+    assert headers["x-ignored-params"] == "diarize"
     assert "Sec-WebSocket-Extensions" not in headers
 
 
@@ -86,6 +88,24 @@ def test_finalize_is_answered_and_the_stream_goes_on(live_server: Start) -> None
     assert (empty["start"], empty["duration"], transcript([empty])) == (first["duration"], 0.0, "")
     assert transcript(frames) == "two"
     assert frames[0]["start"] == first["duration"]
+
+
+def test_finalize_takes_no_longer_than_a_step(live_server: Start) -> None:
+    """The silence that pushes the last letters out runs back to back, not at the speed of speech."""
+    server = live_server()
+    waits: list[float] = []
+    with server.listen() as client:
+        for _ in range(20):
+            client.send(spell("one")[:-100])
+            before = server.replica.metrics.batches._value.get()
+            asked_s = time.perf_counter()
+            client.say("Finalize")
+            client.until(lambda f: f.get("from_finalize", False))
+            waits.append(time.perf_counter() - asked_s)
+            steps = server.replica.metrics.batches._value.get() - before
+            assert steps <= 3 + 1 + CONFIG.flush_steps, "the audio, its unfinished step, the flush"
+        client.finish()
+    assert statistics.median(waits) < CONFIG.step_samples / CONFIG.sample_rate
 
 
 def test_an_empty_binary_frame_ends_the_stream(live_server: Start) -> None:

@@ -14,7 +14,7 @@ from spelling import silence, spell
 from server.events import Closed, CloseReason, Event, Final, FinalReason, Partial
 from server.session import Limits
 
-LIMITS = Limits(max_utterance_s=3.0, max_backlog_s=1e9)
+LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ from speech import development, samples
 
 from batching import BatchDone, Engine, Policy
 from clients.messages import Results
+from clients.transcribe import transcribe_files
 from clients.transcriber import RemoteTranscriber
 from model import checkpoint
 from model.acoustic import AcousticModel
 from model.audio import read_pcm
-from model.ctc import GreedyDecoder, best_path
+from model.ctc import best_path
 from model.scoring import by_source
+from server.decoders import make_decoder
 from server.evaluate import evaluate
 from server.local import open_local
 from server.settings import Settings
@@ -30,12 +32,9 @@ def model():
     return AcousticModel.load()
 
 
-def decoder(model):
-    return GreedyDecoder(model.config.vocabulary, model.config.frame_s)
-
-
-def recognised(utterances, concurrency=32):
-    return asyncio.run(evaluate(utterances, lambda: open_local(Settings(max_batch=concurrency)), concurrency))
+def recognised(utterances, concurrency=32, **options):
+    chosen = Settings(max_batch=concurrency, **options)
+    return asyncio.run(evaluate(utterances, lambda: open_local(chosen), concurrency))
 
 
 def test_every_shipped_recording_is_transcribed_right():
@@ -53,15 +52,41 @@ def test_spoken_digits_of_an_unheard_speaker_are_recognised():
     assert score["fsdd_digits"].wer <= 0.10
 
 
-def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server, model):
+@pytest.mark.parametrize("decoder", ["greedy", "beam"])
+def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server, model, decoder):
     """32 at a time over sockets, batched by arrival, against another batching in process: identical texts."""
-    utterances = [*development()[::8], *samples()]
-    server = live_server(model=model, decoder=decoder(model), max_streams=64)
+    utterances = [*development()[::16], *samples()]
+    made = make_decoder(Settings(decoder=decoder), model.config)
+    server = live_server(model=model, decoder=made, max_streams=64)
     remote = RemoteTranscriber(f"ws://{server.host}")
     over_sockets = asyncio.run(evaluate(utterances, lambda: nullcontext(remote), 32))
-    alone = recognised(utterances, concurrency=1)
+    alone = recognised(utterances, concurrency=1, decoder=decoder)
     assert over_sockets.texts == alone.texts
     assert any(alone.texts)
+
+
+def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alone(live_server, model):
+    """Beam search, the shipped language model, four sets of key terms: no stream hears its neighbour's."""
+    utterances = development()[::40]
+    terms = [(), ("zzyzx road",), tuple(utterances[1].text.split()[:3]), ("quartz", "the bungalow")]
+    asked = [terms[i % len(terms)] for i in range(len(utterances))]
+    server = live_server(model=model, decoder=make_decoder(Settings(decoder="beam"), model.config), max_streams=64)
+
+    async def together():
+        remotes = [RemoteTranscriber(f"ws://{server.host}", keyterm=some) for some in asked]
+        return await asyncio.gather(
+            *(transcribe_files([u.audio], remote) for u, remote in zip(utterances, remotes, strict=True))
+        )
+
+    async def alone(some, paths):
+        async with open_local(Settings(decoder="beam", max_batch=1, max_streams=2), some) as transcriber:
+            return await transcribe_files(paths, transcriber, concurrency=1)
+
+    batched = [outcome.text for (outcome,) in asyncio.run(together())]
+    for number, some in enumerate(terms):
+        paths = [u.audio for u in utterances[number :: len(terms)]]
+        assert [o.text for o in asyncio.run(alone(some, paths))] == batched[number :: len(terms)]
+    assert any(batched)
 
 
 async def said(transcriber, pcm, cuts):

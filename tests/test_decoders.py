@@ -1,0 +1,94 @@
+"""Which decoder the settings make, and what it is made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from spelling import CONFIG
+
+from model.ctc import GreedyDecoder
+from model.ctc.beam import BeamDecoder
+from model.ctc.weights import DecodingWeights
+from model.errors import ModelError
+from server import decoders
+from server.decoders import language_model_path, make_decoder, weights_path
+from server.settings import Settings
+
+ARPA = """\\data\\
+ngram 1=5
+
+\\1-grams:
+-1.0\t<unk>
+-99\t<s>
+-0.5\t</s>
+-0.7\tkite
+-0.9\tflew
+
+\\end\\
+"""
+
+
+@pytest.fixture
+def arpa(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.arpa"
+    path.write_text(ARPA)
+    return path
+
+
+@pytest.fixture
+def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(decoders, "SHIPPED_LM", tmp_path / "absent.arpa")
+
+
+@pytest.mark.usefixtures("nothing_shipped")
+@pytest.mark.parametrize(
+    ("decoder", "lm", "kind"),
+    [
+        ("auto", None, GreedyDecoder),
+        ("auto", "off", GreedyDecoder),
+        ("auto", "arpa", BeamDecoder),
+        ("greedy", "arpa", GreedyDecoder),
+        ("beam", None, BeamDecoder),
+        ("beam", "arpa", BeamDecoder),
+    ],
+)
+def test_beam_search_where_there_is_a_language_model_or_it_was_asked_for(
+    decoder: str, lm: str | None, kind: type, arpa: Path
+) -> None:
+    made = make_decoder(Settings(decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3), CONFIG)
+    assert isinstance(made, kind)
+    if isinstance(made, BeamDecoder):
+        assert made.beams == 3
+        assert (made.lm is not None) == (lm == "arpa")
+        assert made.weights == DecodingWeights()
+
+
+def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch, arpa: Path) -> None:
+    monkeypatch.setattr(decoders, "SHIPPED_LM", arpa)
+    assert language_model_path(Settings()) == arpa
+    assert language_model_path(Settings(lm="off")) is None
+    assert isinstance(make_decoder(Settings(beams=1), CONFIG), BeamDecoder)
+
+
+def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
+    tuned = DecodingWeights(lm_weight=0.25)
+    tuned.save(weights_path(arpa))
+    made = make_decoder(Settings(lm=arpa, beams=2), CONFIG)
+    assert isinstance(made, BeamDecoder)
+    assert made.weights == tuned
+    weights_path(arpa).write_text('{"lm_weight": "much"}')
+    with pytest.raises(ModelError, match="weights"):
+        make_decoder(Settings(lm=arpa, beams=2), CONFIG)
+
+
+def test_a_language_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"absent\.arpa"):
+        make_decoder(Settings(lm=tmp_path / "absent.arpa"), CONFIG)
+
+
+@pytest.mark.parametrize("options", [{"decoder": "flashlight"}, {"beams": 0}, {"beams": 65}])
+def test_a_setting_outside_its_range_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Settings(**options)

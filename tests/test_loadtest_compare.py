@@ -1,0 +1,128 @@
+"""Policies side by side, and servers of our own to compare."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from fake_listen import FakeListen, Plan
+from loadtest_bench import T0, settings, write_manifest
+
+from loadtest import compare as compare_module
+from loadtest import served as served_module
+from loadtest.ceiling import Ceiling
+from loadtest.compare import compare
+from loadtest.comparison import Comparison, markdown, table
+from loadtest.environment import describe
+from loadtest.errors import ServerNotReady
+from loadtest.measures import LevelMeasures, ServerFigures
+from loadtest.report import Document
+from loadtest.served import served
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    return write_manifest(tmp_path)
+
+
+def test_policies_are_compared_side_by_side(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+
+    with FakeListen(lambda _: Plan(delay_s=0.01)).in_thread() as server:
+
+        class Served:
+            def __init__(self, options: list[str]) -> None:
+                started.append(options)
+
+            def __enter__(self) -> str:
+                return server.url
+
+            def __exit__(self, *_: object) -> None:
+                return
+
+        monkeypatch.setattr(compare_module, "served", Served)
+        code = compare(
+            settings(manifest),
+            ["eager", "single"],
+            name="n",
+            command="make bench",
+            folder=tmp_path / "results",
+            ceiling=lambda: Ceiling({1: 1.5, 64: 10.0}, precision="bf16", threads=1),
+        )
+    assert code == 0
+    assert started == [["--policy", "eager"], ["--policy", "single"]]
+    out, err = capsys.readouterr()
+    assert "batch 64: 10.00 ms, 512 streams" in err
+    kept = msgspec.json.decode((tmp_path / "results" / "n.json").read_bytes(), type=Comparison)
+    assert msgspec.json.decode(out.splitlines()[-1], type=Comparison) == kept
+    assert [row[:2] for row in table(kept)] == [("3", "eager"), ("3", "single")]
+    assert table(kept)[0][5] == "1.0×"
+    page = (tmp_path / "results" / "n.md").read_text()
+    assert "| 3 | eager |" in page
+    assert "`make bench`" in page
+    assert (tmp_path / "results" / "n.png").is_file()
+
+
+def test_decoders_are_compared_as_policies_are(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+    with FakeListen().in_thread() as server:
+
+        def served_as(options: list[str]) -> contextlib.nullcontext[str]:
+            started.append(options)
+            return contextlib.nullcontext(server.url)
+
+        monkeypatch.setattr(compare_module, "served", served_as)
+        compare(
+            settings(manifest),
+            ["beam", "greedy"],
+            name="decoders",
+            command="c",
+            vary="decoder",
+            folder=tmp_path,
+            ceiling=lambda: None,
+            serve_options=["--beams", "16"],
+        )
+    assert started == [["--decoder", "beam", "--beams", "16"], ["--decoder", "greedy", "--beams", "16"]]
+    assert "| streams | decoder | p50 |" in (tmp_path / "decoders.md").read_text()
+    assert msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=Comparison).vary == "decoder"
+
+
+def test_a_comparison_without_a_ceiling_or_a_second_policy_still_reads() -> None:
+    report = LevelMeasures(T0, T0 + 1, {}).report(
+        streams=5, to_s=T0 + 1, policy="", generator_cpu_cores=0.0, server=ServerFigures()
+    )
+    page = markdown(Comparison("c", None, {"eager": Document((report,), describe(1))}), "n", "n.png")
+    assert "Ceiling: not measured" in page
+    assert "| 5 | eager | – |" in page
+
+
+READY = """
+import http.server, sys
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/readyz" else 404)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
+"""
+
+
+def test_a_server_of_our_own_is_awaited_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_module, "serve_command", lambda port, _: [sys.executable, "-c", READY, str(port)])
+    with served([]) as url:
+        port = int(url.rpartition(":")[2])
+        assert served_module._is_ready(f"http://127.0.0.1:{port}/readyz")
+    assert not served_module._is_ready(f"http://127.0.0.1:{port}/readyz")
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = [sys.executable, "-c", "print('no weights'); raise SystemExit(3)"]
+    monkeypatch.setattr(served_module, "serve_command", lambda *_: failing)
+    with pytest.raises(ServerNotReady, match=r"ended with 3:\nno weights"), served([]):
+        pass

@@ -1,0 +1,151 @@
+"""The load generator against a server whose delays and faults are known: it must report each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_listen import STEP_S, FakeListen, Plan
+from loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
+
+from loadtest.errors import NoReference
+from loadtest.measures import LevelReport
+from loadtest.report import Document, faults, warnings
+from loadtest.run import measure_levels, run_loadtest
+
+WITHIN_S = 15.0
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    return write_manifest(tmp_path)
+
+
+def under_load(manifest: Path, plan: Callable[[int], Plan], **changes: object) -> LevelReport:
+    """The report of one level; `plan` treats its connections, counted after those of the reference pass."""
+
+    async def main() -> LevelReport:
+        after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
+        async with after_reference.running() as server:
+            result = await measure_levels(settings(manifest, server.url, **changes), tell=lambda _: None)
+        [level] = result.document.levels
+        return level
+
+    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+
+
+def test_a_good_server_gets_a_clean_report_with_its_own_delay_in_it(manifest: Path) -> None:
+    level = under_load(manifest, lambda _: Plan(delay_s=0.02))
+    assert faults(level) == []
+    assert level.chunk_latency_ms is not None
+    assert level.final_latency_ms is not None
+    assert 20 <= level.chunk_latency_ms.p50 < 200
+    assert 20 <= level.final_latency_ms.p50 < 300  # the final waits behind the answer to the last step
+    assert level.compared == level.complete >= 3
+    assert level.steps == pytest.approx(3 * LEVEL_S / STEP_S * STEPS / (STEPS + 0.5), abs=4)
+    assert (level.queue_wait_ms.mean, level.step_ms.mean, level.decode_ms.p98) == pytest.approx((1.0, 2.0, 0.5), 0.01)  # type: ignore[union-attr]
+    assert level.server.mean_batch == 2.0
+    assert level.generator_cpu_cores > 0
+
+
+def test_a_garbled_transcript_is_a_mismatch(manifest: Path) -> None:
+    level = under_load(manifest, lambda number: Plan(garble=number == 1))
+    assert (level.mismatched, level.failed) == (1, 0)
+    assert "garbled" in level.mismatches[0].under_load
+    assert faults(level)
+
+
+def test_a_dropped_answer_shows_as_the_latency_of_a_whole_step(manifest: Path) -> None:
+    level = under_load(manifest, lambda _: Plan(skip_step=1))
+    assert faults(level) == []
+    assert level.chunk_latency_ms is not None
+    assert level.chunk_latency_ms.max >= 80
+
+
+def test_a_stream_that_never_gets_an_answer_is_a_failure(manifest: Path) -> None:
+    level = under_load(manifest, lambda number: Plan(silent=number == 0))
+    assert level.failed == 1
+    assert level.unanswered > 0
+    assert "no end within" in next(iter(level.problems))
+
+
+def test_refusals_are_counted_apart_from_failures(manifest: Path) -> None:
+    level = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
+    assert level.refused >= 1
+    assert level.failed == 0
+    assert "503" in next(iter(level.problems))
+    assert any("refused" in warning for warning in warnings(level))
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem"),
+    [(Plan(close_after=2), "closed with 1011 NET-0000 stall"), (Plan(no_final=True), "no final after CloseStream")],
+)
+def test_broken_streams_are_failures_with_their_reason(manifest: Path, plan: Plan, problem: str) -> None:
+    level = under_load(manifest, lambda number: plan if number == 2 else Plan())
+    assert level.failed == 1
+    assert level.problems == {problem: 1}
+
+
+def test_a_recording_that_fails_alone_stops_the_test(manifest: Path) -> None:
+    async def main() -> None:
+        async with FakeListen(lambda _: Plan(close_after=1)).running() as server:
+            with pytest.raises(NoReference, match=r"r\d\.wav.*1011"):
+                await measure_levels(settings(manifest, server.url), tell=lambda _: None)
+
+    asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+
+
+def test_ctrl_c_keeps_what_was_measured(manifest: Path) -> None:
+    def plan(number: int) -> Plan:
+        if number == RECORDINGS + 4:  # the second recording of some stream
+            os.kill(os.getpid(), signal.SIGINT)
+        return Plan()
+
+    async def main() -> Document:
+        async with FakeListen(plan).running() as server:
+            long = settings(manifest, server.url, streams=(3, 5), seconds=60.0)
+            return (await measure_levels(long, tell=lambda _: None)).document
+
+    document = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    assert document.interrupted
+    [level] = document.levels
+    assert level.streams == 3
+    assert 0 < level.seconds < 5
+    assert level.steps > 0
+    assert level.failed == 0
+
+
+def test_the_last_line_is_the_document(manifest: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "pictures" / "p.png"
+    with FakeListen().in_thread() as server:
+        code = run_loadtest(settings(manifest, server.url, policy_label="x"), as_json=True, plot_path=picture)
+    assert code == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    [level] = document["levels"]
+    assert {"p50", "p90", "p95", "p98", "p99", "max"} <= level["chunk_latency_ms"].keys()
+    assert (level["streams"], level["policy"], level["failed"], level["mismatched"]) == (3, "x", 0, 0)
+    assert {"hardware", "python", "versions", "commit", "seed", "date"} <= document["environment"].keys()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_bad_result_is_a_bad_exit_code(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeListen(lambda number: Plan(garble=number == RECORDINGS)).in_thread() as server:
+        assert run_loadtest(settings(manifest, server.url)) == 1
+    assert "differ from the one alone" in capsys.readouterr().out
+
+
+def test_a_server_that_is_not_there_is_said_so(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_loadtest(settings(manifest, "ws://127.0.0.1:9")) == 1
+    assert "no server at ws://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_a_level_can_play_each_recording_once(manifest: Path) -> None:
+    level = under_load(manifest, lambda _: Plan(), once=True)
+    assert (level.complete, level.cut, level.compared) == (3, 0, 3)
+    assert level.steps <= 3 * STEPS

@@ -1,0 +1,135 @@
+"""pocketsphinx beside us: how its text is scored, both in one table, and what is said when it is missing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from speech import SAMPLES, samples
+from typer.testing import CliRunner
+
+from loadtest import pocketsphinx
+from loadtest.environment import describe
+from loadtest.errors import BadManifest, PeerMissing
+from loadtest.peers import Peer, markdown, pooled, read_kept, read_ours, rows, write
+from model.scoring import by_source, report
+
+RATES = report(by_source([("x", "a b", "a c"), ("y", "a", "a")]))
+OURS = report(by_source([("x", "a b", "a b"), ("z", "a", "b")]))
+
+
+def peer(**ours: object) -> Peer:
+    return Peer("pocketsphinx", "command", {"samprate": 16_000}, pooled(RATES), 0.25, ours, describe(0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("heard", "text"), [("Mr. O'Neil", "mr o'neil"), ("a well-known place", "a well known place"), ("[NOISE]", "noise")]
+)
+def test_what_it_hears_is_written_as_references_are(heard: str, text: str) -> None:
+    assert pocketsphinx.spelled(heard) == text
+
+
+def test_a_missing_pocketsphinx_is_said_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = importlib.import_module
+
+    def without(name: str, package: str | None = None) -> object:
+        if name == "pocketsphinx":
+            raise ModuleNotFoundError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(PeerMissing, match="pip install pocketsphinx"):
+        pocketsphinx.measure([SAMPLES], 1, None, "command")
+    assert not list(tmp_path.iterdir())
+
+
+class Adapting:
+    """Stands for pocketsphinx, which gets used to the noise of a stream: what it hears depends on what it heard."""
+
+    def __init__(self) -> None:
+        self._heard = self._bytes = 0
+
+    def reinit_feat(self) -> None:
+        self._heard = 0
+
+    def start_utt(self) -> None:
+        self._heard += 1
+
+    def process_raw(self, pcm: bytes, *, full_utt: bool) -> None:
+        self._bytes = len(pcm)
+
+    def end_utt(self) -> None: ...
+
+    def hyp(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            hypstr=f"{'again ' * (self._heard - 1)}{self._bytes:b}".replace("0", "a").replace("1", "b")
+        )
+
+
+def test_what_it_hears_does_not_depend_on_what_it_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pocketsphinx._state, "decoder", Adapting())
+    paths = [u.audio for u in samples()[:3]]
+    forwards = [pocketsphinx._hear(path) for path in paths]
+    assert forwards == [pocketsphinx._hear(path) for path in reversed(paths)][::-1]
+    assert "again" not in " ".join(forwards)
+    assert len(set(forwards)) == 3
+
+
+def test_it_recognises_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pocketsphinx")
+    monkeypatch.setattr(pocketsphinx, "_state", {})
+    pocketsphinx._load()
+    (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]
+    assert pocketsphinx._hear(yes) == "yes"
+
+
+def test_our_figures_stand_beside_by_source(tmp_path: Path) -> None:
+    path = tmp_path / "ours.json"
+    combinations = [{**OURS, "precision": "bf16", "decoder": name} for name in ("greedy", "beam")]
+    path.write_text("a table first\n" + json.dumps({**combinations[0], "combinations": combinations}) + "\n")
+    ours = read_ours(path)
+    assert list(ours) == ["tutti greedy bf16", "tutti beam bf16"]
+    found = peer(**ours)
+    assert rows(found) == [
+        ("x", "1", "0.500", "0.000", "0.000"),
+        ("y", "1", "0.000", "–", "–"),  # a source that ours did not have
+        ("all", "2", "0.333", "0.333", "0.333"),
+    ]
+    assert "| x | 1 | 0.500 | 0.000 | 0.000 |" in markdown(found)
+
+
+def test_a_document_of_one_combination_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "ours.json"
+    path.write_text(json.dumps({**OURS, "precision": "fp32", "decoder": "beam"}))
+    assert read_ours(path)["tutti beam fp32"].wer == OURS["wer"]
+
+
+@pytest.mark.parametrize("content", [None, "", "no json", '{"precision": "fp32"}'])
+def test_what_is_not_our_figures_is_named(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "ours.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadManifest, match=r"ours\.json"):
+        read_ours(path)
+
+
+def test_new_figures_of_ours_stand_beside_a_kept_result(tmp_path: Path) -> None:
+    write(peer(), tmp_path)
+    path = tmp_path / "ours.json"
+    path.write_text(json.dumps({**OURS, "precision": "fp32", "decoder": "beam"}))
+    options = ["--kept", "--folder", str(tmp_path), "--ours", str(path)]
+    command = typer.Typer()
+    command.command()(pocketsphinx.main)
+    result = CliRunner().invoke(command, options)
+    assert result.exit_code == 0, result.output
+    assert "tutti beam fp32" in (tmp_path / "pocketsphinx.md").read_text()
+    assert read_kept(tmp_path, "pocketsphinx", None).rates == pooled(RATES)
+    assert CliRunner().invoke(command, [*options, "--manifest", "x.jsonl"]).exit_code == 1
+    (tmp_path / "pocketsphinx.json").unlink()
+    assert CliRunner().invoke(command, options).exit_code == 1

@@ -1,0 +1,182 @@
+"""The timing rules of the load test: one playback and one pacer, told the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from loadtest_bench import T0, recording
+
+from clients.messages import StepTimings
+from loadtest.pacer import Pacer
+from loadtest.playback import Ending, Playback
+
+
+class Tape:
+    """Records what a playback reports, relative to T0."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, float]] = []
+        self.unanswered: list[tuple[float, float]] = []
+        self.sends: list[tuple[float, float]] = []
+        self.finals: list[tuple[float, float]] = []
+        self.timings: list[StepTimings] = []
+
+    def step_answered(self, scheduled_s: float, answered_s: float) -> None:
+        self.steps.append(_from_t0(scheduled_s, answered_s))
+
+    def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
+        self.unanswered.append(_from_t0(scheduled_s, given_up_s))
+
+    def step_timings(self, answered_s: float, timings: StepTimings) -> None:
+        self.timings.append(timings)
+
+    def sent(self, scheduled_s: float, sent_s: float) -> None:
+        self.sends.append(_from_t0(scheduled_s, sent_s))
+
+    def final(self, scheduled_s: float, answered_s: float) -> None:
+        self.finals.append(_from_t0(scheduled_s, answered_s))
+
+
+def _from_t0(first: float, second: float) -> tuple[float, float]:
+    return round(first - T0, 4), round(second - T0, 4)
+
+
+def answer(cursor_s: float, text: str = "", *, final: bool = False) -> bytes:
+    message = {
+        "type": "Results",
+        "start": 0.0,
+        "duration": cursor_s,
+        "is_final": final,
+        "channel": {"alternatives": [{"transcript": text}]},
+        "tutti": {"queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 3.0},
+    }
+    return msgspec.json.encode(message)
+
+
+def played(tape: Tape, *, until: float = 1.0) -> Playback:
+    """A playback whose messages have all been sent on time up to `until`."""
+    playback = Playback(recording(), T0, tape)
+    playback.opened(T0 + 0.04)
+    while playback.next_s is not None and playback.next_s <= T0 + until:
+        playback.take(playback.next_s)
+    return playback
+
+
+def test_latency_counts_from_the_scheduled_send_to_the_first_answer_that_covers_the_step() -> None:
+    tape = Tape()
+    playback = played(tape)
+    playback.message(answer(0.08), T0 + 0.09)
+    playback.message(answer(0.08), T0 + 0.10)  # again: nothing new is covered
+    playback.message(answer(0.2399), T0 + 0.30)  # rounded down, covers two at once
+    assert tape.steps == [(0.08, 0.09), (0.16, 0.3), (0.24, 0.3)]
+    assert len(tape.timings) == 3
+
+
+def test_a_late_sender_does_not_make_the_latency_smaller() -> None:
+    tape = Tape()
+    playback = Playback(recording(), T0, tape)
+    playback.opened(T0 + 0.04)
+    playback.take(T0 + 0.13)
+    playback.message(answer(0.08), T0 + 0.14)
+    assert tape.steps == [(0.08, 0.14)]
+    assert tape.sends == [(0.08, 0.13)]
+
+
+def test_a_slow_handshake_is_latency_and_not_the_generators_lag() -> None:
+    tape = Tape()
+    playback = Playback(recording(), T0, tape)
+    playback.opened(T0 + 0.10)
+    playback.take(T0 + 0.10)
+    playback.take(T0 + 0.16)
+    playback.message(answer(0.16), T0 + 0.17)
+    assert tape.steps == [(0.08, 0.17), (0.16, 0.17)]
+    assert tape.sends == [(0.16, 0.16)]
+
+
+def test_an_answer_to_audio_that_was_not_sent_counts_for_nothing() -> None:
+    tape = Tape()
+    playback = played(tape, until=0.1)
+    playback.message(answer(9.0), T0 + 0.11)
+    assert tape.steps == [(0.08, 0.11)]
+
+
+def test_a_complete_playback_has_its_text_and_its_final_latency() -> None:
+    tape = Tape()
+    playback = played(tape)
+    playback.message(answer(0.16, "one", final=True), T0 + 0.2)
+    playback.close(playback.end_s)
+    playback.message(answer(0.26, "two", final=True), T0 + 0.29)
+    playback.message(b'{"type":"Metadata"}', T0 + 0.3)
+    outcome = playback.closed(1000, "", T0 + 0.31)
+    assert (outcome.ending, outcome.text) == (Ending.COMPLETE, "one two")
+    assert tape.finals == [(0.26, 0.29)]
+    assert not tape.unanswered
+
+
+def test_a_playback_cut_at_the_end_of_the_level_is_not_compared() -> None:
+    tape = Tape()
+    playback = played(tape, until=0.1)
+    playback.close(T0 + 0.16)
+    playback.message(answer(0.08, "one", final=True), T0 + 0.17)
+    assert playback.closed(1000, "", T0 + 0.18).ending is Ending.CUT
+    assert not tape.finals
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "problem"),
+    [
+        ([answer(0.26, final=True)], 1011, "closed with 1011 why"),
+        ([answer(0.26)], 1000, "no final after CloseStream"),
+        ([answer(0.16, final=True)], 1000, "steps were never answered"),
+        ([b'{"type":"Results"}', answer(0.26, final=True)], 1000, "unreadable message"),
+        ([b'{"type":"Error","description":"bad"}', answer(0.26, final=True)], 1000, "the server complained: bad"),
+    ],
+)
+def test_every_way_to_end_badly_is_a_failure_with_its_reason(messages: list[bytes], code: int, problem: str) -> None:
+    tape = Tape()
+    playback = played(tape)
+    playback.close(playback.end_s)
+    for message in messages:
+        playback.message(message, T0 + 0.3)
+    outcome = playback.closed(code, "why" if code != 1000 else "", T0 + 0.4)
+    assert outcome.ending is Ending.FAILED
+    assert outcome.problem.startswith(problem)
+
+
+def test_a_close_in_the_middle_is_a_failure_even_with_1000() -> None:
+    outcome = played(Tape(), until=0.1).closed(1000, "", T0 + 0.12)
+    assert outcome.problem == "closed with 1000 before the end of the audio"
+
+
+def test_a_step_without_an_answer_keeps_its_age() -> None:
+    tape = Tape()
+    playback = played(tape)
+    playback.message(answer(0.16), T0 + 0.2)
+    playback.failed("time is up", T0 + 5.0)
+    assert tape.unanswered == [(0.24, 5.0)]
+
+
+def test_the_pacer_calls_in_order_and_never_early() -> None:
+    now = T0
+    timers: list[tuple[float, Callable[[], None]]] = []
+    called: list[str] = []
+
+    def call_later(delay_s: float, call: Callable[[], None]) -> SimpleNamespace:
+        timers.append((delay_s, call))
+        return SimpleNamespace(cancel=lambda: None)
+
+    pacer = Pacer(SimpleNamespace(call_later=call_later), lambda: now)  # type: ignore[arg-type]
+    pacer.at(T0 + 2, lambda: called.append("second"))
+    pacer.at(T0 + 1, lambda: pacer.at(T0 + 1.5, lambda: called.append("nested")))
+    assert [delay_s for delay_s, _ in timers] == [2, 1]
+    now = T0 + 1.2
+    timers[-1][1]()
+    assert called == []
+    assert timers[-1][0] == pytest.approx(0.3)
+    now = T0 + 3
+    timers[-1][1]()
+    assert called == ["nested", "second"]
+    assert len(timers) == 3

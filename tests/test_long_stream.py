@@ -1,0 +1,104 @@
+"""Ten minutes on one connection: what a step costs and what a stream holds is the same at the end as at the start."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from live_server import LiveServer, transcript
+from spelling import CONFIG, SpellingModel, silence, spell
+from torch import Tensor
+
+from model.ctc.beam import BeamDecoder
+from server.audio import PCM
+
+Start = Callable[..., LiveServer]
+MINUTES = 10
+SENTENCE = "the quick brown fox jumps over the lazy dog "
+
+
+class UnsureModel(SpellingModel):
+    """A spelling model whose other letters are likely enough to keep every beam busy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noise = torch.randn((97, CONFIG.frames_per_step, len(CONFIG.vocabulary)), generator=torch.manual_seed(1))
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        log_probs, state = super().step(inputs, state)
+        sure = torch.where(log_probs > -10, 9.0, 0.0)
+        noise = self._noise[state["steps"][:, 0].long() % len(self._noise)]  # (B, frames_per_step, V)
+        return torch.log_softmax(sure + 1.5 * noise, dim=2), state
+
+
+def minutes_of(audio: PCM) -> Iterator[PCM]:
+    """Second by second, the audio over and over."""
+    total, at = MINUTES * 60, 0
+    for _ in range(total):
+        yield np.take(audio, range(at, at + 16_000), mode="wrap")
+        at = (at + 16_000) % len(audio)
+
+
+def held(root: object) -> int:
+    """How many objects of ours, and containers in them, can be reached from here."""
+    seen: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or isinstance(found, type | threading.Thread) or callable(found):
+            continue
+        if not isinstance(found, list | dict | tuple | set) and not _is_ours(found):
+            continue
+        seen[id(found)] = found
+        waiting += gc.get_referents(found)
+    return len(seen)
+
+
+def _is_ours(found: object) -> bool:
+    module = type(found).__module__
+    return module.startswith(
+        ("server.channel", "server.session", "server.interims", "server.s", "model.ctc", "collections")
+    )
+
+
+@pytest.mark.parametrize("pauses", [True, False], ids=["with pauses", "without a pause"])
+def test_ten_minutes_cost_and_hold_the_same_from_first_to_last(live_server: Start, *, pauses: bool) -> None:
+    decoder = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=16)
+    decoder.warm_up()
+    server = live_server(model=UnsureModel(), decoder=decoder, max_utterance_s=10.0)
+    audio = np.concatenate([spell(SENTENCE), silence(1.2)]) if pauses else spell(SENTENCE)
+    steps: list[list[float]] = [[] for _ in range(MINUTES + 1)]
+    sizes: dict[int, int] = {}
+    finals: list[dict[str, Any]] = []
+    with server.listen(step_results="true") as client:
+        (route,) = server.replica.recognizer._routes.values()
+
+        def send() -> None:
+            for second in minutes_of(audio):
+                client.send(second)
+            client.say("CloseStream")
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while (found := client.receive())["type"] == "Results":
+            minute = int((found["start"] + found["duration"]) / 60)
+            if "tutti" in found:
+                steps[minute].append(found["tutti"]["decode_ms"])
+            if found["is_final"]:
+                finals.append(found)
+                sizes.setdefault(minute, held(route.channel))
+        sender.join()
+        client.rest()
+    text = transcript(finals).split()
+    assert len(text) > MINUTES * 60 * 12.5 / 2 / 6, "most of it was heard"
+    assert all(f["duration"] <= 10.0 + 5.0 + 0.08 for f in finals)
+    first, last = statistics.median(steps[0]), statistics.median(steps[MINUTES - 1])
+    assert last < 1.5 * first, f"a step's decoding took {first} ms in the first minute and {last} ms in the last"
+    assert len(sizes) >= MINUTES - 1
+    assert max(sizes.values()) <= 2 * min(sizes.values()) + 200, sizes

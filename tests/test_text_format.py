@@ -1,0 +1,133 @@
+"""Capitals, marks and digits: what is written, and what formatting may never do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.ctc import Word
+from server.text_format import PAUSE_S, PLAIN, Sentences, Style, format_words
+
+SMART = Style(punctuate=True, numerals=True)
+PUNCTUATE = Style(punctuate=True)
+NUMERALS = Style(numerals=True)
+
+
+def say(text: str, gap_s: float = 0.05) -> list[Word]:
+    """The words of a text, each a fifth of a second long."""
+    return [Word(w, i * (0.2 + gap_s), i * (0.2 + gap_s) + 0.2, 0.5 + i / 1_000) for i, w in enumerate(text.split())]
+
+
+def shown(text: str, style: Style) -> str:
+    return " ".join(f.text for f in format_words(say(text), style))
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "expected"),
+    [
+        (PLAIN, "what are you twenty one", "what are you twenty one"),
+        (PUNCTUATE, "turn the heating down", "Turn the heating down."),
+        (PUNCTUATE, "well i think i'm late and in time", "Well I think I'm late and in time."),
+        (PUNCTUATE, "'tis late", "'Tis late."),
+        (PUNCTUATE, "yes", "Yes."),
+        (PUNCTUATE, "what is the time", "What is the time?"),
+        (PUNCTUATE, "how many are there", "How many are there?"),
+        (PUNCTUATE, "where's my hat", "Where's my hat?"),
+        (PUNCTUATE, "is it late", "Is it late?"),
+        (PUNCTUATE, "can you hear me", "Can you hear me?"),
+        (PUNCTUATE, "do you hear", "Do you hear?"),
+        (PUNCTUATE, "do the dishes", "Do the dishes."),
+        (PUNCTUATE, "have a nice day", "Have a nice day."),
+        (PUNCTUATE, "when i get home i sleep", "When I get home I sleep."),
+        (PUNCTUATE, "what a day", "What a day."),
+        (NUMERALS, "twenty one people", "21 people"),
+        (NUMERALS, "i have one dog", "i have one dog"),
+        (NUMERALS, "one two three", "1 2 3"),
+        (NUMERALS, "three point one four", "3.14"),
+        (NUMERALS, "the twenty first century", "the 21st century"),
+        (SMART, "one hundred and five people came", "105 people came."),
+        (SMART, "it costs twenty", "It costs 20."),
+    ],
+)
+def test_what_is_written(style: Style, text: str, expected: str) -> None:
+    assert shown(text, style) == expected
+
+
+def test_a_number_lasts_from_its_first_word_to_its_last_and_the_words_are_kept() -> None:
+    words = say("about twenty one people")
+    about, number, people = format_words(words, NUMERALS)
+    assert (number.word.text, number.text) == ("twenty one", "21")
+    assert (number.word.start_s, number.word.end_s) == (words[1].start_s, words[2].end_s)
+    assert words[1].confidence < number.word.confidence < words[2].confidence
+    assert (about.word, people.word) == (words[0], words[3])
+
+
+def test_a_pause_parts_numbers() -> None:
+    assert [f.text for f in format_words(say("twenty five", gap_s=0.1), NUMERALS)] == ["25"]
+    assert [f.text for f in format_words(say("twenty five", gap_s=PAUSE_S + 0.01), NUMERALS)] == ["20", "5"]
+
+
+def test_a_sentence_goes_on_behind_a_cut() -> None:
+    sentences = Sentences(SMART)
+    cut = sentences.final(say("is it true that"), ends=False)
+    rest = sentences.final(say("you came"), ends=True)
+    after = sentences.final(say("yes"), ends=True)
+    texts = [" ".join(f.text for f in part) for part in (cut, rest, after)]
+    assert texts == ["Is it true that", "you came?", "Yes."]
+
+
+def test_a_partial_has_neither_an_end_nor_digits() -> None:
+    sentences = Sentences(SMART)
+    assert [f.text for f in sentences.partial(say("i saw twenty one"))] == ["I", "saw", "twenty", "one"]
+
+
+def _in_order(rows: list[tuple[str, float, float, float]]) -> list[Word]:
+    words, now_s = [], 0.0
+    for text, gap_s, length_s, confidence in rows:
+        words.append(Word(text, now_s + gap_s, now_s + gap_s + length_s, confidence))
+        now_s = words[-1].end_s
+    return words
+
+
+numbers = st.sampled_from(
+    ["one", "two", "twenty", "hundred", "thousand", "million", "and", "point", "first", "oh", "a"]
+)
+texts = st.one_of(
+    numbers, st.text("abcdefghijklmnopqrstuvwxyz'", min_size=1, max_size=6), st.text(min_size=1, max_size=3)
+)
+recognised = st.lists(st.tuples(texts, st.floats(0, 2), st.floats(0, 1), st.floats(0, 1)), max_size=12).map(_in_order)
+styles = st.builds(Style, st.booleans(), st.booleans())
+
+
+@settings(max_examples=300)
+@given(recognised, styles, st.booleans())
+def test_formatting_never_raises_loses_a_word_or_a_second(words: list[Word], style: Style, ends: bool) -> None:
+    formatted = format_words(words, style, ends=ends)
+    assert len(formatted) <= len(words)
+    assert " ".join(f.word.text for f in formatted) == " ".join(w.text for w in words)
+    starts = {w.start_s for w in words}
+    stops = {w.end_s for w in words}
+    for f in formatted:
+        assert f.word.start_s in starts
+        assert f.word.end_s in stops
+        assert 0 <= f.word.confidence <= 1
+        assert f.text
+    for before, after in pairwise(formatted):
+        assert before.word.end_s <= after.word.start_s
+
+
+@settings(max_examples=100)
+@given(recognised)
+def test_without_a_style_nothing_changes(words: list[Word]) -> None:
+    assert [(f.word, f.text) for f in format_words(words)] == [(w, w.text) for w in words]
+
+
+@settings(max_examples=200)
+@given(recognised, styles, st.integers(0, 12))
+def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style: Style, count: int) -> None:
+    sentences = Sentences(style)
+    fewer, more = sentences.partial(words[:count]), sentences.partial(words)
+    assert more[: len(fewer)] == fewer
