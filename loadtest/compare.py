@@ -1,4 +1,4 @@
-"""`make bench`: the same load on our own server under one policy after another.
+"""`make bench`: the same load on our own server under one policy, or one decoder, after another.
 
 Owns the order of work. The servers run one at a time, on free loopback ports, and are stopped by pid.
 """
@@ -31,31 +31,32 @@ POLICIES = "eager,single"
 
 def compare(
     settings: LoadSettings,
-    policies: Sequence[str],
+    values: Sequence[str],
     *,
     name: str,
     command: str,
+    vary: str = "policy",
     folder: Path = RESULTS,
     ceiling: Callable[[], Ceiling | None] = measure_ceiling,
     serve_options: Sequence[str] = (),
 ) -> int:
-    """Print the ceiling, load each policy, print them side by side, write the files; returns the exit code.
+    """Print the ceiling, load a server with each value of the option, show them side by side; returns the exit code.
 
-    `settings.url` is replaced by that of each server. A fault of the first policy makes the exit code bad;
-    the others are baselines, which may break under a load that the first one carries.
+    `settings.url` is replaced by that of each server. A fault of the first makes the exit code bad; the others are
+    baselines, which may break under a load that the first one carries.
     """
     console = Console(stderr=True)
     bare = ceiling()
     for line in ceiling_lines(bare):
         console.print(line, highlight=False)
     results: dict[str, Result] = {}
-    for policy in policies:
-        console.print(f"policy {policy}", style="bold")
-        with served(["--policy", policy, *serve_options]) as url:
-            results[policy] = measure(replace(settings, url=url, policy_label=policy), tell=console.print)
-        if results[policy].document.interrupted:
+    for value in values:
+        console.print(f"{vary} {value}", style="bold")
+        with served([f"--{vary}", value, *serve_options]) as url:
+            results[value] = measure(replace(settings, url=url, policy_label=value), tell=console.print)
+        if results[value].document.interrupted:
             break
-    comparison = Comparison(command, bare, {policy: result.document for policy, result in results.items()})
+    comparison = Comparison(command, bare, {value: result.document for value, result in results.items()}, vary)
     print_comparison(comparison, console)
     for path in write(comparison, results, folder, name):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
@@ -70,17 +71,23 @@ def main(
     *,
     streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100,200",
     seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
-    policies: Annotated[str, typer.Option(help="Policies, the one to judge first.")] = POLICIES,
+    vary: Annotated[
+        str, typer.Option(help="The option of `tutti serve` to vary: policy, decoder, beams, …")
+    ] = "policy",
+    policies: Annotated[
+        str, typer.Option("--policies", "--values", help="Its values, the one to judge first.")
+    ] = POLICIES,
     name: Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")] = "policies",
     manifest: Annotated[Path | None, typer.Option(help="JSON lines; default: the shipped recordings.")] = None,
     seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
     serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
 ) -> None:
-    """Load the server under each policy with the same streams, and show the figures side by side."""
+    """Load the server under each policy, or other option, with the same streams; show the figures side by side."""
     command = shlex.join(["python", "-m", "loadtest.compare", *sys.argv[1:]])
     try:
         settings = LoadSettings(url="", streams=parse_streams(streams), seconds=seconds, manifest=manifest, seed=seed)
-        code = compare(settings, policies.split(","), name=name, command=command, serve_options=serve_option or ())
+        values, options = policies.split(","), serve_option or ()
+        code = compare(settings, values, name=name, command=command, vary=vary, serve_options=options)
     except (LoadTestError, ClientError) as error:
         Console(stderr=True).print(f"compare: {error}", style="red", markup=False, highlight=False)
         code = EXIT_BAD

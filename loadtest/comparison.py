@@ -17,15 +17,29 @@ from loadtest.latencies import Spread
 from loadtest.measures import LevelReport
 from loadtest.report import Document, Result, faults, print_remarks
 
-HEADINGS = ("streams", "policy", "p50", "p98", "p99", "p98 ratio", "final p98", "batch", "compared", "bad")
+HEADINGS = (
+    "streams",
+    "policy",
+    "p50",
+    "p98",
+    "p99",
+    "p98 ratio",
+    "final p98",
+    "batch",
+    "decoding",
+    "cores",
+    "compared",
+    "bad",
+)
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Documents by policy; the first policy is the one that the others are measured against."""
+    """Documents by policy, or by the option `vary`; the first is the one that the others are measured against."""
 
     command: str
     ceiling: Ceiling | None
     runs: dict[str, Document]
+    vary: str = "policy"
 
 
 def table(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -39,12 +53,18 @@ def table(comparison: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
+def headings(comparison: Comparison) -> tuple[str, ...]:
+    """Those of `table`."""
+    return (HEADINGS[0], comparison.vary, *HEADINGS[2:])
+
+
 def markdown(comparison: Comparison, name: str, picture: str) -> str:
     """The comparison as a page."""
     lines = [f"# {name}", "", f"`{comparison.command}`", ""]
     lines += [f"{line}  " for line in ceiling_lines(comparison.ceiling)]
-    lines += ["", "Chunk and final latency in ms, from the scheduled send of a step's last sample.", ""]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    lines += ["", "Chunk and final latency in ms, from the scheduled send of a step's last sample.  "]
+    lines += ["Decoding: its share of one core; cores: those that the whole server took.", ""]
+    lines += ["| " + " | ".join(headings(comparison)) + " |", "|" + "---|" * len(HEADINGS)]
     lines += ["| " + " | ".join(row) + " |" for row in table(comparison)]
     place = next(iter(comparison.runs.values())).environment
     versions = ", ".join(f"{package} {version}" for package, version in place.versions.items())
@@ -68,7 +88,7 @@ def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """The rows with aligned columns, then what is wrong with them."""
-    rows = [HEADINGS, *table(comparison)]
+    rows = [headings(comparison), *table(comparison)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     for row in rows:
         line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -93,7 +113,7 @@ def write(comparison: Comparison, results: Mapping[str, Result], folder: Path, n
 def _row(policy: str, level: LevelReport, base: LevelReport) -> tuple[str, ...]:
     chunk, final = level.chunk_latency_ms, level.final_latency_ms
     bad = level.failed + level.mismatched + level.refused
-    batch = level.server.mean_batch
+    batch, decoding, cores = level.server.mean_batch, level.server.decode_cores, level.server.cpu_cores
     return (
         str(level.streams),
         policy,
@@ -101,6 +121,8 @@ def _row(policy: str, level: LevelReport, base: LevelReport) -> tuple[str, ...]:
         _ratio(chunk, base.chunk_latency_ms),
         _ms(final, "p98"),
         "–" if batch is None else f"{batch:.1f}",
+        "–" if decoding is None else f"{decoding:.1%}",
+        "–" if cores is None else f"{cores:.2f}",
         str(level.compared),
         str(bad),
     )

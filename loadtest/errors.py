@@ -4,7 +4,8 @@ LoadTestError
 ├── BadSettings       the options make no sense together         → the user
 ├── BadManifest       the recordings cannot be found or read     → the user
 ├── NoReference       a recording fails even when it is alone    → the operator: the server is broken
-└── ServerNotReady    a server we started did not become ready   → the operator: see its output
+├── ServerNotReady    a server we started did not become ready   → the operator: see its output
+└── PeerMissing       a recogniser to compare with is missing    → the user: install it
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class NoReference(LoadTestError):
 
 class ServerNotReady(LoadTestError):
     """A server that this process started did not become ready in time."""
+
+
+class PeerMissing(LoadTestError):
+    """A recogniser that we are to be compared with is not installed."""

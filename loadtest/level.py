@@ -57,8 +57,10 @@ class Level:
         dialler: Dialler,
         rng: random.Random,
         clock: Callable[[], float],
+        once: bool = False,
     ) -> None:
         self.end_s = schedule.end_s
+        self._once = once  # a stream ends with its recording, instead of playing the next one
         self._schedule = schedule
         self._measures = measures
         self._recordings = recordings
@@ -100,7 +102,8 @@ class Level:
         playback = Playback(choose(self._recordings, left_s, self._rng), start_s, self._measures)
         self._playing.add(Player(playback, self, self._pacer, self._dialler, self._clock))
         self._quiet.clear()
-        self._pacer.at(playback.end_s, lambda: self._begin(playback.end_s))
+        if not self._once:
+            self._pacer.at(playback.end_s, lambda: self._begin(playback.end_s))
 
 
 async def _within(seconds: float, waiting: Awaitable[object]) -> None:

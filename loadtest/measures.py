@@ -5,8 +5,9 @@ Owns what is counted and inside which window. Knows no socket and no clock.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +16,7 @@ from loadtest.latencies import Latencies, Spread
 from loadtest.playback import Ending, Outcome
 from loadtest.settings import STEP_S
 
+MINUTE_S = 60.0
 SHOWN_MISMATCHES = 5
 SHOWN_PROBLEMS = 20
 
@@ -32,6 +34,16 @@ class ServerFigures(msgspec.Struct, frozen=True):
 
     mean_batch: float | None = None
     cpu_cores: float | None = None
+    decode_cores: float | None = None  # seconds spent decoding in a second: the share of one core
+    memory_mib: float | None = None  # resident, at the end
+    decoder_mib: float | None = None  # of it, what the decoder says that it holds
+
+
+class MinuteReport(msgspec.Struct, frozen=True):
+    """One minute of a level that lasts several."""
+
+    chunk_latency_ms: Spread | None
+    server: ServerFigures
 
 
 class LevelReport(msgspec.Struct, frozen=True):
@@ -59,6 +71,12 @@ class LevelReport(msgspec.Struct, frozen=True):
     generator_lag_ms: Spread | None
     generator_cpu_cores: float
     server: ServerFigures
+    minutes: tuple[MinuteReport, ...] = ()  # of a level of more than one
+
+
+def minutes_in(seconds: float) -> int:
+    """Whole and begun minutes; what rounding has added begins none."""
+    return max(1, math.ceil(seconds / MINUTE_S - 1e-6))
 
 
 class LevelMeasures:
@@ -77,12 +95,15 @@ class LevelMeasures:
         self._problems: Counter[str] = Counter()
         self._compared = 0
         self._mismatches: list[Mismatch] = []
+        self._minutes = [Latencies() for _ in range(minutes_in(to_s - from_s))]
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
         """A whole step was covered by a `Results`."""
         if self._from_s <= scheduled_s < self._to_s:
             self.steps += 1
             self.chunk.add(answered_s - scheduled_s)
+            minute = min(int((scheduled_s - self._from_s) // MINUTE_S), len(self._minutes) - 1)
+            self._minutes[minute].add(answered_s - scheduled_s)
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
         """It never was: its age is the least that its latency can be."""
@@ -119,7 +140,14 @@ class LevelMeasures:
                 self._mismatches.append(Mismatch(name, self._alone[name], outcome.text))
 
     def report(
-        self, *, streams: int, to_s: float, policy: str, generator_cpu_cores: float, server: ServerFigures
+        self,
+        *,
+        streams: int,
+        to_s: float,
+        policy: str,
+        generator_cpu_cores: float,
+        server: ServerFigures,
+        by_minute: Sequence[ServerFigures] = (),
     ) -> LevelReport:
         """The level in figures; `to_s` is where the window really ended, should it have been stopped."""
         seconds = max(0.0, min(self._to_s, to_s) - self._from_s)
@@ -146,4 +174,15 @@ class LevelMeasures:
             generator_lag_ms=self.lag.spread(),
             generator_cpu_cores=round(generator_cpu_cores, 3),
             server=server,
+            minutes=self._by_minute(by_minute),
+        )
+
+    def _by_minute(self, servers: Sequence[ServerFigures]) -> tuple[MinuteReport, ...]:
+        """The minutes that were measured; one alone is the level itself."""
+        if len(self._minutes) < 2:
+            return ()
+        return tuple(
+            MinuteReport(latencies.spread(), servers[number] if number < len(servers) else ServerFigures())
+            for number, latencies in enumerate(self._minutes)
+            if latencies.spread() is not None
         )

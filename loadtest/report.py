@@ -78,6 +78,7 @@ def print_table(document: Document, console: Console) -> None:
         table.add_row(name, *(cell(level) for level in document.levels))
     console.print(table)
     for level in document.levels:
+        print_minutes(level, console)
         print_remarks(level, console)
     place = document.environment
     console.print(
@@ -86,6 +87,15 @@ def print_table(document: Document, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def print_minutes(level: LevelReport, console: Console) -> None:
+    """The first and the last minute of a level of several."""
+    for name, minute in (("first", level.minutes[0]), ("last", level.minutes[-1])) if level.minutes else ():
+        spread, server = minute.chunk_latency_ms, minute.server
+        latency = "–" if spread is None else f"chunk p50 {spread.p50:.1f}, p98 {spread.p98:.1f} ms"
+        line = f"{level.streams} streams, {name} minute: {latency}, memory {_number(server.memory_mib)} MiB"
+        console.print(line, highlight=False)
 
 
 def print_remarks(level: LevelReport, console: Console) -> None:
@@ -122,6 +132,8 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     ("decode, mean", _of(lambda level: level.decode_ms, "mean")),
     ("batch, mean rows", lambda level: _number(level.server.mean_batch)),
     ("server, cores", lambda level: _number(level.server.cpu_cores, 2)),
+    ("of it decoding", lambda level: _number(level.server.decode_cores, 3)),
+    ("server memory, MiB", lambda level: _number(level.server.memory_mib, 0)),
     ("generator, cores", lambda level: _number(level.generator_cpu_cores, 2)),
     ("generator lag p99", _of(lambda level: level.generator_lag_ms, "p99")),
     ("audio s per s", lambda level: _number(level.audio_s_per_s)),

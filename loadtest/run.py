@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import random
 import signal
 import time
@@ -26,10 +27,10 @@ from loadtest import alone, environment, plot, recordings
 from loadtest.connection import Dialler
 from loadtest.errors import LoadTestError
 from loadtest.level import Level, Schedule
-from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.measures import MINUTE_S, LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.recordings import Recording
 from loadtest.report import Document, Result, faults, print_table
-from loadtest.server_metrics import figures, scrape_at
+from loadtest.server_metrics import Scrape, figures, scrape_at
 from loadtest.settings import SAMPLE_RATE, STEP_S, LoadSettings
 
 EXIT_OK = 0
@@ -116,21 +117,41 @@ class _Load:
         schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=settings.seconds)
         measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts)
         rng = random.Random(f"{settings.seed}/{streams}")
-        level = Level(schedule, measures, recordings=self.played, dialler=self.dialler, rng=rng, clock=clock)
-        before = asyncio.create_task(scrape_at(settings.url, schedule.from_s, clock))
+        level = Level(
+            schedule,
+            measures,
+            recordings=self.played,
+            dialler=self.dialler,
+            rng=rng,
+            clock=clock,
+            once=settings.once,
+        )
+        scraping = self._scrape_every_minute(schedule)
         began_s = clock()
         cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
-        after = await scrape_at(settings.url, clock(), clock)
-        before.cancel()  # in case the level was stopped before it was due
-        await asyncio.wait({before})
+        scrapes = await self._scraped(scraping)
         report = measures.report(
             streams=streams,
             to_s=level.end_s,
             policy=settings.policy_label,
             generator_cpu_cores=cpu_s / max(level.end_s - began_s, STEP_S),
-            server=ServerFigures() if before.cancelled() else figures(before.result(), after),
+            server=figures(scrapes[0], scrapes[-1]) if len(scrapes) > 1 else ServerFigures(),
+            by_minute=[figures(before, after) for before, after in itertools.pairwise(scrapes)],
         )
         return report, measures
+
+    def _scrape_every_minute(self, schedule: Schedule) -> list[asyncio.Task[Scrape]]:
+        minutes = minutes_in(schedule.end_s - schedule.from_s)
+        times_s = [schedule.from_s + number * MINUTE_S for number in range(minutes)]
+        return [asyncio.create_task(scrape_at(self.settings.url, when_s, self.clock)) for when_s in times_s]
+
+    async def _scraped(self, scraping: Sequence[asyncio.Task[Scrape]]) -> list[Scrape]:
+        """Those that were due before the level ended, which may be early, and one of now."""
+        last = await scrape_at(self.settings.url, self.clock(), self.clock)
+        for task in scraping:
+            task.cancel()
+        await asyncio.wait(scraping)
+        return [*(task.result() for task in scraping if not task.cancelled()), last]
 
 
 async def _dialler(settings: LoadSettings, clock: Clock) -> Dialler:

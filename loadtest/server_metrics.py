@@ -1,6 +1,6 @@
-"""The server's side of a level, from its `/metrics`: batch sizes and processor time.
+"""The server's side of a level, from its `/metrics`: batch sizes, processor time, decoding time and memory.
 
-Owns the two scrapes and their difference. Everything in it is optional: another server may not have it.
+Owns the scrapes and their differences. Everything in it is optional: another server may not have it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from clients.address import http_url
 from loadtest.measures import ServerFigures
 
 TIMEOUT_S = 2.0
-WANTED = ("tutti_batches_total", "tutti_batch_rows_total", "process_cpu_seconds_total")
+MEMORY, DECODER_MEMORY = "process_resident_memory_bytes", "tutti_decoder_bytes"
+WANTED = (
+    "tutti_batches_total",
+    "tutti_batch_rows_total",
+    "process_cpu_seconds_total",
+    "tutti_decode_seconds_sum",
+    MEMORY,
+    DECODER_MEMORY,
+)
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
@@ -46,12 +54,22 @@ def figures(before: Scrape, after: Scrape) -> ServerFigures:
     grown = {name: after.values[name] - before.values[name] for name in before.values.keys() & after.values.keys()}
     batches = grown.get("tutti_batches_total", 0.0)
     rows = grown.get("tutti_batch_rows_total")
-    cpu_s = grown.get("process_cpu_seconds_total")
     seconds = after.at_s - before.at_s
     return ServerFigures(
         mean_batch=round(rows / batches, 2) if rows is not None and batches else None,
-        cpu_cores=round(cpu_s / seconds, 3) if cpu_s is not None and seconds > 0 else None,
+        cpu_cores=_cores(grown.get("process_cpu_seconds_total"), seconds),
+        decode_cores=_cores(grown.get("tutti_decode_seconds_sum"), seconds),
+        memory_mib=_mib(after.values.get(MEMORY)),
+        decoder_mib=_mib(after.values.get(DECODER_MEMORY)),
     )
+
+
+def _cores(spent_s: float | None, seconds: float) -> float | None:
+    return None if spent_s is None or seconds <= 0 else round(spent_s / seconds, 4)
+
+
+def _mib(size_bytes: float | None) -> float | None:
+    return None if size_bytes is None else round(size_bytes / 2**20, 2)
 
 
 def _fetch(url: str) -> str:

@@ -34,6 +34,7 @@ class LoadSettings:
     seed: int = 1
     api_key: str | None = None
     policy_label: str = ""
+    once: bool = False  # each stream plays one recording, which should be as long as the level
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""

@@ -1,4 +1,4 @@
-"""What a reduced precision changes: the largest difference in log-probabilities against float32 on the same audio."""
+"""What reduced precisions change: the largest difference in log-probabilities against float32 on the same audio."""
 
 from __future__ import annotations
 
@@ -24,21 +24,36 @@ class Difference:
     largest: float
     likely: float
 
+    def worse_of(self, other: Difference) -> Difference:
+        """The larger of both figures."""
+        return Difference(max(self.largest, other.largest), max(self.likely, other.likely))
 
-def difference(path: Path | None, precision: str, device: str, recordings: Sequence[NDArray[np.int16]]) -> Difference:
-    """Run the recordings, (S,) int16 each, through the checkpoint in both precisions. Raises: ModelError."""
-    reduced = AcousticModel.load(path, device=device, precision=precision)
+    def rounded(self) -> Difference:
+        """To 1e-4, as reported."""
+        return Difference(round(self.largest, 4), round(self.likely, 4))
+
+
+def differences(
+    path: Path | None, precisions: Sequence[str], device: str, recordings: Sequence[NDArray[np.int16]]
+) -> dict[str, Difference]:
+    """Run the recordings, (S,) int16 each, through the checkpoint in every precision. Raises: ModelError."""
+    reduced = {name: AcousticModel.load(path, device=device, precision=name) for name in precisions}
     full = AcousticModel.load(path, device=device, precision="fp32")
-    largest = likely = 0.0
-    for start in range(0, len(recordings), ROWS):
-        pcm = _batch(recordings[start : start + ROWS], full.config.step_samples).to(full.device)
-        ours, _ = reduced.step(pcm, reduced.network.fresh_state(len(pcm)))
-        exact, _ = full.step(pcm, full.network.fresh_state(len(pcm)))
-        gap = (ours - exact).abs()
-        largest = max(largest, float(gap.max()))
-        chosen = torch.maximum(ours, exact) > np.log(LIKELY)
-        likely = max(likely, float(gap[chosen].max()))
-    return Difference(round(largest, 4), round(likely, 4))
+    found = dict.fromkeys(reduced, Difference(0.0, 0.0))
+    in_length = sorted(recordings, key=len)  # little padding in a batch
+    for start in range(0, len(in_length), ROWS):
+        pcm = _batch(in_length[start : start + ROWS], full.config.step_samples).to(full.device)
+        exact, _ = full.step(pcm, full.network.fresh_state(len(pcm)))  # (B, T, V)
+        for name, model in reduced.items():
+            ours, _ = model.step(pcm, model.network.fresh_state(len(pcm)))  # (B, T, V)
+            found[name] = found[name].worse_of(_gap(ours, exact))
+    return {name: gap.rounded() for name, gap in found.items()}
+
+
+def _gap(ours: Tensor, exact: Tensor) -> Difference:
+    gap = (ours - exact).abs()
+    chosen = torch.maximum(ours, exact) > np.log(LIKELY)
+    return Difference(float(gap.max()), float(gap[chosen].max()))
 
 
 def _batch(recordings: Sequence[NDArray[np.int16]], step_samples: int) -> Tensor:

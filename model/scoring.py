@@ -75,3 +75,69 @@ def report(sources: dict[str, Score]) -> dict[str, object]:
             for name, s in sources.items()
         },
     }
+
+
+def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[str | None, str | None]]:
+    """Pairs of words along one cheapest alignment; None stands for what the other side has no word for."""
+    rows = [list(range(len(hypothesis) + 1))]
+    for i, expected in enumerate(reference, 1):
+        row = [i]
+        for j, found in enumerate(hypothesis, 1):
+            row.append(min(rows[-1][j - 1] + (expected != found), rows[-1][j] + 1, row[-1] + 1))
+        rows.append(row)
+    pairs: list[tuple[str | None, str | None]] = []
+    i, j = len(reference), len(hypothesis)
+    while i or j:
+        if i and j and rows[i][j] == rows[i - 1][j - 1] + (reference[i - 1] != hypothesis[j - 1]):
+            i, j = i - 1, j - 1
+            pairs.append((reference[i], hypothesis[j]))
+        elif i and rows[i][j] == rows[i - 1][j] + 1:
+            i -= 1
+            pairs.append((reference[i], None))
+        else:
+            j -= 1
+            pairs.append((None, hypothesis[j]))
+    return pairs[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class TermScore:
+    """How key terms fared, and the words around them; addable over utterances."""
+
+    terms: int = 0  # said
+    recalled: int = 0
+    false_terms: int = 0  # of the list, heard more often than said
+    other_words: int = 0
+    other_errors: int = 0  # insertions included, whatever they are
+
+    def __add__(self, other: TermScore) -> TermScore:
+        """Pool two scores."""
+        return TermScore(
+            self.terms + other.terms,
+            self.recalled + other.recalled,
+            self.false_terms + other.false_terms,
+            self.other_words + other.other_words,
+            self.other_errors + other.other_errors,
+        )
+
+
+def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Sequence[str] = ()) -> TermScore:
+    """Score one utterance: `said` are the key terms in its reference, `listed` all that were asked for."""
+    expected, found = reference.split(), hypothesis.split()
+    counts = [(occurrences(term, expected), occurrences(term, found)) for term in dict.fromkeys(said)]
+    wrong = sum(max(0, occurrences(term, found) - occurrences(term, expected)) for term in dict.fromkeys(listed))
+    own = {word for term in said for word in term.split()}
+    pairs = [(left, right) for left, right in aligned(expected, found) if left not in own]
+    return TermScore(
+        terms=sum(there for there, _ in counts),
+        recalled=sum(min(there, heard) for there, heard in counts),
+        false_terms=wrong,
+        other_words=sum(left is not None for left, _ in pairs),
+        other_errors=sum(left != right for left, right in pairs),
+    )
+
+
+def occurrences(term: str, words: Sequence[str]) -> int:
+    """How often a word or phrase stands in a text."""
+    wanted = term.split()
+    return sum(list(words[at : at + len(wanted)]) == wanted for at in range(len(words) - len(wanted) + 1))

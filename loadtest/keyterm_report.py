@@ -1,0 +1,108 @@
+"""Key terms: recall, the error rate of all other words and false terms, as JSON, Markdown and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from loadtest.environment import Environment
+from model.scoring import TermScore
+
+HEADINGS = ("recordings", "key terms", "terms said", "recall", "WER of other words", "false terms")
+NAME = "keyterms"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One kind of recording under one condition; `distractors` is None where no list was given."""
+
+    kind: str
+    distractors: int | None
+    recordings: int
+    said: int
+    recalled: int
+    recall: float | None
+    other_words: int
+    other_errors: int
+    other_wer: float | None
+    false_terms: int
+
+
+class Keyterms(msgspec.Struct, frozen=True):
+    """The whole measurement."""
+
+    command: str
+    settings: dict[str, str | int | float | None]
+    rows: tuple[Row, ...]
+    environment: Environment
+
+    def encoded(self) -> str:
+        """One line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+def row(kind: str, distractors: int | None, scores: Sequence[TermScore]) -> Row:
+    """Pool the scores of one kind under one condition."""
+    total = sum(scores, TermScore())
+    return Row(
+        kind=kind,
+        distractors=distractors,
+        recordings=len(scores),
+        said=total.terms,
+        recalled=total.recalled,
+        recall=round(total.recalled / total.terms, 4) if total.terms else None,
+        other_words=total.other_words,
+        other_errors=total.other_errors,
+        other_wer=round(total.other_errors / total.other_words, 4) if total.other_words else None,
+        false_terms=total.false_terms,
+    )
+
+
+def cells(one: Row) -> tuple[str, ...]:
+    """A row for the reader."""
+    given = "none" if one.distractors is None else f"own + {one.distractors} others" if one.distractors else "own"
+    return (
+        f"{one.kind}, {one.recordings}",
+        given,
+        str(one.said),
+        "–" if one.recall is None else f"{one.recall:.3f}",
+        "–" if one.other_wer is None else f"{one.other_wer:.4f}",
+        str(one.false_terms),
+    )
+
+
+def table(found: Keyterms) -> Table:
+    """The rows for a terminal."""
+    shown = Table(*HEADINGS, title="key terms that the language model does not know", title_justify="left")
+    for one in found.rows:
+        shown.add_row(*cells(one))
+    return shown
+
+
+def markdown(found: Keyterms) -> str:
+    """The measurement as a page."""
+    place = found.environment
+    settings = ", ".join(f"{name} {value}" for name, value in found.settings.items() if value is not None)
+    lines = ["# Key terms that the language model does not know", "", f"`{found.command}`", ""]
+    lines += [
+        "Own: the terms that are said in a recording, if any. Others: terms that are not said in it. Real recordings",
+        "without such a term are decoded too, with the others alone: what a list does to words that are not on it.",
+        "",
+    ]
+    lines += ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
+    lines += ["| " + " | ".join(cells(one)) + " |" for one in found.rows]
+    versions = ", ".join(f"{package} {version}" for package, version in place.versions.items())
+    lines += ["", f"{settings}."]
+    lines += [f"{place.hardware}, {place.cores} cores, Python {place.python}, {versions}, {place.date}.", ""]
+    return "\n".join(lines)
+
+
+def write(found: Keyterms, folder: Path) -> list[Path]:
+    """Write keyterms.json and keyterms.md; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document, page = folder / f"{NAME}.json", folder / f"{NAME}.md"
+    document.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    page.write_text(markdown(found), encoding="utf-8")
+    return [document, page]

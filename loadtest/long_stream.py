@@ -1,0 +1,121 @@
+"""Streams of ten minutes: are the last minute's latency and the server's memory those of the first?
+
+`python -m loadtest.long_stream` starts a server, plays long streams made of the shipped recordings in real time, and
+writes `loadtest/results/long_stream.json` and `.md`. Owns the streams and the order of work.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import soundfile
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+
+from clients.audio import read_pcm
+from clients.errors import ClientError
+from loadtest.errors import LoadTestError
+from loadtest.flatness import LongRuns, drifts, markdown
+from loadtest.recordings import shipped_manifest
+from loadtest.report import faults, print_remarks
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.served import served
+from loadtest.settings import SAMPLE_RATE, LoadSettings, parse_streams
+
+RESULTS = Path(__file__).parent / "results"
+NAME = "long_stream"
+PAUSES_S = (0.1, 1.5)
+"""Between two recordings: some are too short for an endpoint, some long enough."""
+
+DIFFERENT = 3
+"""Streams that differ, so that one stream's text in another's result shows."""
+
+
+def compose(recordings: Sequence[NDArray[np.int16]], seconds: float, rng: random.Random) -> NDArray[np.int16]:
+    """(S,) int16: recordings in random order with pauses between them, cut at `seconds`."""
+    wanted, parts, length = round(seconds * SAMPLE_RATE), list[NDArray[np.int16]](), 0
+    while length < wanted:
+        pause = np.zeros(round(rng.uniform(*PAUSES_S) * SAMPLE_RATE), np.int16)
+        parts += [rng.choice(recordings), pause]
+        length += len(parts[-2]) + len(pause)
+    return np.concatenate(parts)[:wanted]
+
+
+def write_streams(folder: Path, seconds: float, seed: int, manifest: Path | None) -> Path:
+    """Write the long recordings and return their manifest."""
+    source = shipped_manifest() if manifest is None else manifest
+    lines = source.read_text(encoding="utf-8").splitlines()
+    recordings = [read_pcm(source.parent / json.loads(line)["audio"], SAMPLE_RATE) for line in lines]
+    rows = []
+    for number in range(DIFFERENT):
+        pcm = compose(recordings, seconds, random.Random(f"{seed}/{number}"))
+        soundfile.write(folder / f"long{number}.flac", pcm, SAMPLE_RATE, subtype="PCM_16")
+        rows.append(json.dumps({"audio": f"long{number}.flac", "duration": seconds}))
+    path = folder / "long.jsonl"
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path, command: str) -> int:
+    """Play, print, write; returns the exit code: bad where a level has faults or is not flat.
+
+    Raises: LoadTestError, ClientError.
+    """
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="tutti-") as place, where as url:
+        manifest = write_streams(Path(place), settings.seconds, settings.seed, settings.manifest)
+        result = measure(replace(settings, url=url, manifest=manifest, once=True), tell=console.print)
+    runs = LongRuns(command, result.document.levels, result.document.environment)
+    folder.mkdir(parents=True, exist_ok=True)
+    document, page = folder / f"{NAME}.json", folder / f"{NAME}.md"
+    document.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
+    page.write_text(markdown(runs), encoding="utf-8")
+    for level in runs.levels:
+        print_remarks(level, console)
+        for drift in drifts(level):
+            console.print(f"{level.streams} streams: {drift}", style="red", highlight=False)
+    console.print(f"wrote {document} and {page.name}", highlight=False, soft_wrap=True)
+    typer.echo(msgspec.json.encode(runs).decode())
+    if result.document.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_BAD if any(faults(level) or drifts(level) for level in runs.levels) else EXIT_OK
+
+
+def main(
+    *,
+    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "1,20",
+    minutes: Annotated[float, typer.Option(help="Of each level and of each stream.")] = 10.0,
+    url: Annotated[str | None, typer.Option(help="A running server. Default: one of our own.")] = None,
+    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    manifest: Annotated[Path | None, typer.Option(help="JSON lines. Default: the shipped recordings.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides order and pauses.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+) -> None:
+    """Play streams of ten minutes and compare their last minute with their first."""
+    command = shlex.join(["python", "-m", "loadtest.long_stream", *sys.argv[1:]])
+    try:
+        levels = parse_streams(streams)
+        settings = LoadSettings(url="", streams=levels, seconds=minutes * 60.0, manifest=manifest, seed=seed)
+        code = run(settings, nullcontext(url) if url is not None else served(serve_option or ()), folder, command)
+    except (LoadTestError, ClientError) as error:
+        Console(stderr=True).print(f"long_stream: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        code = EXIT_BAD
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    typer.run(main)
