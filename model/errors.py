@@ -5,6 +5,7 @@ ModelError
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
 ├── ManifestError       whoever wrote the manifest: a line cannot be read
 ├── AudioError          whoever recorded it: the file cannot be decoded
+├── LanguageModelError  the operator: a language model is missing or damaged (model/lm/errors.py)
 ├── SynthesizerError    the operator: a speech synthesizer is missing or fails
 └── TrainingError       the operator: the run cannot start or go on
 """

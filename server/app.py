@@ -39,18 +39,26 @@ frames of 16-bit samples in, JSON frames out. OpenAPI cannot describe them; the 
 | `endpointing` | 10 ms | silence that ends an utterance, at least the server's minimum; `false`: none |
 | `utterance_end_ms` | off | sends `UtteranceEnd` after so much silence |
 | `vad_events` | `false` | sends `SpeechStarted` |
-| `keyterm` | – | a word or phrase to listen for; repeatable. Greedy decoding ignores it |
-| `keywords` | – | the older form: `word` or `word:boost`; repeatable |
+| `keyterm` | – | a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next |
+| `keywords` | – | the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable |
 | `punctuate` | `false` | capitals, and a mark at the end of each utterance: a guess from the words |
-| `numerals` | `false` | numbers with digits, in final results; the words of a number become one, as does their time |
+| `numerals` | `false` | in final results, numbers with digits: the words "twenty one" become one, 21; \
+a number below 4 that stands alone stays a word, and digits told one by one stay apart |
 | `smart_format` | `false` | `punctuate` and `numerals` |
 | `model`, `version`, `tag`, `extra`, `no_delay`, `mip_opt_out` | – | accepted |
 
 **An endpoint** (`speech_final`) comes when the last word lies `endpointing` ms back, and with empty text when nothing
 was said for 2.4 s. An utterance longer than the server's maximum is cut behind a finished word, without `speech_final`.
 
+**Key terms** are at most 200, of 2,500 characters together, of 20 words each, `keyterm` and `keywords` taken as one.
+
+**Formatted text** is the `transcript`, and `punctuated_word` beside each word as it was recognised.
+
 **Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
-`keyterms`, which replaces the key terms for the audio that follows (`null`: leave them, `[]`: none).
+`keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); its
+`features` are ignored. `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why the old ones do:
+too many, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many changes: a full set at once is not, nor are 500
+characters for each second of audio.
 """
 
 

@@ -8,32 +8,16 @@ belongs to the channel; whoever holds the results of a batch advances it, then c
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from model.config import ModelConfig
 from model.ctc import Decoder, DecoderState, Word
 from model.ctc.bias import Bias
+from server.bias_turns import BiasTurns
 from server.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.interims import Interims
+from server.rules import Rules
 from server.speech import SpeechTrack
 from server.steps import Marker, StepTag
-
-OVERTIME_S = 5.0  # how long a segment may go over its maximum while its only word is unfinished
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """When a channel says what. None switches a rule off."""
-
-    endpoint_s: float | None  # silence behind words that closes a segment
-    silence_s: float | None  # silence without a word that closes a segment
-    quiet_s: float  # silence after which voice begins anew
-    utterance_gap_s: float | None
-    max_utterance_s: float
-    partials: bool
-    every_step: bool
-    tell_stable: bool  # a word that became stable is news, even where no word changed
-    partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
 
 
 class Channel:
@@ -54,13 +38,10 @@ class Channel:
     ) -> None:
         self.index = index
         self.speech = speech
-        self.pushed = 0  # steps that were handed to the engine
-        self._answered = 0
         self._config = config
         self._decoder = decoder
         self._rules = rules
-        self._bias = bias
-        self._next_biases: deque[tuple[int, Bias]] = deque()  # each with the step before which it comes to hold
+        self._biases = BiasTurns(bias)
         self.state: DecoderState = decoder.start(config.delay_frames, bias)
         self._interims = Interims(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self._base_s = 0.0  # stream time at which the decoder state started
@@ -78,10 +59,12 @@ class Channel:
 
     def set_bias(self, bias: Bias) -> None:
         """Bias the words of the steps to come; steps on their way keep the old one, however late they are answered."""
-        if self._next_biases and self._next_biases[-1][0] == self.pushed:
-            self._next_biases.pop()
-        self._next_biases.append((self.pushed, bias))
-        self._apply_biases()
+        self._biases.change(bias)
+        self._take_turn()
+
+    def pushed(self) -> None:
+        """One more step was handed to the engine."""
+        self._biases.pushed += 1
 
     def flushing(self) -> None:
         """A flush was pushed: its marker will come back."""
@@ -101,7 +84,7 @@ class Channel:
     def decoded(self, tag: StepTag) -> list[Event]:
         """Say what the result of this step changes; the decoder state has been advanced over it."""
         events: list[Event] = []
-        self._answered += 1
+        self._biases.answered += 1
         self._cursor_s = tag.end_s
         if self.speech is None:
             self._notice_text(events)
@@ -113,13 +96,12 @@ class Channel:
             self._flushed(FinalReason.CLOSE, events)
         elif tag.marker is Marker.AUDIO and not self._notice_gap(events):
             self._extend_segment(events)
-        self._apply_biases()
+        self._take_turn()
         return events
 
-    def _apply_biases(self) -> None:
-        while self._next_biases and self._next_biases[0][0] <= self._answered:
-            self._bias = self._next_biases.popleft()[1]
-            self._decoder.set_bias(self.state, self._bias)
+    def _take_turn(self) -> None:
+        if self._biases.turn():
+            self._decoder.set_bias(self.state, self._biases.held)
 
     def _notice_text(self, events: list[Event]) -> None:
         """Without a voice-activity model, the first letter after an endpoint is the start of speech."""
@@ -142,7 +124,7 @@ class Channel:
             events.append(self._final(FinalReason.ENDPOINT))
         elif self._at_silence():
             events.append(self._final(FinalReason.ENDPOINT, until_s=self._silent_until_s()))
-        elif self._cursor_s - self._start_s >= self._rules.max_utterance_s and self._may_cut():
+        elif self._too_long():
             events.append(self._final(FinalReason.MAX_LEN, self._decoder.stable_words(self.state) or None))
         elif self._rules.every_step:
             events.append(self._partial())
@@ -157,17 +139,11 @@ class Channel:
                 events.append(partial)
 
     def _at_endpoint(self) -> bool:
-        needed_s = self._rules.endpoint_s
-        if needed_s is None or not self.state.has_text or self._silence_s() < needed_s:
-            return False
-        return self.speech is None or self.speech.silence_s >= needed_s
+        return self.state.has_text and self._rules.ends_words(self._silence_s(), self._voiceless_s())
 
     def _at_silence(self) -> bool:
-        """Nothing was said since the segment began, for so long that it should not wait for the next words."""
-        needed_s = self._rules.silence_s
-        if needed_s is None or self.state.has_text or self._silent_until_s() - self._start_s < needed_s:
-            return False
-        return self.speech is None or self.speech.silence_s >= needed_s
+        silent_s = self._silent_until_s() - self._start_s
+        return not self.state.has_text and self._rules.ends_silence(silent_s, self._voiceless_s())
 
     def _silent_until_s(self) -> float:
         """Where a silent segment may end.
@@ -179,11 +155,9 @@ class Channel:
             return self._cursor_s
         return max(self._start_s, self._interims.said_s, min(self._decoded_s(), self._cursor_s))
 
-    def _may_cut(self) -> bool:
-        """An over-long segment ends after its finished words; one unfinished word has until the overtime is over."""
-        if not self.state.has_text or self._decoder.stable_words(self.state):
-            return True
-        return self._cursor_s - self._start_s >= self._rules.max_utterance_s + OVERTIME_S
+    def _too_long(self) -> bool:
+        whole_words = not self.state.has_text or self._decoder.stable_words(self.state) > 0
+        return self._rules.cuts(self._cursor_s - self._start_s, whole_words=whole_words)
 
     def _notice_gap(self, events: list[Event]) -> bool:
         """Return whether a gap closed the open segment: where no endpoint froze the words, the gap does."""
@@ -213,7 +187,7 @@ class Channel:
         if not self.closed:
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
-            self.state = self._decoder.start(self._config.delay_frames, self._bias)
+            self.state = self._decoder.start(self._config.delay_frames, self._biases.held)
         self._base_s = self._cursor_s
         for owed in self._flushes.popleft():
             events += self._empty(owed)
@@ -245,6 +219,9 @@ class Channel:
         start_s = min(max(self._base_s + word.start_s, self._start_s), self._cursor_s)
         end_s = min(max(self._base_s + word.end_s, start_s), self._cursor_s)
         return Word(word.text, start_s, end_s, word.confidence)
+
+    def _voiceless_s(self) -> float | None:
+        return None if self.speech is None else self.speech.silence_s
 
     def _silence_s(self) -> float:
         return self.state.silence_frames * self._config.frame_s

@@ -29,9 +29,13 @@ app = typer.Typer(
 ModelOption = Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PrecisionOption = Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")]
-BeamsOption = Annotated[int | None, typer.Option(help="Hypotheses that beam search keeps. [default: 16]")]
+DecoderOption = Annotated[
+    str | None, typer.Option(help="auto (beam where there is a language model), greedy or beam. Default: auto.")
+]
+BeamsOption = Annotated[int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 64. Default: 16.")]
 LmOption = Annotated[
-    str | None, typer.Option(help="An .arpa or .lm language model, or off. [default: the shipped one]")
+    str | None,
+    typer.Option(help="Language model of the beam search: .arpa, .arpa.gz, .lm; or off. Default: the shipped one."),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
 KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]
@@ -56,30 +60,38 @@ def _options(
 def serve(
     context: typer.Context,
     *,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. [default: 8080]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. Default: 8080.")] = None,
     model: ModelOption = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [default: auto]")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 or int8. [default: auto]")] = None,
-    decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam. [default: auto]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 or int8. Default: auto.")] = None,
+    decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
-    policy: Annotated[str | None, typer.Option(help="eager, deadline or single. [default: eager]")] = None,
-    max_streams: Annotated[int | None, typer.Option(help="Streams at a time; more get 503. [default: 512]")] = None,
-    max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. [default: 128]")] = None,
-    latency_budget_ms: Annotated[float | None, typer.Option(help="Deadline of a live step. [default: 100]")] = None,
-    vad: Annotated[str | None, typer.Option(help="Voice activity: off or silero. [default: off]")] = None,
-    threads: Annotated[int | None, typer.Option(help="Compute threads. [default: all cores but one]")] = None,
+    policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: eager.")] = None,
+    max_streams: Annotated[int | None, typer.Option(help="Streams at a time; more get 503. Default: 512.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. Default: 128.")] = None,
+    latency_budget_ms: Annotated[float | None, typer.Option(help="Deadline of a live step, ms. Default: 100.")] = None,
+    vad: Annotated[str | None, typer.Option(help="Voice activity: off or silero. Default: off.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Compute threads. Default: all cores but one.")] = None,
     reproducible: Annotated[
         bool | None, typer.Option("--reproducible", help="Bit-identical log-probs in every batch, by fixed tiles.")
     ] = None,
     api_keys_file: Annotated[Path | None, typer.Option(help="sha256 digests of accepted keys, one a line.")] = None,
-    idle_timeout_s: Annotated[float | None, typer.Option(help="Close silent streams after. [default: 10]")] = None,
-    drain_timeout_s: Annotated[float | None, typer.Option(help="Let streams end on SIGTERM for. [default: 5]")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
-    log_format: Annotated[str | None, typer.Option(help="console or json. [default: console]")] = None,
+    idle_timeout_s: Annotated[
+        float | None, typer.Option(help="Close a stream after so many silent seconds. Default: 10.")
+    ] = None,
+    drain_timeout_s: Annotated[
+        float | None, typer.Option(help="Seconds for streams to end on SIGTERM. Default: 5.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. Default: info.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="console or json. Default: console.")] = None,
 ) -> None:
-    """Serve /v1/listen, Deepgram-compatible. Every option has a TUTTI_… variable; see `server/settings.py`."""
+    """Serve /v1/listen, Deepgram-compatible; its parameters are described at /docs.
+
+    Every option has a TUTTI_… variable, such as TUTTI_MAX_STREAMS, and some settings are variables alone; see
+    `server/settings.py`.
+    """
     settings = _settings(context.params)  # the parameters bear the names of the settings
     from model.errors import ModelError
     from server.errors import SettingsError
@@ -97,23 +109,33 @@ def transcribe(
     files: Annotated[list[Path], typer.Argument(help="wav, flac, ogg or mp3.", exists=True, dir_okay=False)],
     *,
     url: UrlOption = None,
-    keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
-    smart_format: Annotated[bool, typer.Option("--smart-format", help="Capitals, full stops and digits.")] = False,
+    keyterm: Annotated[
+        list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable. Needs beam search.")
+    ] = None,
+    smart_format: Annotated[
+        bool, typer.Option("--smart-format", help="Capitals, marks at the ends of utterances, and digits.")
+    ] = False,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send at the speed of speech.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a live display.")] = False,
     api_key: KeyOption = None,
     concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
-    decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam. [default: auto]")] = None,
+    decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "auto",
 ) -> None:
-    """Transcribe recordings: through a server with --url, else with the engine in this process."""
+    """Transcribe recordings: through a server with --url, else with the engine in this process.
+
+    What chooses the engine (--decoder, --beams, --lm, --model, --device, --precision) is for this process alone.
+    """
     from clients.errors import ClientError
     from clients.transcribe import run, run_remote
 
+    # Only what is given: the address may bear a query of its own.
+    asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
+    asked |= {"smart_format": True} if smart_format else {}
     if url is not None:
         code = run_remote(
             files,
@@ -122,7 +144,7 @@ def transcribe(
             realtime=realtime,
             as_json=as_json,
             concurrency=concurrency,
-            query={"keyterm": keyterm or [], "smart_format": smart_format},
+            query=asked,
         )
         raise typer.Exit(code)
     from model.errors import ModelError
@@ -134,7 +156,7 @@ def transcribe(
     try:
         code = run(
             files,
-            lambda: open_local(settings, keyterm or (), smart_format=smart_format),
+            lambda: open_local(settings, **asked),
             realtime=realtime,
             as_json=as_json,
             concurrency=concurrency,

@@ -68,10 +68,14 @@ class Decoding:
             self._decode(due, np.stack([row.outputs for _, row in due]))  # (B, T, V)
 
     def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
-        """Advance each channel by one step, outputs (B, T, V), and tell each connection."""
+        """Advance each channel by one step, outputs (B, T, V), and tell each connection.
+
+        All rows are read before any is told, so that one pair of clock readings covers all that the decoder does.
+        """
         began_s = self._clock()
         try:
             self._decoder.advance([route.channel.state for route, _ in due], outputs)
+            said = [route.recognition.session.decoded(route.channel, row.tag) for route, row in due]
         except Exception as error:  # noqa: BLE001 - as a failed model step: these streams end, and no others
             self._metrics.errors.labels("decode").inc()
             _log.error("decoding failed", rows=len(due), error=repr(error))
@@ -80,9 +84,7 @@ class Decoding:
             return
         decode_s = self._clock() - began_s
         self._metrics.decode.observe(decode_s)
-        for route, row in due:
-            recognition = route.recognition
-            if recognition.open:  # an earlier row of this batch may have ended it
-                events = recognition.session.decoded(route.channel, row.tag)
+        for (route, row), events in zip(due, said, strict=True):
+            if route.recognition.open:  # what was told of an earlier row may have ended it
                 timing = StepTiming(row.tag.arrived_s, row.queue_wait_s, row.step_s, decode_s)
-                recognition.sink.on_events(events, timing)
+                route.recognition.sink.on_events(events, timing)

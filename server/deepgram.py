@@ -1,18 +1,28 @@
-"""Deepgram's frames to the client: events in, JSON out. Pure; `type` first, and every field always.
-
-Source: protocols.md 3.6 and 3.11. Clients index the fields without looking, so none may be missing.
-"""
+"""Deepgram's frames to the client: events in, JSON out. Pure. Source: protocols.md 3.6 and 3.7."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from server.deepgram_messages import (
+    Alternative,
+    Alternatives,
+    ConfigureFailure,
+    ConfigureSuccess,
+    Error,
+    Metadata,
+    ModelCard,
+    Results,
+    ResultsMetadata,
+    SpeechStartedOut,
+    StepReport,
+    UtteranceEnd,
+    WordOut,
+)
 from server.deepgram_query import ListenRequest
 from server.events import (
     Closed,
@@ -29,135 +39,6 @@ from server.text_format import FormattedWord, Sentences
 
 MAX_ECHO = 256  # characters of a client's own text that an error frame repeats
 _encode = msgspec.json.Encoder().encode
-
-
-class WordOut(msgspec.Struct):
-    """One word with absolute stream times in seconds."""
-
-    word: str
-    start: float
-    end: float
-    confidence: float
-    punctuated_word: str | UnsetType = UNSET
-
-
-class Alternative(msgspec.Struct):
-    """A transcript; ours is the only one."""
-
-    transcript: str
-    confidence: float
-    words: list[WordOut]
-
-
-class Alternatives(msgspec.Struct):
-    """What was said on one channel."""
-
-    alternatives: tuple[Alternative]
-
-
-class StepReport(msgspec.Struct):
-    """Ours, and opt-in: how many of the words can no longer change and, with `step_results`, where the time went.
-
-    `endpoint_delay_ms` is what an endpoint cost: audio from the end of the last word to the end of the segment.
-    """
-
-    stable_words: int
-    audio_processed_s: float | UnsetType = UNSET
-    queue_wait_ms: float | UnsetType = UNSET
-    step_ms: float | UnsetType = UNSET
-    decode_ms: float | UnsetType = UNSET
-    endpoint_delay_ms: float | UnsetType = UNSET
-
-
-class Results(msgspec.Struct, tag_field="type", tag="Results"):
-    """A transcript of a stretch of one channel."""
-
-    channel_index: tuple[int, int]
-    start: float
-    duration: float
-    is_final: bool
-    speech_final: bool
-    from_finalize: bool
-    channel: Alternatives
-    metadata: msgspec.Raw
-    tutti: StepReport | UnsetType = UNSET
-
-
-class ResultsMetadata(msgspec.Struct):
-    """What every `Results` of a connection repeats."""
-
-    request_id: str
-    model_info: dict[str, str]
-    model_uuid: str
-
-
-class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
-    """The summary of a connection, once, just before its end."""
-
-    transaction_key: str
-    request_id: str
-    sha256: str
-    created: str
-    duration: float
-    channels: int
-    models: list[str] | UnsetType = UNSET
-    model_info: dict[str, dict[str, str]] | UnsetType = UNSET
-
-
-class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):
-    """Somebody began to speak."""
-
-    channel: tuple[int, int]
-    timestamp: float
-
-
-class UtteranceEnd(msgspec.Struct, tag_field="type", tag="UtteranceEnd"):
-    """Nothing was said for the asked time."""
-
-    channel: tuple[int, int]
-    last_word_end: float
-
-
-class Error(msgspec.Struct, tag_field="type", tag="Error"):
-    """A complaint inside a stream."""
-
-    variant: str
-    description: str
-    message: str | UnsetType = UNSET
-
-
-class ConfigureSuccess(msgspec.Struct, tag_field="type", tag="ConfigureSuccess"):
-    """The new settings hold."""
-
-    request_id: str
-    keyterms: list[str]
-
-
-class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure"):
-    """The old settings stay."""
-
-    request_id: str
-    code: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """What clients are told about the model. `uuid` follows from the digest of its weights."""
-
-    name: str
-    version: str
-    uuid: str
-
-    @classmethod
-    def of(cls, name: str, version: str, digest: str) -> ModelCard:
-        """Name a model by its weights."""
-        return cls(name, version, str(uuid.uuid5(uuid.NAMESPACE_OID, digest)))
-
-    @property
-    def info(self) -> dict[str, str]:
-        """The wire form."""
-        return {"name": self.name, "version": self.version, "arch": "ctc-rnn"}
 
 
 class Projector:

@@ -27,6 +27,7 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
     keyterms: list[str] | None = None
 
 
+MAX_CHARACTERS = 32_768  # of a frame: the largest set of key terms, escaped, is half of that
 Action = KeepAlive | Finalize | CloseStream | Configure
 
 _decode = msgspec.json.Decoder(Action).decode
@@ -34,6 +35,8 @@ _decode = msgspec.json.Decoder(Action).decode
 
 def parse_frame(text: str, channels: int) -> Action:
     """Read a text frame on a connection with this many recognised channels. Raises: BadFrame saying what is wrong."""
+    if len(text) > MAX_CHARACTERS:
+        raise BadFrame(f"the text has more than {MAX_CHARACTERS} characters")
     try:
         action: Action = _decode(text)
     except msgspec.ValidationError as error:

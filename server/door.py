@@ -36,6 +36,7 @@ class Door:
         """Return what the query asks for. Raises: Refused. An upload has no endpoints unless it asks for them."""
         replica = self._replica
         replica.keys.check(credentials)
+        replica.sessions.refuse_if_draining()  # before the query, whose key terms cost time
         pairs = connection.query_params.multi_items()
         request = parse_query(
             pairs,
@@ -45,7 +46,6 @@ class Door:
             supports_keyterms=replica.decoder.supports_bias,
         )
         self._note(request.ignored)
-        replica.sessions.refuse_if_draining()
         return request
 
     def refuse(self, error: Refused, request_id: str) -> Response:

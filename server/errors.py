@@ -13,6 +13,7 @@ ServerError
 │   └── RecognitionFailed   the operator: the model failed on an upload
 ├── ClientGone           nobody: the client of an upload did not wait for the answer
 ├── BadFrame             the client: a text frame means nothing; answered in the stream, which goes on
+├── KeytermsTooOften     the client: key terms change too often; answered in the stream, which goes on
 ├── BacklogExceeded      the client: more audio at once than the stream may hold
 ├── EngineDead           the operator: the model thread ended
 └── SettingsError        the operator: a setting cannot be honoured
@@ -75,6 +76,10 @@ class ClientGone(ServerError):
 
 class BadFrame(ServerError):
     """A client's text frame cannot be understood; the message says why."""
+
+
+class KeytermsTooOften(ServerError):
+    """A client changes its key terms more often than its audio pays for; the message says when it may again."""
 
 
 class BacklogExceeded(ServerError):

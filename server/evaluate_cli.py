@@ -18,14 +18,14 @@ def evaluate(
     *,
     manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
     precision: Annotated[
-        str | None, typer.Option(help="auto, fp32, bf16, fp16 (GPU), int8 (CPU); several with commas. [default: auto]")
+        str | None, typer.Option(help="auto, fp32, bf16, fp16 (GPU), int8 (CPU); several with commas. Default: auto.")
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option(help="greedy, beam, or both with a comma. [default: what `tutti serve` takes]")
+        str | None, typer.Option(help="greedy, beam, or both with a comma. Default: what `tutti serve` takes.")
     ] = None,
     beams: Annotated[int | None, typer.Option(help="Hypotheses that beam search keeps.")] = None,
     lm: Annotated[
-        str | None, typer.Option(help="An .arpa or .lm language model, or off. [default: the shipped one]")
+        str | None, typer.Option(help="An .arpa or .lm language model, or off. Default: the shipped one.")
     ] = None,
     keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
     partials: Annotated[
@@ -37,7 +37,7 @@ def evaluate(
     concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 32,
     api_key: Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")] = None,
     model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [default: auto]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")] = None,
 ) -> None:
     """Word and character error rates by source, for each combination of precision and decoder, or of a running server.
 

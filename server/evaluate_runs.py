@@ -51,7 +51,7 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> int:
     def runs() -> list[tuple[Figures, Evaluation]]:
         facts = _model_facts(combinations, utterances)
         return [
-            _run(asked, utterances, partial(open_local, settings, asked.keyterms), shared)
+            _run(asked, utterances, partial(open_local, settings, keyterm=_useful(asked.keyterms, settings)), shared)
             for settings, shared in zip(combinations, facts, strict=True)
         ]
 
@@ -63,6 +63,11 @@ def decoder_of(settings: Settings) -> str:
     if settings.decoder != "auto":
         return settings.decoder
     return "greedy" if language_model_path(settings) is None else "beam"
+
+
+def _useful(keyterms: Sequence[str], settings: Settings) -> Sequence[str]:
+    """Key terms where the decoder knows any: the same command may compare both decoders."""
+    return keyterms if decoder_of(settings) == "beam" else ()
 
 
 def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utterance]) -> list[Figures]:

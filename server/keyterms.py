@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from model.ctc.bias import NO_BIAS, Bias, BiasError
+from server.errors import KeytermsTooOften
 
 Keyword = tuple[str, float | None]
 
-# The automaton of so much is built in 10 ms, on the event loop. The service takes 500 tokens, which is about as much.
+# The automaton of so much is built in 6 to 10 ms, on the event loop. The service takes 500 tokens: about as much.
 MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
+CHARACTERS_PER_S = 500.0  # of audio: 1 to 2 ms of building, about what decoding that second takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,8 @@ class Keyterms:
         """Bias towards all of them. Raises: BiasError, whose message is meant for the client."""
         if not phrases and not keywords:
             return NO_KEYTERMS
-        terms = [*((phrase, None) for phrase in phrases), *keywords]
-        if len(terms) > MAX_TERMS:
-            raise BiasError(f"{len(terms)} key terms, at most {MAX_TERMS}")
-        if (characters := sum(len(term) for term, _ in terms)) > MAX_CHARACTERS:
-            raise BiasError(f"key terms of {characters} characters together, at most {MAX_CHARACTERS}")
-        return cls(tuple(phrases), tuple(keywords), Bias.of(terms))
+        checked_size(phrases, keywords)
+        return cls(tuple(phrases), tuple(keywords), Bias.of([*((phrase, None) for phrase in phrases), *keywords]))
 
     def replaced(self, phrases: Sequence[str]) -> Keyterms:
         """The same keywords with other phrases. Raises: BiasError."""
@@ -40,3 +38,33 @@ class Keyterms:
 
 
 NO_KEYTERMS = Keyterms()
+
+
+def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:
+    """Return how many characters they have together: what building costs. Raises: BiasError if there is too much."""
+    if (count := len(phrases) + len(keywords)) > MAX_TERMS:
+        raise BiasError(f"{count} key terms, at most {MAX_TERMS}")
+    if (characters := sum(map(len, phrases)) + sum(len(word) for word, _ in keywords)) > MAX_CHARACTERS:
+        raise BiasError(f"key terms of {characters} characters together, at most {MAX_CHARACTERS}")
+    return characters
+
+
+class ChangeAllowance:
+    """How many characters of key terms one connection may still change to, so that it cannot hold up the others.
+
+    A full set at once, and then so much for each second of its own audio. Audio and not the clock decides: the same
+    frames get the same answers at any speed, and who sends faster pays with audio that costs the server more.
+    """
+
+    def __init__(self) -> None:
+        self._left = float(MAX_CHARACTERS)
+        self._at_s = 0.0
+
+    def spend(self, characters: int, audio_s: float) -> None:
+        """Pay for a change at this stream time. Raises: KeytermsTooOften, and nothing is paid."""
+        self._left = min(MAX_CHARACTERS, self._left + (audio_s - self._at_s) * CHARACTERS_PER_S)
+        self._at_s = audio_s
+        if characters > self._left:
+            wait_s = (characters - self._left) / CHARACTERS_PER_S
+            raise KeytermsTooOften(f"key terms change too often: send these again after {wait_s:.1f} s more of audio")
+        self._left -= characters

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import structlog
 from starlette.websockets import WebSocket
 
-from model.ctc.bias import BiasError
+from server.backpressure import Backpressure
+from server.configuring import configure
+from server.deadlines import Deadlines, Due, LiveLimits
 from server.deepgram import Projector
 from server.deepgram_frames import CloseStream, Configure, Finalize, parse_frame
 from server.errors import CLOSES, BacklogExceeded, BadFrame
@@ -27,20 +28,9 @@ from server.session import Session
 from server.steps import Work
 from server.writer import Writer
 
-HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # of the largest backlog: where reading stops, and where it goes on
 MIN_TIMER_S = 0.01  # a timer may fire a moment early by another clock; do not spin on the rest
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.live")
-
-
-@dataclass(frozen=True, slots=True)
-class LiveLimits:
-    """What the operator sets for live connections, in seconds."""
-
-    idle_timeout_s: float
-    stall_timeout_s: float
-    write_timeout_s: float
-    max_backlog_s: float
 
 
 class LiveStream:
@@ -66,10 +56,11 @@ class LiveStream:
         self._request_id = request_id
         self._recognition: Recognition | None = None
         self._writer = Writer(socket, metrics, clock)
-        self._room: asyncio.Future[None] | None = None  # what the reader waits for while the backlog is high
+        self._backpressure = Backpressure(limits.max_backlog_s)
         self._timer: asyncio.TimerHandle | None = None
         self._reason: CloseReason | None = None  # set once: why the connection ends
-        self._opened_s = self._heard_s = self._progress_s = clock()
+        self._opened_s = clock()
+        self._deadlines = Deadlines(limits, self._opened_s)
         self._first_audio_s: float | None = None
         self._said_something = False
 
@@ -82,7 +73,7 @@ class LiveStream:
         """Serve the accepted connection, which `recognition` admitted, to its end."""
         self._recognition = recognition
         _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels))
-        self._opened_s = self._heard_s = self._progress_s = self._clock()
+        self._opened_s = self._deadlines.heard_s = self._deadlines.progress_s = self._clock()
         self._arm(min(self._limits.idle_timeout_s, self._limits.write_timeout_s))
         writer = asyncio.create_task(self._writer.run())
         try:
@@ -108,7 +99,7 @@ class LiveStream:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            self._heard_s = self._clock()
+            self._deadlines.heard_s = self._clock()
             chunk = message.get("bytes")
             if self._reason is not None or self._session.closing:
                 continue  # nothing that follows the end means anything; only the disconnect is awaited
@@ -118,20 +109,21 @@ class LiveStream:
                 self._on_audio(chunk)
             else:
                 self._close_session(CloseReason.CLOSE_STREAM)
-            if self._reason is None and self._session.backlog_s > self._limits.max_backlog_s * HIGH_WATER:
-                await self._wait_for_room()
+            if self._reason is None and self._backpressure.needed(self._session.backlog_s):
+                await self._backpressure.wait()
+                self._deadlines.heard_s = self._clock()  # it was we who did not listen
 
     def _on_audio(self, chunk: bytes) -> None:
-        before_s = self._session.audio_s
+        before_s, heard_s = self._session.audio_s, self._deadlines.heard_s
         if not self._session.backlog_s:
-            self._progress_s = self._heard_s  # nothing was due until now
+            self._deadlines.progress_s = heard_s  # nothing was due until now
         try:
-            work = self._session.audio(chunk, self._heard_s)
+            work = self._session.audio(chunk, heard_s)
         except BacklogExceeded:
             self._end(CloseReason.TOO_FAST)
             return
         if self._first_audio_s is None:
-            self._first_audio_s = self._heard_s
+            self._first_audio_s = heard_s
         self._metrics.audio_bytes.inc(len(chunk))
         self._metrics.audio_seconds["linear16"].inc(self._session.audio_s - before_s)
         self._push(work)
@@ -144,25 +136,11 @@ class LiveStream:
             return
         match action:
             case Finalize(channel):
-                self._flush(*self._session.finalize(channel, self._heard_s))
+                self._flush(*self._session.finalize(channel, self._deadlines.heard_s))
             case CloseStream():
                 self._close_session(CloseReason.CLOSE_STREAM)
             case Configure(keyterms):
-                self._put(OutFrame(self._configure(keyterms), FrameKind.OTHER))
-
-    def _configure(self, phrases: Sequence[str] | None) -> bytes:
-        """Change the key terms, where any are given; return the answer. Source of the codes: protocols.md 3.6."""
-        session, projector = self._session, self._projector
-        if phrases and not session.supports_keyterms:
-            return projector.not_configured(
-                "CONFIGURE_KEYTERMS_NOT_SUPPORTED", "this server's decoder has no key terms"
-            )
-        try:
-            if phrases is not None:
-                session.set_keyterms(session.keyterms.replaced(phrases))
-        except BiasError as error:
-            return projector.not_configured("CONFIGURE_KEYTERM_LIMIT_EXCEEDED", str(error))
-        return projector.configured(session.keyterms.phrases)
+                self._put(OutFrame(configure(self._session, self._projector, keyterms), FrameKind.OTHER))
 
     def _close_session(self, reason: CloseReason) -> None:
         if self._reason is None and not self._session.closing:
@@ -176,27 +154,15 @@ class LiveStream:
         if work and self._recognition is not None:
             self._recognition.push(work)
 
-    async def _wait_for_room(self) -> None:
-        """Leave the socket unread, so that TCP holds the client back, until the engine has caught up."""
-        self._room = asyncio.get_running_loop().create_future()
-        await self._room
-        self._room = None
-        self._heard_s = self._clock()  # it was we who did not listen
-
-    def _make_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
     # Results to client
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """Take what a step, or a frame of the client, changed."""
-        self._progress_s = self._clock()
+        self._deadlines.progress_s = self._clock()
         for event in events:
             if self._reason is None:
                 self._say(event, timing)
-        if self._session.backlog_s <= self._limits.max_backlog_s * LOW_WATER:
-            self._make_room()
+        self._backpressure.relieve(self._session.backlog_s)
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:
         payload = self._projector.frame(event, timing)
@@ -212,7 +178,7 @@ class LiveStream:
         if isinstance(event, Partial):
             if event.words and not self._said_something and self._first_audio_s is not None:
                 self._said_something = True
-                self._metrics.first_interim.observe(self._progress_s - self._first_audio_s)
+                self._metrics.first_interim.observe(self._deadlines.progress_s - self._first_audio_s)
             return OutFrame(payload, FrameKind.INTERIM, arrived_s)
         if isinstance(event, Final):
             self._metrics.endpoints[event.reason].inc()
@@ -243,7 +209,7 @@ class LiveStream:
     def _stop_recognition(self) -> None:
         if self._recognition is not None:
             self._recognition.close()
-        self._make_room()
+        self._backpressure.release()
 
     # Time
 
@@ -254,20 +220,20 @@ class LiveStream:
 
     def _on_timer(self) -> None:
         """Look what is due. One timer serves idleness, a standstill and the close; a frame does not re-arm it."""
-        now, limits = self._clock(), self._limits
-        idle_left_s = self._heard_s + limits.idle_timeout_s - now
-        stall_left_s = self._progress_s + limits.stall_timeout_s - now
         if self._reason is not None:
             self._writer.abort()  # the close was not taken
-        elif now - self._writer.waiting_since(now) >= limits.write_timeout_s:
+            return
+        now = self._clock()
+        writing_since_s, listening = self._writer.waiting_since(now), not self._backpressure.holding
+        due = self._deadlines.due(now, writing_since_s, self._session.backlog_s, listening=listening)
+        if due is Due.CUT:
             self._cut()
-        elif self._session.backlog_s and stall_left_s <= 0:
+        elif due is Due.STALLED:
             self._end(CloseReason.STALLED)
-        else:
-            if idle_left_s <= 0 and self._room is None:
-                self._close_session(CloseReason.IDLE)
-            if self._reason is None:
-                self._arm(min(left_s for left_s in (limits.write_timeout_s, idle_left_s, stall_left_s) if left_s > 0))
+        elif due is Due.IDLE:
+            self._close_session(CloseReason.IDLE)
+        if self._reason is None:
+            self._arm(self._deadlines.wait_s(now))
 
     def _report(self, reason: CloseReason) -> None:
         outcome = CLOSES[reason].outcome

@@ -101,8 +101,10 @@ def perplexity(
 def tune(
     *,
     manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
-    language_model: Annotated[Path | None, typer.Option("--lm", help="[default: the shipped one]")] = None,
-    out: Annotated[Path | None, typer.Option(help="Weights, JSON. [default: beside the language model]")] = None,
+    language_model: Annotated[
+        Path | None, typer.Option("--lm", help="A language model. Default: the shipped one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Weights, JSON. Default: beside the language model.")] = None,
     start: Annotated[Path | None, typer.Option(help="Weights to start from, JSON.")] = None,
     trials: Annotated[int, typer.Option(help="Weights to try.", min=1)] = 100,
     objective: Annotated[

@@ -34,18 +34,16 @@ class NotRecognised(ClientError):
 
 
 @asynccontextmanager
-async def open_local(
-    settings: Settings, keyterms: Sequence[str] = (), **query: QueryValue
-) -> AsyncIterator[LocalTranscriber]:
+async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
     """Load the model, run its engine for the length of the context; `query` as a client of a server would send it.
 
-    Raises: ModelError; NotRecognised for a query that a server would refuse.
+    Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
     model, decoder, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, model, decoder, vad, time.perf_counter)
     await replica.recognizer.start()
     try:
-        yield LocalTranscriber(replica, keyterm=keyterms, **query)
+        yield LocalTranscriber(replica, **query)
     finally:
         await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
 
@@ -54,7 +52,7 @@ class LocalTranscriber:
     """Recordings in, messages out; several may run side by side and share batches."""
 
     def __init__(self, replica: Replica, **query: QueryValue) -> None:
-        """Take a query. Raises: NotRecognised if a server would refuse it."""
+        """Take a query. Raises: NotRecognised if a server would refuse it, or if it has key terms for no use."""
         self._replica = replica
         # As the remote transcriber asks.
         asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": replica.config.sample_rate}
@@ -68,6 +66,8 @@ class LocalTranscriber:
             )
         except BadParameter as error:
             raise NotRecognised(str(error)) from error
+        if "keyterm" in self._request.ignored:  # a server says so in a header, which is not looked at here
+            raise NotRecognised("keyterm: greedy decoding knows no key terms; choose the beam decoder")
 
     @property
     def sample_rate(self) -> int:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from model.config import ModelConfig
 from model.ctc import Decoder
 from server.auth import KeyRing
-from server.deepgram import ModelCard
+from server.deadlines import LiveLimits
+from server.deepgram_messages import ModelCard
 from server.deepgram_query import Models
 from server.drain import OpenSessions
-from server.live import LiveLimits
 from server.metrics import Metrics
 from server.recognizer import Recognizer
 from server.session import Limits, Session, SessionOptions

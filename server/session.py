@@ -6,15 +6,17 @@ clocks are the callers' business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from model.config import ModelConfig
 from model.ctc import Decoder
 from server.audio import PCM, PcmReader, downmix
-from server.channel import Channel, Rules
+from server.channel import Channel
 from server.errors import BacklogExceeded
 from server.events import Closed, CloseReason, Event, FinalReason
-from server.keyterms import NO_KEYTERMS, Keyterms
+from server.keyterms import NO_KEYTERMS, ChangeAllowance, Keyterms, checked_size
+from server.rules import Rules
 from server.speech import SpeechTrack
 from server.steps import Marker, StepCutter, StepTag, Work
 
@@ -69,6 +71,7 @@ class Session:
         tracks = [SpeechTrack(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
         self.keyterms = options.keyterms
+        self._changes = ChangeAllowance()
         bias = options.keyterms.bias
         self.channels = tuple(Channel(i, config, decoder, rules, bias=bias, speech=tracks[i]) for i in self._indices)
         self._cutters = tuple(StepCutter(i, options.sample_rate, config, window_samples) for i in self._indices)
@@ -89,6 +92,14 @@ class Session:
     def backlog_s(self) -> float:
         """Audio pushed and not answered, per channel."""
         return self._waiting * self._step_s / len(self.channels)
+
+    def replace_phrases(self, phrases: Sequence[str]) -> None:
+        """Bias the audio that follows towards other phrases, and the same keywords.
+
+        Raises: KeytermsTooOften; BiasError for too many of them. The old ones stay.
+        """
+        self._changes.spend(checked_size(phrases, self.keyterms.keywords), self.audio_s)
+        self.set_keyterms(self.keyterms.replaced(phrases))
 
     def set_keyterms(self, keyterms: Keyterms) -> None:
         """Bias the audio that follows, on all channels; audio received before keeps the old terms."""
@@ -160,7 +171,7 @@ class Session:
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self._waiting += 1
-                self.channels[piece.channel].pushed += 1
+                self.channels[piece.channel].pushed()
         return work
 
     def _with_end(self, events: list[Event]) -> list[Event]:

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from text_to_num import find_numbers
-
 from model.ctc import Word
-
-PAUSE_S = 0.5  # a silence this long separates two numbers: "twenty … five" is not 25
+from server.numerals import numbers
 
 _WH = {"what", "who", "whom", "whose", "where", "when", "why", "how", "which"}
 _ASKED = {"what's", "who's", "where's", "when's", "why's", "how's"}
@@ -87,29 +84,10 @@ def format_words(
     return tuple(formatted)
 
 
-class _Token:
-    """A word as `text_to_num` wants it: its `Token` protocol."""
-
-    def __init__(self, word: Word, before: Word | None) -> None:
-        self._word = word
-        self._after_pause = before is not None and word.start_s - before.end_s >= PAUSE_S
-
-    def text(self) -> str:
-        return self._word.text
-
-    def nt_separated(self, previous: _Token) -> bool:  # noqa: ARG002 - the protocol's signature
-        return self._after_pause
-
-    def not_a_number_part(self) -> bool:
-        return False
-
-
 def _with_digits(words: Sequence[Word]) -> list[FormattedWord]:
-    """Write numbers with digits. A number up to three that stands alone stays a word: "one by one"."""
     formatted: list[FormattedWord] = []
     done = 0
-    tokens = [_Token(word, before) for word, before in zip(words, [None, *words], strict=False)]
-    for number in find_numbers(tokens, "en"):
+    for number in numbers(words):
         formatted += [FormattedWord(word, word.text) for word in words[done : number.start]]
         formatted.append(FormattedWord(_joined(words[number.start : number.end]), number.text))
         done = number.end

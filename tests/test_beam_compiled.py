@@ -1,6 +1,6 @@
 """Machine code on disk: where it is kept, when it is thrown away, and that nothing needs it."""
 
-import re
+import ast
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,9 +8,11 @@ import numba.core.caching
 import pytest
 
 import model
-from model.ctc import compiled
+from model import compiled
+from model.ctc import kernel, warm_up
 
 ROOT = Path(model.__file__).parent
+MARKS = {"compiled", "compiled_maker", "entry_point"}
 
 
 def double(x):
@@ -18,24 +20,35 @@ def double(x):
 
 
 def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same(monkeypatch):
-    monkeypatch.setattr(numba.core.caching._CacheImpl, "_locator_classes", [])
+    monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
     with pytest.raises(RuntimeError):  # what numba makes of it
         numba.njit(cache=True)(double)
-    assert compiled.entry_point(double)(4) == 8
+    made = compiled.entry_point(double)
+    assert made(4) == 8
+    assert compiled.kept_in(made) is None
 
 
-def test_every_source_with_compiled_functions_counts_for_the_digest():
-    """Else an edit of one file leaves its old code inside another's."""
-    listed = {(ROOT / "ctc" / f"{name}.py").resolve() for name in compiled.SOURCES}
-    holding = {p for p in (ROOT / "ctc").glob("*.py") if re.search("^@(compiled|entry_point)$", p.read_text(), re.M)}
-    assert holding <= listed
-    imported = set()
-    for path in listed:
-        for package, name in re.findall(r"^from model\.(ctc|lm)\.(\w+) import", path.read_text(), re.MULTILINE):
-            imported.add(ROOT / package / f"{name}.py")
-        for name in re.findall(r"^from model\.ctc import (\w+)", path.read_text(), re.MULTILINE):
-            imported.add(ROOT / "ctc" / f"{name}.py")
-    assert {path.resolve() for path in imported} <= listed
+def marked(path):
+    """Whether a file has compiled functions."""
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    return any(isinstance(mark, ast.Name) and mark.id in MARKS for f in functions for mark in f.decorator_list)
+
+
+def imported(path):
+    """The files of ours that a file takes names from."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("model"):
+            here = ROOT.parent / Path(*node.module.split("."))
+            yield from [here.with_suffix(".py")] if not here.is_dir() else [here / f"{a.name}.py" for a in node.names]
+
+
+def test_every_source_of_compiled_functions_counts_for_the_digest():
+    """Else an edit of one file leaves its old code inside another's; and the list holds no other files."""
+    listed = {ROOT / f"{name}.py" for name in compiled.SOURCES}
+    holding = {path for path in ROOT.rglob("*.py") if marked(path)}
+    assert len(holding) > 5
+    taken = {source for path in holding for source in imported(path)}
+    assert listed == holding | taken
 
 
 def test_code_of_other_sources_is_removed_and_other_functions_code_is_not(tmp_path):
@@ -53,3 +66,20 @@ def test_code_of_other_sources_is_removed_and_other_functions_code_is_not(tmp_pa
     assert kept._cache_file.load("key") == b"code"
     compiled._name_by_digest(kept, "c" * 64)
     assert kept._cache_file.load("key") is None
+
+
+def test_a_folder_that_fails_later_costs_a_compilation_only(tmp_path):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    kept = SimpleNamespace(_impl=SimpleNamespace(filename_base="kernel.f-1.py311"), cache_path=str(folder))
+    compiled._name_by_digest(kept, "b" * 64)
+    folder.rmdir()
+    folder.touch()  # nothing can be written below a file, nor read
+    kept._cache_file.save("key", b"code")
+    assert kept._cache_file.load("key") is None
+
+
+def test_warming_up_from_the_command_line_says_where_the_code_is(capsys):
+    warm_up.main()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert str(compiled.kept_in(kernel.advance_streams)) in line

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from test_ctc import log_probs, spell
 
 from model.ctc import NO_BIAS, BeamDecoder, Bias, BiasError, DecodingWeights, GreedyDecoder
-from model.ctc import bias as automaton
+from model.ctc import terms as automaton
+from model.lm.characters import LETTERS as COLUMNS
 
 
 def score(bias, text, *, ended=True):
     """What a text earns so far, or for good if it ends: the automaton, walked letter by letter."""
     state, earned = automaton.START, 0.0
     for character in text + " " * ended:
-        column = automaton.SPACE_COLUMN if character == " " else automaton.LETTERS.find(character)
+        column = automaton.SPACE_COLUMN if character == " " else COLUMNS.find(character)
         while True:
             children = range(bias.ints[state, automaton.FIRST], bias.ints[state + 1, automaton.FIRST])
             fitting = [child for child in children if bias.ints[child, automaton.COLUMN] == column]

@@ -38,6 +38,13 @@ def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
     assert time.perf_counter() - start < 5  # generous: CI machines stall; `time tutti --help` says 0.4 s
 
 
+def test_help_shows_the_defaults_of_the_settings():
+    """In square brackets they would be taken for markup, and vanish."""
+    shown = " ".join(runner.invoke(app, ["serve", "--help"]).stdout.replace("│", " ").split())
+    for default in ("127.0.0.1", "8080", "eager", "512", "128"):
+        assert f"Default: {default}" in shown
+
+
 def test_version_is_that_of_the_distribution():
     result = runner.invoke(app, ["--version"])
     assert result.exit_code == 0
@@ -68,6 +75,8 @@ def test_key_terms_and_formatting_are_asked_of_the_server(live_server, tmp_path)
     assert result.exit_code == 0, result.output
     text = json.loads(result.stdout.splitlines()[-1])["text"]
     assert text.startswith("Hello+foo bar+baz")
+    kept = runner.invoke(app, [*where[:-1], f"ws://{server.host}?keyterm=foo&smart_format=true"])
+    assert json.loads(kept.stdout.splitlines()[-1])["text"].startswith("Hello+foo"), "the address bears its own query"
     many = [part for i in range(201) for part in ("--keyterm", f"t{i}")]
     refused = runner.invoke(app, [*where, *many])
     assert refused.exit_code == 1
@@ -85,6 +94,9 @@ def test_key_terms_and_decoders_are_options_of_the_engine_in_this_process(tmp_pa
     refused = runner.invoke(app, [*options, "--keyterm", "word " * 30])
     assert refused.exit_code == 1
     assert "keyterm" in refused.output
+    useless = runner.invoke(app, ["transcribe", str(path), "--json", "--decoder", "greedy", "--keyterm", "foo"])
+    assert useless.exit_code == 1
+    assert "beam decoder" in useless.output
 
 
 def test_a_file_that_is_not_there_is_a_usage_error():

@@ -11,8 +11,9 @@ import pytest
 
 from model.ctc import Word
 from server.app import ABOUT
-from server.deepgram import MAX_ECHO, ModelCard, Projector
-from server.deepgram_frames import CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.deepgram import MAX_ECHO, Projector
+from server.deepgram_frames import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.deepgram_messages import ModelCard
 from server.deepgram_prerecorded import recording_answer
 from server.deepgram_query import BIASING, KNOWN, ListenRequest, Models, parse_query
 from server.errors import CLOSES, BadFrame, BadParameter
@@ -174,6 +175,7 @@ def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
         '{"type":"Finalize","channel":"left"}',
         '{"type":"KeepAlive","x":' + "[" * 5_000 + "]" * 5_000 + "}",
         '{"type":"KeepAlive"',
+        '{"type":"Configure","keyterms":["' + "a" * MAX_CHARACTERS + '"]}',
     ],
 )
 def test_a_text_frame_that_means_nothing_is_named_so(text: str) -> None:

@@ -21,8 +21,15 @@ from websockets.exceptions import InvalidStatus
 from model.config import ENGLISH
 from model.ctc.bias import NO_BIAS, BiasError
 from server.deepgram_query import ListenRequest, Models, parse_query
-from server.errors import BadParameter
-from server.keyterms import MAX_CHARACTERS, MAX_TERMS, NO_KEYTERMS, Keyterms
+from server.errors import BadParameter, KeytermsTooOften
+from server.keyterms import (
+    CHARACTERS_PER_S,
+    MAX_CHARACTERS,
+    MAX_TERMS,
+    NO_KEYTERMS,
+    ChangeAllowance,
+    Keyterms,
+)
 from server.recognition import Recognition, Route, Row
 from server.steps import Marker, StepTag
 
@@ -135,9 +142,41 @@ def test_changes_that_wait_take_no_more_room_than_the_audio_that_waits() -> None
     for i in range(1_000):
         bench.configure(f"term {i}")
     (channel,) = bench.session.channels
-    assert len(channel._next_biases) == 1
+    assert len(channel._biases) == 1
     bench.answer()
     assert channel.state.bias.phrases == (("term", 1.0),)
+
+
+def test_changes_cost_what_they_build_and_audio_pays_for_them() -> None:
+    """The event loop builds them: a client that changes all the time must not hold up its neighbours."""
+    full = [f"word number {i}"[:12] for i in range(MAX_TERMS)]
+    bench = SessionBench(decoder=WaveringDecoder())
+    bench.session.replace_phrases(full)
+    held = bench.session.keyterms
+    with pytest.raises(KeytermsTooOften, match=r"after [0-9.]+ s more of audio"):
+        bench.session.replace_phrases(full[:-1])
+    assert bench.session.keyterms is held
+    bench.session.replace_phrases([])
+    bench.send(silence(1.0))
+    bench.session.replace_phrases(["y" * int(CHARACTERS_PER_S)])
+    with pytest.raises(KeytermsTooOften):
+        bench.session.replace_phrases(["z" * int(CHARACTERS_PER_S)])
+
+
+def test_what_was_not_spent_adds_up_to_one_full_set() -> None:
+    allowance = ChangeAllowance()
+    allowance.spend(MAX_CHARACTERS, 1_000.0)
+    with pytest.raises(KeytermsTooOften, match=r"after 0\.2 s"):
+        allowance.spend(100, 1_000.0)
+    allowance.spend(100, 1_000.2)
+
+
+def test_too_many_terms_are_refused_as_such_and_cost_nothing() -> None:
+    bench = SessionBench(decoder=WaveringDecoder())
+    for phrases in (["x"] * (MAX_TERMS + 1), ["x" * (MAX_CHARACTERS + 1)]) * 3:
+        with pytest.raises(BiasError):
+            bench.session.replace_phrases(phrases)
+    bench.session.replace_phrases(["x" * MAX_CHARACTERS])
 
 
 def test_a_flush_keeps_the_bias() -> None:
@@ -165,6 +204,22 @@ def test_configure_is_answered_with_the_terms_that_hold(live_server: Start) -> N
     assert [a.get("keyterms") for a in answers] == [["foo"], ["bar", "baz"], None, ["bar", "baz"], []]
     assert answers[2]["code"] == "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"
     assert len({a["request_id"] for a in answers}) == 1
+
+
+def test_configure_in_a_flood_is_refused_until_audio_comes(live_server: Start) -> None:
+    terms = [f"number {i:03} " for i in range(MAX_TERMS)]
+    with live_server(decoder=WaveringDecoder()).listen() as client:
+        answers = []
+        for i in range(3):
+            client.say("Configure", keyterms=[f"{term}{i}" for term in terms])
+            answers.append(client.receive())
+        client.say("Configure", keyterms=answers[0]["keyterms"])
+        again = client.receive()
+        client.finish()
+    assert [a["type"] for a in answers] == ["ConfigureSuccess", "ConfigureFailure", "ConfigureFailure"]
+    assert {a["code"] for a in answers[1:]} == {"CONFIGURE_ALREADY_PENDING"}
+    assert "of audio" in answers[1]["description"]
+    assert again == answers[0], "what holds already costs nothing"
 
 
 def test_without_a_bias_configure_fails_unless_it_asks_for_nothing(live_server: Start) -> None:

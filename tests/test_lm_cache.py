@@ -85,6 +85,19 @@ def test_a_damaged_form_is_made_anew_and_never_read(arpa: Path, damage: str) -> 
     assert_same(whole, LanguageModel.load(mapped))
 
 
+def test_no_folder_for_the_mapped_form_means_none(arpa: Path) -> None:
+    LanguageModel.load(arpa, cache_dirs=[])
+    assert mapped_files(arpa.parent) == []
+
+
+@pytest.mark.parametrize("header", ["[]", '{"arrays": []}', '{"arrays": {"word": {}}}', "{"])
+def test_a_header_of_another_kind_is_damage(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "other.lm"
+    path.write_bytes(b"tuttilm1" + len(header).to_bytes(8, "little") + header.encode())
+    with pytest.raises(LanguageModelError, match="damaged"):
+        LanguageModel.load(path)
+
+
 def test_a_missing_model_is_the_operators_to_mend(tmp_path: Path) -> None:
     for name in ("none.arpa", "none.lm"):
         with pytest.raises(LanguageModelError, match="cannot read"):

@@ -63,7 +63,7 @@ def held(root: object) -> int:
 def _is_ours(found: object) -> bool:
     module = type(found).__module__
     return module.startswith(
-        ("server.channel", "server.session", "server.interims", "server.s", "model.ctc", "collections")
+        ("server.channel", "server.session", "server.interims", "server.bias", "server.s", "model.ctc", "collections")
     )
 
 

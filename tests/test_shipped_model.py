@@ -79,7 +79,7 @@ def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alo
         )
 
     async def alone(some, paths):
-        async with open_local(Settings(decoder="beam", max_batch=1, max_streams=2), some) as transcriber:
+        async with open_local(Settings(decoder="beam", max_batch=1, max_streams=2), keyterm=some) as transcriber:
             return await transcribe_files(paths, transcriber, concurrency=1)
 
     batched = [outcome.text for (outcome,) in asyncio.run(together())]

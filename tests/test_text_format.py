@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc import Word
-from server.text_format import PAUSE_S, PLAIN, Sentences, Style, format_words
+from server.numerals import PAUSE_S
+from server.text_format import PLAIN, Sentences, Style, format_words
 
 SMART = Style(punctuate=True, numerals=True)
 PUNCTUATE = Style(punctuate=True)
@@ -93,7 +94,7 @@ def _in_order(rows: list[tuple[str, float, float, float]]) -> list[Word]:
 
 
 numbers = st.sampled_from(
-    ["one", "two", "twenty", "hundred", "thousand", "million", "and", "point", "first", "oh", "a"]
+    ["one", "two", "twenty", "nineteen", "hundred", "thousand", "hundreds", "and", "point", "first", "oh", "half", "a"]
 )
 texts = st.one_of(
     numbers, st.text("abcdefghijklmnopqrstuvwxyz'", min_size=1, max_size=6), st.text(min_size=1, max_size=3)
@@ -131,3 +132,55 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
     sentences = Sentences(style)
     fewer, more = sentences.partial(words[:count]), sentences.partial(words)
     assert more[: len(fewer)] == fewer
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # told digit by digit, and nothing is glued or added up
+        ("call five five five one two three four", "call 5 5 5 1 2 3 4"),
+        ("zero zero seven", "0 0 7"),
+        ("seven seven zero zero nine hundred", "7 7 0 0 900"),
+        ("room two oh five please", "room 2 0 5 please"),
+        ("one o one", "1 0 1"),
+        ("nine one one", "9 1 1"),
+        ("twenty one two three", "21 2 3"),
+        ("four five six thousand", "4 5 6000"),
+        ("three point one four one five", "3.1415"),
+        # "oh" is a zero between digits alone
+        ("oh no", "oh no"),
+        ("oh oh seven", "oh oh 7"),
+        ("i have five oh no", "i have 5 oh no"),
+        ("at five o clock", "at 5 o clock"),
+        # years
+        ("in nineteen eighty four and later", "in 1984 and later"),
+        ("twenty twenty six", "2026"),
+        ("from nineteen oh five to seventeen ninety", "from 1905 to 1790"),
+        ("nineteen hundred and five", "1905"),
+        ("two thousand and ten", "2010"),
+        ("twenty one twenty two", "21 22"),
+        ("eighteen nineteen twenty", "18 19 20"),
+        ("twelve thirty", "12 30"),
+        # ordinals and fractions
+        ("the ninth of november", "the 9th of november"),
+        ("first of all wait a second", "first of all wait a second"),
+        ("a third of it", "a third of it"),
+        ("two thirds of one fifth", "two thirds of one fifth"),
+        # powers of ten that count nothing
+        ("hundreds of people", "hundreds of people"),
+        ("a hundred and five people", "105 people"),
+        ("half a million", "half a million"),
+        ("a few hundred", "a few hundred"),
+        # small and alone
+        ("one by one or two or three", "one by one or two or three"),
+        ("four of them", "4 of them"),
+        ("one point five", "1.5"),
+    ],
+)
+def test_which_words_are_numbers(text: str, expected: str) -> None:
+    assert shown(text, NUMERALS) == expected
+
+
+def test_a_pause_parts_a_year_and_digits_too() -> None:
+    for text, expected in (("nineteen eighty", "19 80"), ("five oh two", "5 oh two")):
+        assert [f.text for f in format_words(say(text, gap_s=PAUSE_S + 0.01), NUMERALS)] == expected.split()

@@ -1,5 +1,6 @@
 """Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -11,7 +12,9 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.errors import AudioError, ManifestError, TrainingError
 from model.manifest import read_manifest
+from model.network import Network
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
+from model.training.average import average
 from model.training.batches import group, join
 from model.training.corpus import Corpus, epoch_order
 from model.training.optimizer import Schedule
@@ -158,7 +161,7 @@ def test_interrupting_saves_and_the_same_command_goes_on(corpus_folder, tmp_path
 
 
 def test_the_shipped_recipe_can_be_read():
-    for stage in ("small-1", "small-2"):
+    for stage in ("small-1", "small-2", "small-3", "small-4", "small-5", "small-6"):
         config, shipped = read_recipe(RECIPES / f"{stage}.json")
         assert config.name == "tutti-small"
         assert shipped.weights["synthetic"] > 0
@@ -229,3 +232,13 @@ def test_masks_blank_bands_and_stretches_only():
     masked = mask(features.clone(), [40, 40], Augmentation(time_mask_share=0.2), np.random.default_rng(3))
     assert 0 < (masked == 0).float().mean() < 0.6
     assert set(masked.unique().tolist()) == {0.0, 1.0}
+
+
+def test_the_mean_of_two_checkpoints_lies_between_them_and_says_so():
+    earlier, later = Network(TINY), Network(dataclasses.replace(TINY, training={"updates": 7}))
+    mean = average(earlier, later, 0.25)
+    expected = 0.75 * earlier.head.weight + 0.25 * later.head.weight
+    assert torch.allclose(mean.head.weight, expected)
+    assert mean.config.training == {"updates": 7, "averaged": {"with": None, "share": 0.25}}
+    with pytest.raises(TrainingError, match="other sizes"):
+        average(earlier, Network(dataclasses.replace(TINY, hidden=96)), 0.5)

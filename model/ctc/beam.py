@@ -18,14 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.compiled import DoubleArray, IntArray, LongArray
 from model.config import BLANK
 from model.ctc import kernel
-from model.ctc.bias import LETTERS, NO_BIAS, SPACE_COLUMN, Bias
-from model.ctc.compiled import DoubleArray, IntArray, LongArray
+from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.layout import BLOCK_FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
 from model.ctc.prefix_score import Setup
+from model.ctc.terms import SPACE_COLUMN
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
+from model.lm.characters import LETTERS
 from model.lm.language_model import LanguageModel
 
 MAX_BEAMS = 64
@@ -87,6 +89,10 @@ class BeamDecoder:
             raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
         if not 1 <= len(vocabulary) <= MAX_SYMBOLS or vocabulary[BLANK] != "":
             raise ValueError(f"a vocabulary has at most {MAX_SYMBOLS} symbols, and the first is the blank")
+        if any(len(symbol) != 1 for symbol in vocabulary[1:]):
+            raise ValueError("each symbol but the blank is one character")
+        if not (0 < kept_share <= 1 and kept_symbols >= 1):
+            raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
         self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
         model, self._kept_alive = _model_table(lm)
@@ -100,7 +106,7 @@ class BeamDecoder:
         state = self.start(0, Bias.of([("a", 1.0)]))
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.advance([state], rows)
-        self.words(state)
+        kernel.write_best(state.address, self.beams)
         self.set_bias(state, NO_BIAS)
         kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))
         self.take(state)
@@ -115,8 +121,9 @@ class BeamDecoder:
 
     def set_bias(self, state: BeamState, bias: Bias) -> None:
         """Listen for other key terms from the next frame on; words not yet stable are judged by them, too."""
+        address = state.opened()
         if bias.phrases != state.bias.phrases:
-            kernel.set_terms(state.opened(), bias.table, self._setup)
+            kernel.set_terms(address, bias.table, self._setup)
             state.bias = bias  # its arrays stay while the kernel reads them
 
     def release(self, state: BeamState) -> None:
@@ -125,7 +132,11 @@ class BeamDecoder:
         state.address, state.block = 0, np.zeros(0, np.uint8)
 
     def advance(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
-        """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError for other shapes, ReleasedState."""
+        """Decode (B, T, V) more frames, row b into `states[b]`.
+
+        A log-probability that is NaN or infinite counts as impossible; a frame without a possible symbol changes
+        nothing but the count of frames. Raises: ValueError for other shapes, ReleasedState.
+        """
         if log_probs.ndim != 3 or log_probs.shape[::2] != (len(states), len(self.vocabulary)):
             raise ValueError(f"log-probs {log_probs.shape} for {len(states)} streams, {len(self.vocabulary)} symbols")
         addresses = np.array([state.opened() for state in states], np.int64)  # (B,)
@@ -141,8 +152,9 @@ class BeamDecoder:
 
     def words(self, state: BeamState) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
+        address = state.opened()
         if state.shown is None:
-            count = kernel.write_best(state.opened(), self.beams) if state.has_text else 0
+            count = kernel.write_best(address, self.beams) if state.has_text else 0
             state.shown = (*state.committed, *self._read(state, count)[0])
         return state.shown
 

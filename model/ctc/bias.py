@@ -17,32 +17,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from model.ctc.compiled import DoubleArray, IntArray
+from model.compiled import DoubleArray, IntArray
+from model.ctc.terms import ELSEWHERE, FIRST, GAIN, SPACE_COLUMN, START, TERM_FLOATS, TERM_INTS
 from model.errors import ModelError
+from model.lm.characters import LETTERS
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz'"
-SPACE_COLUMN = len(LETTERS)  # columns of letters are those of the language model's spelling
 MAX_PHRASES = 1_000
 MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most as many states and two more
 MAX_WORDS = 20  # of one phrase
 MAX_WEIGHT = 10.0
-
-# states
-START, ELSEWHERE = 0, 1  # at a word boundary, or inside a word, with no phrase begun
-
-# columns of `Bias.ints`
-FIRST = 0  # children of state s are FIRST[s] to FIRST[s + 1] - 1
-COLUMN = 1  # that leads here
-FAIL = 2  # state to go on from where no child fits
-COVERS = 3  # 1: inside a phrase of positive weight
-COMPLETE = 4  # 1: a phrase ends here
-BIAS_INTS = 5
-
-# columns of `Bias.floats`
-VALUE = 0
-BANK = 1  # what has been earned for good when the state is left by FAIL
-GAIN = 2  # row 0: the most that one symbol can add
-BIAS_FLOATS = 3
 
 Phrase = tuple[str, ...]
 
@@ -55,7 +38,7 @@ class BiasError(ModelError):
 class Bias:
     """Immutable and shared by all streams with the same key terms; made by `of`.
 
-    ints (states + 1, BIAS_INTS), floats (states, BIAS_FLOATS).
+    ints (states + 1, TERM_INTS), floats (states, TERM_FLOATS).
     """
 
     phrases: tuple[tuple[str, float], ...]
@@ -133,8 +116,8 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
     ordered = _breadth_first(root)
     for state in ordered:
         _settle(state, boosts, states)
-    ints = np.zeros((len(ordered) + 2, BIAS_INTS), np.int32)
-    floats = np.zeros((len(ordered) + 1, BIAS_FLOATS), np.float64)
+    ints = np.zeros((len(ordered) + 2, TERM_INTS), np.int32)
+    floats = np.zeros((len(ordered) + 1, TERM_FLOATS), np.float64)
     child = 2
     for row, state in ((s.number, s) for s in ordered):
         ints[row] = child, state.column, state.fail, state.reach > 0, state.complete

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from model.compiled import ZERO, DoubleArray, FloatArray, LongArray, compiled, entry_point
 from model.config import BLANK
 from model.ctc import layout as at
-from model.ctc.compiled import DoubleArray, FloatArray, LongArray, compiled, entry_point
-from model.ctc.frame_search import Work, add_logs, hear_blank, keep_symbols, search_frame, work_for
+from model.ctc.alignments import add_logs, hear_blank
+from model.ctc.candidates import Work, keep_symbols, work_for
+from model.ctc.frame_search import search_frame
 from model.ctc.layout import Stream, stream_at, tree_nodes
 from model.ctc.prefix_score import Setup, Texts, close_word, ended_score, texts_of
 from model.ctc.prefix_tree import (
@@ -36,7 +38,7 @@ def start_stream(address: int, beams: int, skip: int, lm_state: int, terms: Tabl
     stream = stream_at(address, beams)
     stream.header[at.SKIP] = skip
     _point_to(stream, terms)
-    _begin(stream, BLANK, lm_state, -1)
+    _begin(stream, int(BLANK), lm_state, ZERO - 1)
 
 
 @entry_point
@@ -62,7 +64,9 @@ def advance_streams(
 @compiled
 def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: DoubleArray) -> None:
     header = stream.header
-    if limits[0] < 1.0 and np.exp(np.float64(row[BLANK])) >= limits[0]:  # `keep_symbols` would keep the blank alone
+    if (
+        limits[0] < 1.0 and np.inf > row[BLANK] and np.exp(np.float64(row[BLANK])) >= limits[0]
+    ):  # `keep_symbols` would keep the blank alone
         hear_blank(stream)
     else:
         beams = len(work.scores)
@@ -149,11 +153,11 @@ def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
 def _restart(texts: Texts, stream: Stream, hypothesis: int) -> None:
     """Go on after the text of one hypothesis: a letter that still sounds is not written again."""
     node = stream.hypotheses_i[hypothesis, at.NODE]
-    symbol, lm_state = stream.nodes_i[node, at.SYMBOL], stream.nodes_i[node, at.LM_STATE]
+    symbol, lm_state = int(stream.nodes_i[node, at.SYMBOL]), int(stream.nodes_i[node, at.LM_STATE])
     if stream.nodes_i[node, at.LETTERS] > 0:
         _, _, _, lm_state, _ = close_word(texts, stream, node)
     blank, letter = stream.hypotheses_f[hypothesis, at.BLANK_P], stream.hypotheses_f[hypothesis, at.LETTER_P]
-    _begin(stream, symbol, lm_state, stream.hypotheses_i[hypothesis, at.BLANK_LAST])
+    _begin(stream, symbol, lm_state, int(stream.hypotheses_i[hypothesis, at.BLANK_LAST]))
     shift = add_logs(blank, letter)
     stream.hypotheses_f[0, at.BLANK_P], stream.hypotheses_f[0, at.LETTER_P] = blank - shift, letter - shift
 
@@ -212,7 +216,7 @@ def _write_path(stream: Stream, hypothesis: int) -> int:
     """Write the words of a hypothesis, the open one last, behind none; return how many."""
     ints, node = stream.nodes_i, stream.hypotheses_i[hypothesis, at.NODE]
     letters = ints[node, at.LETTERS]
-    boundary = node
+    boundary = int(node)
     for _ in range(letters):
         boundary = ints[boundary, at.PARENT]
     words = write_words(stream, boundary)

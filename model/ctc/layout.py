@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.ctc.compiled import DoubleArray, IntArray, LongArray, carray, compiled, float64_at, int32_at, int64_at
+from model.compiled import (
+    DoubleArray,
+    IntArray,
+    LongArray,
+    carray,
+    compiled,
+    compiled_maker,
+    float64_at,
+    int32_at,
+    int64_at,
+)
 
 BLOCK_FRAMES = 64
 """Frames of one kernel call at most: what it can commit is bounded by that and by the tree."""
@@ -125,7 +135,7 @@ def copy_row(target: Any, to: int, source: Any, row: int) -> None:
         target[to, column] = source[row, column]
 
 
-@compiled
+@compiled_maker
 def stream_at(address: int, beams: int) -> Stream:
     """Return the views of the stream whose block is at `address`, doubles first so that all are aligned."""
     nodes = tree_nodes(beams)

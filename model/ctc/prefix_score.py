@@ -1,4 +1,4 @@
-"""What a prefix is worth besides its sound: language model, unknown words, word bonus, key bias.
+"""What a prefix is worth besides its sound: language model, unknown words, word bonus, key terms.
 
 An open word is expected to cost what the likeliest word with these letters does, so that it can be compared with words
 that are closed; when it closes, the language model's own score takes that place. Expectations only fall with more
@@ -11,21 +11,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.ctc import bias
-from model.ctc import layout as at
-from model.ctc.bias import SPACE_COLUMN
-from model.ctc.compiled import (
+from model.compiled import (
     DoubleArray,
     FloatArray,
     IntArray,
     LongArray,
     carray,
     compiled,
+    compiled_maker,
     float32_at,
     float64_at,
     int32_at,
 )
+from model.ctc import layout as at
+from model.ctc import terms
 from model.ctc.layout import Stream
+from model.ctc.terms import SPACE_COLUMN, follow_terms
 from model.lm.score import lm_score
 
 # weights, float64
@@ -67,7 +68,7 @@ class Texts(NamedTuple):
     values: DoubleArray
 
 
-@compiled
+@compiled_maker
 def texts_of(setup: Setup, header: LongArray) -> Texts:
     """Return the views of all that a stream's texts are scored with."""
     model = setup.model
@@ -90,24 +91,9 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
         carray(int32_at(model[CHILD]), (spellings, SPACE_COLUMN), np.int32),
         carray(int32_at(model[SPELLED]), (spellings,), np.int32),
         carray(float32_at(model[BEST]), (spellings,), np.float32),
-        carray(int32_at(header[at.BIAS_INTS]), (states + 1, bias.BIAS_INTS), np.int32),
-        carray(float64_at(header[at.BIAS_FLOATS]), (states, bias.BIAS_FLOATS), np.float64),
+        carray(int32_at(header[at.BIAS_INTS]), (states + 1, terms.TERM_INTS), np.int32),
+        carray(float64_at(header[at.BIAS_FLOATS]), (states, terms.TERM_FLOATS), np.float64),
     )
-
-
-@compiled
-def follow_terms(texts: Texts, state: int, column: int) -> tuple[int, float, bool]:
-    """Return the state after a letter or space, what was earned on the way, and whether a phrase broke off."""
-    earned, broke = 0.0, False
-    while True:
-        for child in range(texts.terms[state, bias.FIRST], texts.terms[state + 1, bias.FIRST]):
-            if texts.terms[child, bias.COLUMN] == column:
-                return child, earned, broke
-        if state <= bias.ELSEWHERE:
-            return (bias.START if column == SPACE_COLUMN else bias.ELSEWHERE), earned, broke
-        earned += texts.values[state, bias.BANK]
-        state = texts.terms[state, bias.FAIL]
-        broke = True
 
 
 @compiled
@@ -121,7 +107,7 @@ def add_letter(texts: Texts, stream: Stream, node: int, column: int) -> tuple[fl
     """Extend a prefix by a letter: SCORE, BASE, LOOK, WAIVED, SPELLING and BIAS_STATE of the longer one."""
     ints, floats = stream.nodes_i, stream.nodes_f
     letters = ints[node, at.LETTERS] + 1
-    state, earned, broke = follow_terms(texts, ints[node, at.BIAS_STATE], column)
+    state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], column)
     boost = texts.weights[KEYTERM_BOOST]
     base, waived = floats[node, at.BASE] + boost * earned, floats[node, at.WAIVED]
     if broke:
@@ -136,18 +122,20 @@ def add_letter(texts: Texts, stream: Stream, node: int, column: int) -> tuple[fl
         spelling = texts.child[spelling, column] if spelling >= 0 and column >= 0 else -1
         if spelling >= 0:
             look = max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown_score(texts, letters))
-        elif texts.terms[state, bias.COVERS]:  # an unknown word of a key term goes on as the likeliest word it began as
+        elif texts.terms[
+            state, terms.COVERS
+        ]:  # an unknown word of a key term goes on as the likeliest word it began as
             look = floats[node, at.LOOK]
         else:
             look = unknown_score(texts, letters)
-    return base + look + boost * texts.values[state, bias.VALUE], base, look, waived, spelling, state
+    return base + look + boost * texts.values[state, terms.VALUE], base, look, waived, spelling, state
 
 
 @compiled
 def close_word(texts: Texts, stream: Stream, node: int) -> tuple[float, float, float, int, int]:
     """Extend a prefix by the space that closes its word: SCORE, BASE, WAIVED, LM_STATE and BIAS_STATE of the longer."""
     ints, floats = stream.nodes_i, stream.nodes_f
-    state, earned, broke = follow_terms(texts, ints[node, at.BIAS_STATE], SPACE_COLUMN)
+    state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], SPACE_COLUMN)
     boost = texts.weights[KEYTERM_BOOST]
     base, waived = floats[node, at.BASE] + boost * earned, floats[node, at.WAIVED]
     if broke:
@@ -158,13 +146,13 @@ def close_word(texts: Texts, stream: Stream, node: int) -> tuple[float, float, f
         if np.isnan(floats[node, at.CLOSING]):
             _ask(texts, stream, node, texts.spelled[spelling] if known else UNKNOWN_ID, known)
         price = floats[node, at.CLOSING]
-        if not known and texts.terms[state, bias.COVERS]:
+        if not known and texts.terms[state, terms.COVERS]:
             waived += floats[node, at.LOOK] - price
             price = floats[node, at.LOOK]
         base += price
-    if texts.terms[state, bias.COMPLETE]:
+    if texts.terms[state, terms.COMPLETE]:
         waived = 0.0
-    return base + boost * texts.values[state, bias.VALUE], base, waived, ints[node, at.NEXT_STATE], state
+    return base + boost * texts.values[state, terms.VALUE], base, waived, ints[node, at.NEXT_STATE], state
 
 
 @compiled
@@ -180,7 +168,7 @@ def _ask(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> 
         stream.nodes_i[node, at.LM_STATE],
         word_id,
     )
-    letters = stream.nodes_i[node, at.LETTERS]
+    letters = int(stream.nodes_i[node, at.LETTERS])
     worth = texts.weights[LM_WEIGHT] * log_p if known else unknown_score(texts, letters)
     stream.nodes_f[node, at.CLOSING] = worth
     stream.nodes_i[node, at.NEXT_STATE] = after
@@ -197,4 +185,4 @@ def ended_score(texts: Texts, stream: Stream, node: int) -> float:
         )
     else:
         _, base, waived, _, state = close_word(texts, stream, node)
-    return float(base - waived + texts.weights[KEYTERM_BOOST] * texts.values[state, bias.BANK])
+    return float(base - waived + texts.weights[KEYTERM_BOOST] * texts.values[state, terms.BANK])

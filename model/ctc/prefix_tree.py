@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from model.compiled import ZERO, IntArray, compiled
 from model.ctc import layout as at
-from model.ctc.bias import SPACE_COLUMN
-from model.ctc.compiled import IntArray, compiled
 from model.ctc.layout import Stream, copy_row, tree_nodes
 from model.ctc.prefix_score import Texts, add_letter, close_word
+from model.ctc.terms import SPACE_COLUMN
 
 
 @compiled
@@ -78,7 +78,7 @@ def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
 def commit_shared(stream: Stream) -> None:
     """Let go of the words that all hypotheses have in common: they can no longer change."""
     ints, root = stream.nodes_i, stream.header[at.ROOT]
-    shared = stream.hypotheses_i[0, at.NODE]
+    shared = int(stream.hypotheses_i[0, at.NODE])
     for h in range(1, stream.header[at.HYPOTHESES]):
         other = stream.hypotheses_i[h, at.NODE]
         while shared != other:
@@ -149,7 +149,7 @@ def compact(stream: Stream, moved: IntArray) -> None:
             moved[node] = 0
             node = ints[node, at.PARENT]
     moved[root] = 0
-    kept = 0
+    kept = ZERO
     for node in range(used):  # parents come before their children, and no node moves up
         if moved[node] < 0:
             continue
@@ -174,7 +174,7 @@ def make_room(stream: Stream, moved: IntArray) -> None:
     beams = len(stream.hypotheses_i)
     compact(stream, moved)
     while stream.header[at.NODES] + 4 * beams > tree_nodes(beams):
-        first = first_boundary(stream, stream.hypotheses_i[stream.header[at.BEST], at.NODE], 1)
+        first = first_boundary(stream, stream.hypotheses_i[stream.header[at.BEST], at.NODE], ZERO + 1)
         if first >= 0:
             keep_descendants(stream, first)
             commit(stream, first)
@@ -204,7 +204,7 @@ def first_boundary(stream: Stream, node: int, count: int) -> int:
 @compiled
 def keep_descendants(stream: Stream, node: int) -> None:
     """Drop the hypotheses that do not extend `node`; the best one must."""
-    ints, h = stream.nodes_i, 0
+    ints, h = stream.nodes_i, ZERO
     while h < stream.header[at.HYPOTHESES]:
         known = stream.hypotheses_i[h, at.NODE]
         while ints[known, at.DEPTH] > ints[node, at.DEPTH]:
@@ -231,9 +231,10 @@ def drop(stream: Stream, hypothesis: int) -> None:
 
 @compiled
 def _drop_worst(stream: Stream) -> None:
-    worst, lowest = -1, np.inf
+    best = worst = stream.header[at.BEST]
+    lowest = np.inf
     for h in range(stream.header[at.HYPOTHESES]):
         score = stream.hypotheses_f[h, at.TOTAL_P] + stream.nodes_f[stream.hypotheses_i[h, at.NODE], at.SCORE]
-        if h != stream.header[at.BEST] and score < lowest:
+        if h != best and (worst == best or score < lowest):
             worst, lowest = h, score
     drop(stream, worst)

@@ -66,7 +66,7 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         header = json.loads(text)
         arrays = {name: _view(mapped, base, place) for name, place in header["arrays"].items()}
         whole = len(mapped) == base + header["bytes"] and _checksum(arrays) == header["crc32"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # any JSON at all
         raise LanguageModelError(f"{path} is damaged: {error}") from error
     if not whole:
         raise LanguageModelError(f"{path} is damaged: its size or its checksum is wrong")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.lm.score import FloatArray, IntArray
+from model.compiled import FloatArray, IntArray
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 _COLUMN = {letter: column for column, letter in enumerate(LETTERS)}

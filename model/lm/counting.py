@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.lm.score import IntArray
+from model.compiled import IntArray
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID, UNKNOWN_ID
 
 Places = NDArray[np.int64]

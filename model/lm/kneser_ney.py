@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from model.compiled import DoubleArray, IntArray
 from model.lm.arpa import ABSENT_LOG10, LN10
 from model.lm.counting import NgramCounts, Places
-from model.lm.score import IntArray, Reals
 from model.lm.trie import START_ID, NgramTable
 
 # For counts of counts from which no discount can be had, as in KenLM: a text of a few lines, or generated text.
@@ -43,7 +43,7 @@ def estimate(counts: Sequence[NgramCounts], min_counts: Sequence[int] = ()) -> l
     return tables
 
 
-def discounts(adjusted: Places) -> Reals:
+def discounts(adjusted: Places) -> DoubleArray:
     """Return what is taken off counts of 0, 1, 2 and 3 or more."""
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in range(1, 5))
     if not all((n1, n2, n3, n4)):
@@ -62,7 +62,7 @@ def _adjusted(counts: Sequence[NgramCounts], n: int) -> Places:
     return np.where(table.ids[:, 0] == START_ID, table.count, before)
 
 
-def _unigrams(adjusted: Places) -> Reals:
+def _unigrams(adjusted: Places) -> DoubleArray:
     """Return the words' probabilities, smoothed with equal shares for all but `<s>`."""
     counts = adjusted.copy()
     counts[START_ID] = 0
@@ -71,20 +71,22 @@ def _unigrams(adjusted: Places) -> Reals:
     gamma = off.sum() / total if total else 1.0
     equal = np.full(len(counts), 1 / (len(counts) - 1))
     equal[START_ID] = 0.0
-    smoothed: Reals = (counts - off) / max(total, 1) + gamma * equal
+    smoothed: DoubleArray = (counts - off) / max(total, 1) + gamma * equal
     return smoothed
 
 
-def _discounted(table: NgramCounts, adjusted: Places, contexts: int, least: int) -> tuple[Reals, Reals, Places]:
+def _discounted(
+    table: NgramCounts, adjusted: Places, contexts: int, least: int
+) -> tuple[DoubleArray, DoubleArray, Places]:
     """Return each n-gram's own share of its context, the context's back-off weight, and the places of those to keep."""
     off = discounts(adjusted)[np.minimum(adjusted, 3)]
     total = np.bincount(table.parent, adjusted, contexts)
-    share: Reals = (adjusted - off) / total[table.parent]
+    share: DoubleArray = (adjusted - off) / total[table.parent]
     share[table.count < least] = 0.0
     weight = np.asarray(1.0 - np.bincount(table.parent, share, contexts), np.float64)
     return share, weight, np.flatnonzero(table.count >= least).astype(np.int64)
 
 
-def _table(ids: IntArray, probability: Reals, weight: Reals) -> NgramTable:
+def _table(ids: IntArray, probability: DoubleArray, weight: DoubleArray) -> NgramTable:
     with np.errstate(divide="ignore"):  # `<s>` is set by the caller
         return NgramTable(ids, np.log(probability).astype(np.float32), np.log(weight).astype(np.float32))

@@ -73,7 +73,8 @@ class LanguageModel:
             digest = _digest(path)
         except OSError as error:
             raise LanguageModelError(f"cannot read language model {path}: {error.strerror}") from error
-        places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in cache_dirs or _cache_dirs(path)]
+        folders = _cache_dirs(path) if cache_dirs is None else cache_dirs
+        places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
         for place in places:
             with contextlib.suppress(OSError, LanguageModelError):  # not made yet, or by another version: made anew
                 cached = cls._mapped(place)
@@ -81,7 +82,8 @@ class LanguageModel:
                     return cached
         model = cls._from_arpa(path, digest)
         for place in places:
-            with contextlib.suppress(OSError):  # a folder that cannot be written: the next one, or memory alone
+            # A folder that cannot be written, or what was written cannot be read: the next one, or memory alone.
+            with contextlib.suppress(OSError, LanguageModelError):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 model.save(place)
                 return cls._mapped(place)

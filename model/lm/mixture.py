@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.lm.score import FloatArray, IntArray, Reals, find_nodes, score_rows, score_text
+from model.compiled import DoubleArray, FloatArray, IntArray
+from model.lm.score import find_nodes, score_rows, score_text
 from model.lm.trie import START_ID, BackoffTrie, NgramTable, build_trie
 
 EM_ROUNDS = 50
@@ -18,7 +19,7 @@ EM_ROUNDS = 50
 _LEAST_MASS = 1e-6
 
 
-def tune_weights(tries: Sequence[BackoffTrie], held_out: IntArray) -> Reals:
+def tune_weights(tries: Sequence[BackoffTrie], held_out: IntArray) -> DoubleArray:
     """Return the weights (models,) that make held-out sentences (S,) likeliest, by expectation maximisation.
 
     Unknown words are left out: the probability of `<unk>` says how a vocabulary was cut, not how well a text fits.
@@ -77,7 +78,7 @@ def backoff_weights(trie: BackoffTrie) -> FloatArray:
     return np.where(np.diff(trie.first) > 0, np.log(left / left_shorter), 0.0).astype(np.float32)
 
 
-def leftovers(trie: BackoffTrie) -> tuple[Reals, Reals]:
+def leftovers(trie: BackoffTrie) -> tuple[DoubleArray, DoubleArray]:
     """Return per context what its n-grams leave of the probability, and what they leave of the shorter context's."""
     nodes = len(trie.word)
     parent = np.repeat(np.arange(nodes), np.diff(trie.first))  # of nodes 1, 2, …

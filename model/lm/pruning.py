@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from model.compiled import DoubleArray
 from model.lm.mixture import leftovers, normalised
-from model.lm.score import ROOT, Reals, chain_log_probs, find_nodes
+from model.lm.score import ROOT, chain_log_probs, find_nodes
 from model.lm.trie import END_ID, START_ID, BackoffTrie, NgramTable, build_trie
 
 
@@ -33,7 +34,7 @@ def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:
     return normalised(kept)
 
 
-def _divergences(trie: BackoffTrie) -> Reals:
+def _divergences(trie: BackoffTrie) -> DoubleArray:
     """Return per node how far the model moves, in nats, when that n-gram alone is dropped."""
     nodes = len(trie.word)
     parent = np.zeros(nodes, np.int32)
@@ -45,7 +46,7 @@ def _divergences(trie: BackoffTrie) -> Reals:
     after = np.log((left + own) / (left_shorter + np.exp(shorter_log)))
     moved = own * (shorter_log + after - own_log) + left * (after - before)
     chain = chain_log_probs(trie.word, trie.log_prob, parent, START_ID, END_ID)
-    divergence: Reals = -np.exp(chain[parent]) * moved
+    divergence: DoubleArray = -np.exp(chain[parent]) * moved
     divergence[ROOT] = 0.0
     return divergence
 

@@ -6,35 +6,16 @@ Source: Katz 1987, back-off; SRILM's ngram-format(5), whose recursion this unrol
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float32]
-Reals = NDArray[np.float64]
-F = TypeVar("F", bound=Callable[..., Any])
+from model.compiled import DoubleArray, FloatArray, IntArray, entry_point
 
 Node = int | np.int32
 
 ROOT = 0
 
 
-def compiled(function: F) -> F:
-    """Compile at the first call; the code is kept on disk where some folder can be written.
-
-    Kept code counts as fresh while this file is unchanged, so all that calls one another stands in it.
-    """
-    try:
-        return cast(F, njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # no such folder
-        return cast(F, njit(nogil=True)(function))
-
-
-@compiled
+@entry_point
 def lm_score(  # noqa: PLR0917 - compiled code has no keywords
     first: IntArray,
     word: IntArray,
@@ -70,7 +51,7 @@ def lm_score(  # noqa: PLR0917 - compiled code has no keywords
     return np.float32(penalty + log_prob[child]), np.int32(after[child])
 
 
-@compiled
+@entry_point
 def score_text(  # noqa: PLR0917
     first: IntArray,
     word: IntArray,
@@ -88,7 +69,7 @@ def score_text(  # noqa: PLR0917
     return state
 
 
-@compiled
+@entry_point
 def score_rows(  # noqa: PLR0917
     first: IntArray,
     word: IntArray,
@@ -107,7 +88,7 @@ def score_rows(  # noqa: PLR0917
     return out
 
 
-@compiled
+@entry_point
 def find_nodes(first: IntArray, word: IntArray, rows: IntArray) -> IntArray:
     """Return the node of each n-gram (n, k); all must be there."""
     found = np.empty(len(rows), np.int32)
@@ -119,8 +100,8 @@ def find_nodes(first: IntArray, word: IntArray, rows: IntArray) -> IntArray:
     return found
 
 
-@compiled
-def chain_log_probs(word: IntArray, log_prob: FloatArray, parent: IntArray, start: int, end: int) -> Reals:
+@entry_point
+def chain_log_probs(word: IntArray, log_prob: FloatArray, parent: IntArray, start: int, end: int) -> DoubleArray:
     """Return per node the natural log-probability of its n-gram; sentences start (`start`) as often as they `end`."""
     total = np.zeros(len(word), np.float64)
     for node in range(1, len(word)):  # parents come first

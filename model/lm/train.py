@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model.compiled import DoubleArray
 from model.lm.arpa import Ngrams
 from model.lm.counting import choose_vocabulary, count_ngrams, count_words, number_words
 from model.lm.errors import LanguageModelError
@@ -18,7 +19,6 @@ from model.lm.normalize import spoken
 from model.lm.pair_counts import SUFFIX as COUNTS_SUFFIX
 from model.lm.pair_counts import pair_model, read_counts
 from model.lm.pruning import prune
-from model.lm.score import Reals
 from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
 
 Report = Callable[[str], None]
@@ -127,7 +127,7 @@ def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: S
     return choose_vocabulary(_mixed(seen, shares), options.vocabulary_size, 0.0)
 
 
-def _mixed(counts: Sequence[Counter[str]], shares: Reals) -> Counter[str]:
+def _mixed(counts: Sequence[Counter[str]], shares: DoubleArray) -> Counter[str]:
     mixed: Counter[str] = Counter()
     for each, share in zip(counts, shares.tolist(), strict=True):
         total = sum(each.values())

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.lm.score import ROOT, FloatArray, IntArray
+from model.compiled import FloatArray, IntArray
+from model.lm.score import ROOT
 
 Keys = NDArray[np.int64]
 

@@ -34,7 +34,7 @@ RANGES = {
     "unknown_letter_cost": (0.0, 3.0),
 }
 _FIRST_STEP, _LAST_STEP = 0.4, 0.04  # share of the range
-_EXPLORED = 0.4  # share of the trials that are drawn from everywhere
+_EXPLORED = 0.25  # share of the trials that are drawn from everywhere
 _ROWS = 32  # recordings that the acoustic model hears together
 
 

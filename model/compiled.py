@@ -2,6 +2,9 @@
 
 Every stream owns one block of memory. A batch hands the addresses of its streams to one compiled call, so that a stream
 can come and go on one thread while others are decoded on another, and nothing is ever moved.
+
+Each combination of argument types costs a compilation, 32 and 64 bits are two, and to the compiler a 0 is a type of its
+own: so functions are handed numbers made 64 bits wide by `int`, and counters start at `ZERO`.
 """
 
 from __future__ import annotations
@@ -28,9 +31,23 @@ DoubleArray = NDArray[np.float64]
 _numba: Any = numba  # some of its versions have types, none has all
 carray = _numba.carray
 
+ZERO = cast(int, np.int64(0))
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-SOURCES = ("bias", "compiled", "frame_search", "kernel", "layout", "prefix_score", "prefix_tree", "../lm/score")
+SOURCES = (
+    "compiled",
+    "config",
+    "ctc/alignments",
+    "ctc/candidates",
+    "ctc/frame_search",
+    "ctc/kernel",
+    "ctc/layout",
+    "ctc/prefix_score",
+    "ctc/prefix_tree",
+    "ctc/terms",
+    "lm/score",
+)
 """All that machine code holds pieces of, without .py, seen from here."""
 
 
@@ -43,7 +60,16 @@ def _source_digest() -> str:
 
 
 def compiled(function: F) -> F:
-    """Compile when compiled code first calls it; nothing else can, which halves the time that compiling takes."""
+    """Compile when compiled code first calls it; nothing else can, which saves the wrappers.
+
+    Arrays are borrowed from the entry point, which holds them: without counting references, which numba does at each
+    view and each call, decoding takes a third of the time. Such a function can neither make an array nor return one.
+    """
+    return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
+
+
+def compiled_maker(function: F) -> F:
+    """Compile a function that returns arrays; entry points alone call it."""
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
@@ -61,14 +87,33 @@ def entry_point(function: F) -> F:
     return cast(F, dispatcher)
 
 
+def kept_in(function: Callable[..., Any]) -> Path | None:
+    """Return the folder that an entry point's code is kept in, None if it is not."""
+    path = cast(Any, function).stats.cache_path
+    return Path(path) if path else None
+
+
 def _name_by_digest(kept: Any, digest: str) -> None:
     """Give the files of one function's code names with the digest, and remove those of other digests."""
     base = kept._impl.filename_base
-    kept._cache_file = _numba.core.caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
+    files = _numba.core.caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
+    files.load, files.save = _or_none(files.load), _or_none(files.save)
+    kept._cache_file = files
     for path in Path(kept.cache_path).glob(f"{glob.escape(base)}-*.nb[ic]"):
         if not path.name.startswith(f"{base}-{digest[:16]}"):
             with contextlib.suppress(OSError):  # another process was faster, or the folder can only be read
                 path.unlink()
+
+
+def _or_none(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a full disk or a file of somebody else's cost a compilation, not a stream."""
+
+    def call(*arguments: Any) -> Any:
+        with contextlib.suppress(OSError):
+            return method(*arguments)
+        return None
+
+    return call
 
 
 def _reader(element: Any) -> Callable[[int], Any]:

@@ -1,0 +1,55 @@
+"""When a live connection is over although nobody said so: silence, an engine that stands still, a client that does not
+read. Pure: it is told the time and says what is due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLimits:
+    """What the operator sets for live connections, in seconds."""
+
+    idle_timeout_s: float
+    stall_timeout_s: float
+    write_timeout_s: float
+    max_backlog_s: float
+
+
+class Due(Enum):
+    """What the time demands."""
+
+    NOTHING = "nothing"
+    CUT = "cut"  # the client does not take what is written
+    STALLED = "stalled"  # audio waits, and the engine answers nothing
+    IDLE = "idle"  # neither audio nor text came in
+
+
+class Deadlines:
+    """The last signs of life of one connection, by the clock of whoever owns it."""
+
+    def __init__(self, limits: LiveLimits, now: float) -> None:
+        self._limits = limits
+        self.heard_s = now  # the client, last
+        self.progress_s = now  # the engine, last; or the moment from which an answer was due
+
+    def due(self, now: float, writing_since_s: float, backlog_s: float, *, listening: bool) -> Due:
+        """Say what is due; `listening` is false while we leave the socket unread, so that silence is our own doing."""
+        if now - writing_since_s >= self._limits.write_timeout_s:
+            return Due.CUT
+        if backlog_s and self._stall_left_s(now) <= 0:
+            return Due.STALLED
+        return Due.IDLE if listening and self._idle_left_s(now) <= 0 else Due.NOTHING
+
+    def wait_s(self, now: float) -> float:
+        """How long nothing can become due, unless something happens: when to look again."""
+        left_s = (self._idle_left_s(now), self._stall_left_s(now))
+        return min(self._limits.write_timeout_s, *(seconds for seconds in left_s if seconds > 0))
+
+    def _idle_left_s(self, now: float) -> float:
+        return self.heard_s + self._limits.idle_timeout_s - now
+
+    def _stall_left_s(self, now: float) -> float:
+        return self.progress_s + self._limits.stall_timeout_s - now

@@ -1,0 +1,114 @@
+"""A batch's answers become events: what decoding cost is measured whole, and what fails ends those streams alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import FakeClock
+from spelling import CONFIG
+from wavering import WaveringDecoder
+
+from batching import BatchDone
+from server.decoding import Decoding
+from server.events import Event, StepTiming, StreamBroken
+from server.metrics import Metrics
+from server.recognition import Recognition, Route
+from server.session import Limits, Session, SessionOptions
+from server.steps import Marker, StepTag
+
+FRAMES = CONFIG.step_samples // CONFIG.frame_samples
+
+
+class _SlowDecoder(WaveringDecoder):
+    """Takes a second for each call that searches or reads, and fails where it is told to."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.fails_on: Any = None
+
+    def advance(self, states: Any, log_probs: Any) -> None:
+        self._clock.advance(1.0)
+        super().advance(states, log_probs)
+
+    def words(self, state: Any) -> Any:
+        self._clock.advance(1.0)
+        if state is self.fails_on:
+            raise ArithmeticError("words")
+        return super().words(state)
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.timings: list[StepTiming | None] = []
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        self.events += events
+        self.timings.append(timing)
+
+
+class _NoEngine:
+    def push(self, recognition: Recognition, work: object) -> None: ...
+
+    def close(self, recognition: Recognition) -> None: ...
+
+
+class _Bench:
+    """So many streams, told every step, and one batch with an answer for each."""
+
+    def __init__(self, streams: int) -> None:
+        self.clock = FakeClock()
+        self.decoder = _SlowDecoder(self.clock)
+        self.metrics = Metrics(max_batch=8, max_streams=8)
+        self.decoding = Decoding(self.decoder, self.metrics, self.clock)
+        self.sinks = [_Sink() for _ in range(streams)]
+        self.routes = {stream: self._route(stream, sink) for stream, sink in enumerate(self.sinks)}
+
+    def _route(self, stream: int, sink: _Sink) -> Route:
+        options = SessionOptions(CONFIG.sample_rate, every_step=True)
+        session = Session(options, CONFIG, self.decoder, Limits())
+        return Route(Recognition(_NoEngine(), session, sink, [stream]), session.channels[0])
+
+    def answer(self) -> None:
+        count = len(self.routes)
+        self.decoding.take_steps(
+            BatchDone(
+                streams=tuple(self.routes),
+                tags=tuple(StepTag(CONFIG.step_samples, 0.08, Marker.AUDIO, 0.0) for _ in range(count)),
+                outputs=np.zeros((count, FRAMES, len(CONFIG.vocabulary)), np.float32),
+                queue_wait_s=(0.0,) * count,
+                started_s=0.0,
+                step_s=0.0,
+                queued=0,
+            ),
+            self.routes,
+        )
+
+    def measured_s(self) -> tuple[float, float]:
+        """How often decoding was measured, and the sum."""
+        samples = {s.name: s.value for metric in self.metrics.decode.collect() for s in metric.samples}
+        return samples["tutti_decode_seconds_count"], samples["tutti_decode_seconds_sum"]
+
+
+def test_the_cost_of_decoding_is_the_search_and_the_words_of_all_rows() -> None:
+    bench = _Bench(streams=3)
+    bench.answer()
+    assert bench.measured_s() == (1, pytest.approx(1.0 + 3 * 1.0))
+    for sink in bench.sinks:
+        (timing,) = sink.timings
+        assert timing is not None
+        assert timing.decode_s == pytest.approx(4.0)
+
+
+def test_words_that_cannot_be_read_end_the_streams_of_the_batch() -> None:
+    """Left alone, the rows behind the failing one would wait for their answer for ever."""
+    bench = _Bench(streams=3)
+    bench.decoder.fails_on = bench.routes[1].channel.state
+    bench.answer()
+    assert [[type(event) for event in sink.events] for sink in bench.sinks] == [[StreamBroken]] * 3
+    assert bench.decoder.open == set()
+    assert bench.metrics.errors.labels("decode")._value.get() == 1
