@@ -110,7 +110,7 @@ def tune(
     objective: Annotated[
         Average, typer.Option(help="mean of the sources' word error rates, or that of all words pooled.")
     ] = Average.MEAN,
-    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64)] = 16,
+    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64)] = 64,
     threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,
     model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,

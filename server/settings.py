@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0)  # 0: all cores but one, which the event loop needs
 
     decoder: Literal["auto", "greedy", "beam"] = "auto"  # auto: beam where there is a language model
-    beams: int = Field(16, ge=1, le=64)
+    beams: int = Field(64, ge=1, le=64)
     lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
 
     max_streams: int = Field(512, ge=1)

@@ -87,7 +87,9 @@ def words_score(words: list[str], lm: LanguageModel | None, weights: DecodingWei
     score = weights.word_bonus * len(words)
     if lm is None:
         return score
-    for place, (word, log_p) in enumerate(zip(words, lm.score(words, eos=False), strict=True)):
+    *log_probs, end = lm.score(words)
+    score += weights.lm_weight * end
+    for place, (word, log_p) in enumerate(zip(words, log_probs, strict=True)):
         if word in lm:
             score += weights.lm_weight * log_p
         elif place in forgiven:

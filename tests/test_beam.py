@@ -240,7 +240,7 @@ def test_the_language_model_remembers_what_was_taken():
     """`a` is likelier than `ba` by 1.8 at the start of a text and by 3.0 after `ab`; the sound is for `ba` by 2.4."""
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
     made = decoder(8, weights=weights)
-    doubtful = log_probs(spell("___a_"), certainty=0.97)
+    doubtful = log_probs(spell("___a_ _"), certainty=0.97)
     doubtful[1] = np.log([0.08, 0.01, 0.01, 0.89, 0.01])  # with or without a b before the a
     texts = []
     for before in ("", "ab_"):
@@ -249,8 +249,20 @@ def test_the_language_model_remembers_what_was_taken():
             made.advance([state], log_probs(spell(before))[None])
             assert [w.text for w in made.take(state)] == ["ab"]
         made.advance([state], doubtful[None])
-        texts.append([w.text for w in made.take(state)])
+        texts.append([w.text for w in made.words(state)])
     assert texts == [["ba"], ["a"]]
+
+
+def test_the_end_of_a_text_has_its_price():
+    """At the start `a` is likelier than `ba` by 1.8, with the end of the text after it by 3.5; sound is for `ba` by 2.4."""
+    weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
+    made = decoder(8, weights=weights)
+    doubtful = log_probs(spell("___a_ _"), certainty=0.97)
+    doubtful[1] = np.log([0.08, 0.01, 0.01, 0.89, 0.01])
+    state = made.start(0)
+    made.advance([state], doubtful[None])
+    assert [w.text for w in made.words(state)] == ["ba"]
+    assert [w.text for w in made.take(state)] == ["a"]
 
 
 def test_taking_where_there_is_nothing_changes_nothing():

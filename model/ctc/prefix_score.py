@@ -36,6 +36,7 @@ LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST = range(
 HAS_LM, NODES, SPELLINGS, FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER, CHILD, SPELLED, BEST = range(12)
 
 UNKNOWN_ID = 0
+END_ID = 2  # "</s>"
 
 
 class Setup(NamedTuple):
@@ -176,13 +177,30 @@ def _ask(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> 
 
 @compiled
 def ended_score(texts: Texts, stream: Stream, node: int) -> float:
-    """What a prefix is worth if the text ends here: the open word is closed, an unfinished key term gives back."""
+    """What a prefix is worth if the text ends here: the open word is closed, an unfinished key term gives back.
+
+    With a language model the end has a price of its own: "four" alone is a sentence, "for" hardly ever is.
+    """
     if stream.nodes_i[node, at.LETTERS] == 0:
-        base, waived, state = (
+        base, waived, lm_state, state = (
             stream.nodes_f[node, at.BASE],
             stream.nodes_f[node, at.WAIVED],
+            stream.nodes_i[node, at.LM_STATE],
             stream.nodes_i[node, at.BIAS_STATE],
         )
     else:
-        _, base, waived, _, state = close_word(texts, stream, node)
-    return float(base - waived + texts.weights[KEYTERM_BOOST] * texts.values[state, terms.BANK])
+        _, base, waived, lm_state, state = close_word(texts, stream, node)
+    score = base - waived + texts.weights[KEYTERM_BOOST] * texts.values[state, terms.BANK]
+    if texts.has_lm:
+        log_p, _ = lm_score(
+            texts.first,
+            texts.word,
+            texts.log_prob,
+            texts.backoff,
+            texts.suffix,
+            texts.after,
+            lm_state,
+            END_ID,
+        )
+        score += texts.weights[LM_WEIGHT] * log_p
+    return float(score)

@@ -51,7 +51,6 @@ SAMPLES: tuple[Sample, ...] = (
     Sample("call_back.flac", _BRITISH, ("can you call me back on monday afternoon",)),
     Sample("hold_the_line.flac", _AMERICAN, ("please hold the line for twenty seconds",)),
     Sample("percent.flac", _AWB, ("what is twenty five percent of ninety one",)),
-    Sample("card_number.flac", _RMS, ("my card number ends in four six three",)),
     Sample("garden_gate.flac", _BRITISH_MAN, ("show me the camera at the garden gate",)),
     Sample("number.flac", _RECEIVED, ("you can call me back on zero six two",)),
     Sample("porch_fan.flac", _SCOTTISH, ("turn on the porch fan",)),
