@@ -254,7 +254,7 @@ def test_the_language_model_remembers_what_was_taken():
 
 
 def test_the_end_of_a_text_has_its_price():
-    """At the start `a` is likelier than `ba` by 1.8, with the end of the text after it by 3.5; sound is for `ba` by 2.4."""
+    """`a` is likelier than `ba` by 1.8, with the end after it by 3.5; the sound is for `ba` by 2.4."""
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
     made = decoder(8, weights=weights)
     doubtful = log_probs(spell("___a_ _"), certainty=0.97)
