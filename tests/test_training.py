@@ -197,6 +197,16 @@ def test_weights_repeat_and_thin_sources_and_the_cap_spares_single_readers(corpu
     assert len(utterances) / 4 < thinned < 3 * len(utterances) / 4
 
 
+def test_a_smaller_share_is_the_same_every_epoch_and_lies_within_a_larger_one(corpus_folder):
+    utterances = read_manifest(corpus_folder / "tones.jsonl")
+
+    def kept(share, seed):
+        return set(epoch_order(utterances, {}, 1_000, np.random.default_rng(seed), share))
+
+    assert kept(0.25, 1) == kept(0.25, 2) < kept(0.75, 1) < kept(1.0, 1)
+    assert len(kept(1.0, 1)) == len(utterances)
+
+
 def test_joining_and_grouping_lose_no_recording():
     rng = np.random.default_rng(0)
     durations = rng.uniform(0.3, 8.0, 500).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -59,17 +60,24 @@ class Corpus:
 
 
 def epoch_order(
-    utterances: Sequence[Utterance], weights: Mapping[str, float], speaker_cap: int, rng: np.random.Generator
+    utterances: Sequence[Utterance],
+    weights: Mapping[str, float],
+    speaker_cap: int,
+    rng: np.random.Generator,
+    share: float = 1.0,
 ) -> list[int]:
     """Draw one epoch: each source repeated or thinned by its weight, no speaker more than `speaker_cap` times a source.
 
     A weight of 2.5 gives every utterance twice and half of them once more. The cap spares single-reader sources the
-    weight of their thousand sentences and is not applied to sources with fewer than five speakers.
+    weight of their thousand sentences and is not applied to sources with fewer than five speakers. `share` keeps that
+    part of the utterances, the same ones in every epoch and each smaller share within the larger: for learning curves.
     """
     speakers = Counter((u.source, u.speaker) for u in utterances)
     per_source = Counter(source for source, _ in speakers)
     picked: list[int] = []
     for index, u in enumerate(utterances):
+        if share < 1 and zlib.crc32(u.audio.name.encode()) >= share * 2**32:
+            continue
         weight = weights.get(u.source, 1.0)
         if per_source[u.source] >= 5:
             weight *= min(1.0, speaker_cap / speakers[u.source, u.speaker])

@@ -33,6 +33,7 @@ class Recipe:
     clip_norm: float = 1.0
     seed: int = 1
     speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
+    share: float = 1.0  # of the recordings, the same ones every epoch: for learning curves
     weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 where not named
     augmentation: Augmentation = field(default_factory=Augmentation)
 

@@ -118,7 +118,9 @@ class Trainer:
     def _epoch_groups(self) -> list[list[Item]]:
         rng = np.random.default_rng([self.recipe.seed, self.epoch])
         durations = [u.duration_s for u in self.corpus.utterances]
-        order = epoch_order(self.corpus.utterances, self.recipe.weights, self.recipe.speaker_cap, rng)
+        order = epoch_order(
+            self.corpus.utterances, self.recipe.weights, self.recipe.speaker_cap, rng, self.recipe.share
+        )
         items = join(order, durations, rng)
         rank, size = self.team.rank, self.team.size
         by_length = self._fresh and self.epoch == 0
