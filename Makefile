@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench train lm evaluate samples clean help
+.PHONY: setup demo serve test check format bench bench-peers train lm evaluate samples screenshots clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -41,6 +41,10 @@ format: setup  ## put the code into shape
 bench: setup  ## live streams against the eager and the single policy; writes loadtest/results/policies.*
 	@$(BIN)/python -m loadtest.compare
 
+bench-peers: setup  ## tutti beside FastAPI, Ray Serve, mosec and sherpa-onnx; writes loadtest/results/peers.*
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]'
+	@$(BIN)/python -m loadtest.peers
+
 DATA ?= ../shared/data
 SYNTHETIC := build/synthetic
 SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
@@ -75,6 +79,9 @@ evaluate: setup  ## word error rates of the shipped model on $(DATA)/dev.jsonl
 
 samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
 	@$(BIN)/python -c 'from model.training.samples import make_samples; print(make_samples())'
+
+screenshots: setup  ## picture the browser page anew (chromium)
+	@$(BIN)/python tests/page_screenshots.py
 
 clean:  ## remove what was made here, not the weights
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,8 +19,10 @@ from batching.errors import (
     UnknownStream,
     WrongInput,
 )
-from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed, WarmedUp
+from batching.pace import Pace
 from batching.pool import Handle, StatePool
+from batching.service_times import ServiceTimes
 from batching.step_model import RowSpec, StepModel, TensorSpec
 
 __all__ = [
@@ -35,12 +37,14 @@ __all__ = [
     "Handle",
     "Misuse",
     "Overloaded",
+    "Pace",
     "Pending",
     "Policy",
     "PoolFull",
     "QueueFull",
     "RepeatedHandle",
     "RowSpec",
+    "ServiceTimes",
     "StaleHandle",
     "StatePool",
     "StepFailed",
@@ -50,5 +54,6 @@ __all__ = [
     "StreamId",
     "TensorSpec",
     "UnknownStream",
+    "WarmedUp",
     "WrongInput",
 ]

@@ -1,8 +1,9 @@
 """The engine: a thread that owns model, batcher and state pool, and runs one batch after another.
 
-Any thread may open, push and close: each call puts one immutable command into one queue. The model thread carries out
-what has arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it sleeps in
-that queue. No locks: whatever changes is touched by the model thread alone. It knows no audio and no event loop.
+Any thread may open, push and close: each call appends immutable commands to one queue. The model thread carries out
+what has arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it sleeps until
+a bell rings. No locks of ours: whatever changes is touched by the model thread alone. It knows no audio and no event
+loop.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import numpy as np
@@ -21,7 +23,8 @@ import torch
 from batching.batcher import Batcher, Pending, Policy, StreamId, checked_budget
 from batching.commands import Close, Command, Open, Step, Stop
 from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput
-from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed, WarmedUp
+from batching.pace import Pace
 from batching.pool import Handle
 from batching.step_model import StepModel
 from batching.stepper import Stepper
@@ -44,6 +47,7 @@ class Engine:
         max_queued: int,
         deliver: Callable[[EngineEvent], None],
         background_rows: int = 8,
+        step_s: float = 0.0,
         tile_rows: int | None = None,
         warm_up: bool = False,
         clock: Callable[[], float] = time.perf_counter,
@@ -52,7 +56,8 @@ class Engine:
         """Allocate everything; `start` begins.
 
         A stream beyond `capacity` fails with `PoolFull`, a waiting step of one stream beyond `max_queued` fails it
-        with `QueueFull`. `warm_up` steps every size of batch once before the first command. `deliver` is called on the
+        with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own (`Pace`).
+        `warm_up` steps every size of batch before the first command and delivers `WarmedUp`. `deliver` is called on the
         model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` explains the
         policy and the sizes of batches, `Stepper` the tiles.
         """
@@ -61,13 +66,18 @@ class Engine:
         self._input_shape, self._input_dtype = self._stepper.input_shape, self._stepper.input_dtype
         self._device = model.device
         self._warm_up = warm_up
-        self._batcher = Batcher(policy, max_batch=max_batch, max_queued=max_queued, background_rows=background_rows)
+        self._batcher = Batcher(
+            policy, max_batch=max_batch, max_queued=max_queued, background_rows=background_rows, pace=Pace(step_s)
+        )
         self._deliver = deliver
         self._clock = clock
         self._handles: dict[StreamId, Handle] = {}
+        self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed, and not closed by their owner yet
         self._ids = itertools.count(1)
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._commands: deque[Command] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asleep = False  # whoever appends a command meanwhile rings the bell
         # Every stream's allowance, its open and its close: reached only if the model thread hangs.
         self._max_commands = capacity * (max_queued + 2)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
@@ -97,7 +107,7 @@ class Engine:
 
     def stop(self, timeout_s: float) -> None:
         """End the thread after its present batch; waiting steps are dropped. Raises: EngineDown if it does not end."""
-        self._commands.put(Stop())
+        self._put(Stop())
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -111,7 +121,9 @@ class Engine:
         if self._ended:
             raise EngineDown("the model thread has ended") from self._failure
         stream = next(self._ids)
-        self._send(Open(stream, checked_budget(budget_s), background))
+        checked_budget(budget_s)
+        if self._takes():
+            self._put(Open(stream, budget_s, background))
         return stream
 
     def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
@@ -120,20 +132,44 @@ class Engine:
         The array is kept, not copied: do not write to it afterwards.
         Raises: WrongInput; QueueFull if the model thread hangs.
         """
-        if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
-            raise WrongInput(f"a step takes {self._input_dtype} {self._input_shape}, not {inputs.dtype} {inputs.shape}")
-        self._send(Step(stream, inputs, tag, reset, self._clock()))
+        self._check(inputs)
+        if self._takes():
+            self._put(Step(stream, inputs, tag, reset, self._clock()))
+
+    def push_all(self, stream: StreamId, steps: Iterable[tuple[np.ndarray, object, bool]]) -> None:
+        """Hand over (inputs, tag, reset) steps, all ready now, as `push` does one. Raises: as `push`, before any is."""
+        ready_s = self._clock()
+        commands = [Step(stream, inputs, tag, reset, ready_s) for inputs, tag, reset in steps]
+        for command in commands:
+            self._check(command.inputs)
+        if self._takes():
+            self._commands.extend(commands)
+            self._ring()
 
     def close(self, stream: StreamId) -> None:
         """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
-        self._commands.put(Close(stream))
+        self._put(Close(stream))
 
-    def _send(self, command: Open | Step) -> None:
+    def _check(self, inputs: np.ndarray) -> None:
+        if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
+            raise WrongInput(f"a step takes {self._input_dtype} {self._input_shape}, not {inputs.dtype} {inputs.shape}")
+
+    def _takes(self) -> bool:
+        """Whether commands are still read: after the end `EngineStopped` has spoken for all. Raises: QueueFull."""
         if self._ended:
-            return  # nobody reads the queue any more; `EngineStopped` has spoken for every stream
-        if self._commands.qsize() >= self._max_commands:
+            return False
+        if len(self._commands) >= self._max_commands:
             raise QueueFull(f"{self._max_commands} commands wait for the model thread")
-        self._commands.put(command)
+        return True
+
+    def _put(self, command: Command) -> None:
+        self._commands.append(command)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._asleep:
+            self._asleep = False  # one ring is enough for all that is appended until it wakes
+            self._bell.put(None)
 
     # Called on the model thread:
 
@@ -143,7 +179,7 @@ class Engine:
                 torch.cuda.set_device(self._device)
             with torch.inference_mode():
                 if self._warm_up:
-                    self._stepper.warm_up()
+                    self._learn(self._stepper.warm_up(self._clock))
                 self._serve()
         except BaseException as error:
             self._failure = error
@@ -159,33 +195,45 @@ class Engine:
             if batch:
                 self._run(batch)
 
-    def _obey(self) -> bool:
-        """Carry out the commands that have arrived. Returns: False when told to stop."""
-        for command in self._arrived():
-            match command:
-                case Step():
-                    self._queue(command)
-                case Open():
-                    self._admit(command)
-                case Close(stream):
-                    self._close(stream)
-                case Stop():
-                    return False
-        return True
+    def _learn(self, step_s: Mapping[int, float]) -> None:
+        for rows, seconds in step_s.items():
+            self._batcher.ran(rows, seconds)
+        self._deliver(WarmedUp(step_s))
 
-    def _arrived(self) -> list[Command]:
-        """Take the commands in the queue; sleep until there is one or a batch is due, whichever comes first."""
-        arrived: list[Command] = []
+    def _obey(self) -> bool:
+        """Carry out the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
         now = self._clock()
-        wake_at = self._batcher.wake_at(now)
-        if wake_at is None or wake_at > now:
-            self._busy_since = None
-            with contextlib.suppress(queue.Empty):
-                arrived.append(self._commands.get(timeout=None if wake_at is None else wake_at - now))
+        wake_at = None if self._commands else self._batcher.wake_at(now)
+        if not self._commands and (wake_at is None or wake_at > now):
+            self._sleep(None if wake_at is None else wake_at - now)
         self._busy_since = self._clock()
         # As many as there are now, not until empty: a fast producer must not keep the next batch waiting.
-        arrived += [self._commands.get() for _ in range(self._commands.qsize())]
-        return arrived
+        for _ in range(len(self._commands)):
+            command = self._commands.popleft()
+            if type(command) is Step:  # nearly all of them
+                self._queue(command)
+            elif not self._carry_out(command):
+                return False
+        return True
+
+    def _sleep(self, seconds: float | None) -> None:
+        """Wait for a command, or so long."""
+        self._busy_since = None
+        self._asleep = True
+        if not self._commands:  # whoever appended before the flag was up did not ring
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=seconds)
+        self._asleep = False
+
+    def _carry_out(self, command: Command) -> bool:
+        match command:
+            case Open():
+                self._admit(command)
+            case Close(stream):
+                self._close(stream)
+            case Stop():
+                return False
+        return True
 
     def _admit(self, command: Open) -> None:
         try:
@@ -194,6 +242,8 @@ class Engine:
             self._report_failed(command.stream, error)
         else:
             self._batcher.open(command.stream, budget_s=command.budget_s, background=command.background)
+            if command.background:
+                self._background.add(command.stream)
 
     def _queue(self, step: Step) -> None:
         if step.stream in self._failed:
@@ -217,14 +267,14 @@ class Engine:
 
     def _run(self, batch: tuple[Pending, ...]) -> None:
         started_s = self._clock()
-        streams = tuple([pending.stream for pending in batch])
         steps = cast(list[Step], [pending.item for pending in batch])
+        streams, inputs, tags, resets, ready_s = zip(*steps, strict=True)
         handles = [self._handles[stream] for stream in streams]
-        for handle, step in zip(handles, steps, strict=True):
-            if step.reset:
+        if any(resets):
+            for handle in itertools.compress(handles, resets):
                 self._pool.reset(handle)
         try:
-            outputs = self._stepper.run(handles, [step.inputs for step in steps])
+            outputs = self._stepper.run(handles, inputs)
         except StepFailed as error:
             for stream in streams:
                 self._fail(stream, error)
@@ -234,9 +284,10 @@ class Engine:
         self._deliver(
             BatchDone(
                 streams=streams,
-                tags=tuple([step.tag for step in steps]),
+                tags=tags,
                 outputs=outputs,
-                queue_wait_s=tuple([started_s - step.ready_s for step in steps]),
+                queue_wait_s=tuple([started_s - ready for ready in ready_s]),
+                live_wait_s=tuple([started_s - p.due_s for p in batch if p.stream not in self._background]),
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
@@ -253,4 +304,5 @@ class Engine:
 
     def _forget(self, stream: StreamId) -> None:
         self._batcher.close(stream)
+        self._background.discard(stream)
         self._pool.release(self._handles.pop(stream))

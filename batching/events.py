@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from batching.batcher import StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedUp:
+    """The first event, of an engine that warms up: seconds of a step by rows, undisturbed."""
+
+    step_s: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +33,9 @@ class BatchDone:
     """From the start of the batch to its outputs in host memory."""
     queued: int
     """Steps still waiting when the batch had been taken."""
+    live_wait_s: tuple[float, ...] = ()
+    """Of the steps of live streams alone, in their order: from the moment when each was due to the start of the batch;
+    below 0 for one that ran ahead of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +64,4 @@ class EngineStopped:
     error: BaseException | None
 
 
-EngineEvent = BatchDone | StreamFailed | StreamClosed | EngineStopped
+EngineEvent = WarmedUp | BatchDone | StreamFailed | StreamClosed | EngineStopped

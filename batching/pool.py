@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from batching.errors import PoolFull, RepeatedHandle, StaleHandle
@@ -46,6 +47,11 @@ class StatePool:
         return self._capacity
 
     @property
+    def slabs(self) -> Mapping[str, Tensor]:
+        """Every state by name, (capacity + 1, …): for a model that reads and writes rows by itself."""
+        return self._slabs
+
+    @property
     def used(self) -> int:
         """Slots that are taken."""
         return len(self._owners)
@@ -77,11 +83,7 @@ class StatePool:
 
         Returns: {name: (rows, …)}, fresh tensors. Raises: StaleHandle, RepeatedHandle.
         """
-        if rows < len(handles):
-            raise ValueError(f"{len(handles)} streams do not fit in {rows} rows")
-        slots = self._slots(handles)
-        slots += [self._capacity] * (rows - len(slots))  # the scratch row, as often as needed
-        index = self._index(slots)
+        index = self._to_device(self.index(handles, rows))
         return {name: slab.index_select(0, index) for name, slab in self._slabs.items()}
 
     def scatter(self, handles: Sequence[Handle], state: Mapping[str, Tensor]) -> None:
@@ -89,25 +91,32 @@ class StatePool:
 
         Raises: StaleHandle, RepeatedHandle; KeyError or RuntimeError if `state` is not of the pool's names and shapes.
         """
-        index = self._index(self._slots(handles))
+        index = self._to_device(self.index(handles, len(handles)))
         for name, slab in self._slabs.items():
             slab.index_copy_(0, index, state[name][: len(handles)])
 
-    def _slots(self, handles: Sequence[Handle]) -> list[int]:
+    def index(self, handles: Sequence[Handle], rows: int) -> NDArray[np.int64]:
+        """Where the states of B streams lie in the slabs, (rows,); the scratch row stands for the rows beyond B.
+
+        Raises: StaleHandle, RepeatedHandle.
+        """
+        if rows < len(handles):
+            raise ValueError(f"{len(handles)} streams do not fit in {rows} rows")
         for handle in handles:
             self._check(handle)
         slots = [handle.slot for handle in handles]
         if len(set(slots)) != len(slots):
             raise RepeatedHandle(f"slots of one batch repeat: {slots}")
-        return slots
+        slots += [self._capacity] * (rows - len(slots))  # the scratch row, as often as needed
+        return np.array(slots, dtype=np.int64)
 
     def _check(self, handle: Handle) -> None:
         # Identity, not equality: another pool hands out handles that look the same.
         if self._owners.get(handle.slot) is not handle:
             raise StaleHandle(f"slot {handle.slot}, generation {handle.generation} is not held in this pool")
 
-    def _index(self, slots: list[int]) -> Tensor:
-        index = torch.from_numpy(np.array(slots, dtype=np.int64))  # several times faster than torch.tensor(list)
+    def _to_device(self, slots: NDArray[np.int64]) -> Tensor:
+        index = torch.from_numpy(slots)  # several times faster than torch.tensor(list)
         if self._device.type != "cuda":
             return index
         # Freshly pinned each time: torch's host allocator keeps the block until the copy has run.

@@ -5,9 +5,9 @@ A model satisfies this by structure and never imports it. Nothing here knows wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -60,4 +60,21 @@ class StepModel(Protocol):
         """Advance B streams by one step: (B, …), {name: (B, …)} -> outputs (B, …), {name: (B, …)}.
 
         The tensors passed in are the engine's: valid during the call, and the inputs not to be written to.
+        """
+
+
+@runtime_checkable
+class SlabModel(Protocol):
+    """What a `StepModel` on a CPU may offer besides: picking states out of their slabs and putting them back by itself.
+
+    Each torch call from Python gives the interpreter's lock away and may wait a switch interval to have it back.
+    A model that gathers, steps and scatters in one compiled call makes a batch wait once.
+    """
+
+    def in_slabs(self, inputs: Tensor, index: Tensor, slabs: Mapping[str, Tensor]) -> Callable[[int, int, int], Tensor]:
+        """Return a step(first, count, kept) of streams whose inputs (R, …) and states {name: (any, …)} lie in slabs.
+
+        It advances rows first … first + count of the inputs, row i having its state in row `index[i]` of the slabs, and
+        stores the new states of the first `kept` of them in place; the others pad the batch, and theirs go nowhere.
+        Its outputs (count, …) are in memory of their own, and to the bit what `step` gives.
         """

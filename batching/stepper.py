@@ -1,11 +1,14 @@
-"""One batch through the model: owns the input slab and the state pool, and the only place that calls `step`.
+"""One batch through the model: owns the state pool and the input slab, and the only place that calls the model.
 
-It knows rows and devices, and no queue, time or thread.
+It knows rows and devices, and no queue, time or thread. What runs for every batch gives the interpreter's lock away as
+seldom as possible: beside a busy event loop each time costs up to a switch interval. With a `SlabModel` that is once
+a tile: joining bytes, and numpy's writing of few numbers, never do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +16,9 @@ from torch import Tensor
 
 from batching.errors import StepFailed
 from batching.pool import Handle, StatePool
-from batching.step_model import StepModel
+from batching.step_model import SlabModel, StepModel
+
+WARM_RUNS = 3  # of which the fastest counts: what disturbs a run only ever lengthens it
 
 
 class Stepper:
@@ -33,73 +38,102 @@ class Stepper:
         self._min_rows = model.min_rows
         self._tile_rows = tile_rows
         self._device = model.device
-        row = model.input_spec
-        rows = self._padded(min(max_batch, capacity))
+        spec = model.input_spec
+        self._largest = self._padded(min(max_batch, capacity))
         # Pinned memory is what lets a copy to the device run beside the host. One slab is enough: `run` returns only
         # when the outputs are here, and so after the device has read the inputs.
-        self._slab = torch.zeros((rows, *row.shape), dtype=row.dtype, pin_memory=self._device.type == "cuda")
-        self._host = self._slab.numpy()  # the same memory
-        self._joined = self._host.reshape(rows * row.shape[0], *row.shape[1:])  # the same again, rows end to end
+        pinned = self._device.type == "cuda"
+        self._slab = torch.zeros((self._largest, *spec.shape), dtype=spec.dtype, pin_memory=pinned)
+        host = self._slab.numpy()  # the same memory
+        self._blank: np.ndarray = np.zeros(host.shape[1:], host.dtype)
+        self._bytes = host.data.cast("B")  # and again
+        index = torch.zeros(self._largest, dtype=torch.int64)
+        self._index = index.numpy()  # the same memory
+        self._in_slabs: Callable[[int, int, int], Tensor] | None = None
+        if self._device.type == "cpu" and isinstance(model, SlabModel):
+            self._in_slabs = model.in_slabs(self._slab, index, self.pool.slabs)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one stream's input."""
-        return self._host.shape[1:]
+        return self._blank.shape
 
     @property
     def input_dtype(self) -> np.dtype:
         """Element type of one stream's input."""
-        return self._host.dtype
+        return self._blank.dtype
 
-    def warm_up(self) -> None:
-        """Step scratch rows in every size that a batch can have.
+    def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
+        """Step scratch rows in every size that a batch can have. Returns: seconds by rows, of the largest and a few.
 
         Libraries prepare their kernels for a shape when they first meet it: with oneDNN that costs a batch several
         milliseconds, which no stream should pay. Raises: whatever the model raises.
         """
-        sizes = dict.fromkeys(self._tile_rows or self._padded(count) for count in range(1, len(self._slab) + 1))
-        for rows in sizes:
-            self._step((), self._stage((), rows), self.pool.gather((), rows))
+        seconds: dict[int, float] = {}
+        for rows in dict.fromkeys(self._tile_rows or self._padded(count) for count in range(1, self._largest + 1)):
+            self._time(rows, clock)
+            if rows == self._largest or rows.bit_count() == 1:  # powers of two are enough to draw a line through
+                seconds[rows] = min(self._time(rows, clock) for _ in range(WARM_RUNS))
+        return seconds
+
+    def _time(self, rows: int, clock: Callable[[], float]) -> float:
+        began_s = clock()
+        self._stage((), (), rows)
+        self._outputs((), rows)
+        return clock() - began_s
 
     def run(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray]) -> np.ndarray:
         """Advance B streams by one step; row i of `inputs` is the next input of `handles[i]`.
 
-        Returns: (B, …) outputs in fresh memory. Raises: StepFailed; the states of the batch are then undefined.
+        Returns: (B, …) outputs in fresh memory. Raises: StepFailed, and the states of the batch are then undefined;
+        StaleHandle, RepeatedHandle.
         """
         count = len(handles)
         total = self._padded(count)
-        rows = self._tile_rows or total
-        staged = self._stage(inputs, total)
-        tiles = [slice(first, first + rows) for first in range(0, total, rows)]
-        states = [self.pool.gather(handles[tile], rows) for tile in tiles]
+        self._stage(handles, inputs, total)
         try:
-            outputs = [
-                self._step(handles[tile], staged[tile], state) for tile, state in zip(tiles, states, strict=True)
-            ]
-            # cat copies even a single tile, so the result never aliases memory that the next batch overwrites.
-            return torch.cat(outputs).cpu()[:count].numpy()
+            return self._outputs(handles, total)[:count]
         except Exception as error:  # the model is foreign code, and must not take the other streams with it
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)  # raises if the device itself is lost: that ends the engine
             raise StepFailed(f"a step of {count} streams failed: {type(error).__name__}: {error}") from error
 
-    def _step(self, handles: Sequence[Handle], inputs: Tensor, state: dict[str, Tensor]) -> Tensor:
-        outputs, state = self._model.step(inputs, state)
-        if len(outputs) != len(inputs):
-            raise ValueError(f"{len(inputs)} rows went in, {len(outputs)} came out")
+    def _stage(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray], total: int) -> None:
+        """Note where the states of `total` rows lie and join their inputs in the slab, zeros for those that pad it."""
+        self._index[:total] = self.pool.index(handles, total)
+        rows: list[Any] = [*inputs, *[self._blank] * (total - len(inputs))]
+        try:
+            joined = b"".join(rows)  # numpy's own joining gives the lock away once a row
+        except BufferError:  # a view with gaps
+            joined = b"".join([row.tobytes() for row in rows])
+        self._bytes[: len(joined)] = joined
+
+    def _outputs(self, handles: Sequence[Handle], total: int) -> np.ndarray:
+        """Step what is staged, tile after tile. Returns: the outputs of all rows, in fresh memory."""
+        rows = self._tile_rows or total
+        firsts = range(0, total, rows)
+        if self._in_slabs is None:
+            staged = self._slab[:total].to(self._device, non_blocking=True)
+            # cat copies even a single tile, so the result never aliases memory that the next batch overwrites.
+            outputs = [self._step(handles[i : i + rows], staged[i : i + rows]) for i in firsts]
+            return torch.cat(outputs).cpu().numpy()
+        answers = [_checked(self._in_slabs(i, rows, min(rows, len(handles) - i)), rows).numpy() for i in firsts]
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
+
+    def _step(self, handles: Sequence[Handle], inputs: Tensor) -> Tensor:
+        outputs, state = self._model.step(inputs, self.pool.gather(handles, len(inputs)))
+        _checked(outputs, len(inputs))
         self.pool.scatter(handles, state)
         return outputs
-
-    def _stage(self, inputs: Sequence[np.ndarray], total: int) -> Tensor:
-        """Copy the inputs into the slab, zeros below them, and the slab to the device."""
-        count = len(inputs)
-        if count:
-            np.concatenate(inputs, out=self._joined[: count * self._host.shape[1]])  # one call, not one per row
-        self._host[count:total] = 0
-        return self._slab[:total].to(self._device, non_blocking=True)
 
     def _padded(self, count: int) -> int:
         """Rows that a batch of `count` takes: whole tiles, or at least the model's minimum."""
         if self._tile_rows is None:
             return max(count, self._min_rows)
         return -(-count // self._tile_rows) * self._tile_rows
+
+
+def _checked(outputs: Tensor, rows: int) -> Tensor:
+    if len(outputs) != rows:
+        raise ValueError(f"{rows} rows went in, {len(outputs)} came out")
+    return outputs

@@ -19,6 +19,16 @@ class _Channel(msgspec.Struct, frozen=True):
     alternatives: tuple[_Alternative, ...]
 
 
+class LatencySplit(msgspec.Struct, frozen=True):
+    """What `latency=true` adds: where the time of this result went, part after part."""
+
+    queue_ms: float
+    step_ms: float
+    handover_ms: float
+    decode_ms: float
+    write_ms: float  # of the connection's result before it
+
+
 class Answer(msgspec.Struct, frozen=True, tag="Results"):
     """A `Results` message."""
 
@@ -27,6 +37,7 @@ class Answer(msgspec.Struct, frozen=True, tag="Results"):
     is_final: bool
     channel: _Channel
     tutti: StepTimings | None = None
+    latency: LatencySplit | None = None
 
     @property
     def text(self) -> str:

@@ -49,13 +49,7 @@ def compare(
     bare = ceiling()
     for line in ceiling_lines(bare):
         console.print(line, highlight=False)
-    results: dict[str, Result] = {}
-    for value in values:
-        console.print(f"{vary} {value}", style="bold")
-        with served([f"--{vary}", value, *serve_options]) as url:
-            results[value] = measure(replace(settings, url=url, policy_label=value), tell=console.print)
-        if results[value].document.interrupted:
-            break
+    results = measure_each(settings, values, vary, serve_options, console)
     comparison = Comparison(command, bare, {value: result.document for value, result in results.items()}, vary)
     print_comparison(comparison, console)
     for path in write(comparison, results, folder, name):
@@ -65,6 +59,20 @@ def compare(
     if documents[-1].interrupted:
         return EXIT_INTERRUPTED
     return EXIT_BAD if any(faults(level) for level in documents[0].levels) else EXIT_OK
+
+
+def measure_each(
+    settings: LoadSettings, values: Sequence[str], vary: str, serve_options: Sequence[str], console: Console
+) -> dict[str, Result]:
+    """Start a server with each value in turn and measure all levels on it. Raises: LoadTestError, ClientError."""
+    results: dict[str, Result] = {}
+    for value in values:
+        console.print(f"{vary} {value}", style="bold")
+        with served([f"--{vary}", value, *serve_options]) as url:
+            results[value] = measure(replace(settings, url=url, policy_label=value), tell=console.print)
+        if results[value].document.interrupted:
+            break
+    return results
 
 
 def main(

@@ -1,71 +1,37 @@
 """Streams of ten minutes: are the last minute's latency and the server's memory those of the first?
 
 `python -m loadtest.long_stream` starts a server, plays long streams made of the shipped recordings in real time, and
-writes `loadtest/results/long_stream.json` and `.md`. Owns the streams and the order of work.
+writes `loadtest/results/long_stream.json` and `.md`. Owns the order of work.
 """
 
 from __future__ import annotations
 
-import json
-import random
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import numpy as np
-import soundfile
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 
-from clients.audio import read_pcm
 from clients.errors import ClientError
+from loadtest.arrivals import Arrivals
+from loadtest.composition import write_streams
 from loadtest.errors import LoadTestError
 from loadtest.flatness import LongRuns, drifts, markdown
-from loadtest.recordings import shipped_manifest
 from loadtest.report import faults, print_remarks
 from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
 from loadtest.served import served
-from loadtest.settings import SAMPLE_RATE, LoadSettings, parse_streams
+from loadtest.settings import LoadSettings, parse_streams
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "long_stream"
-PAUSES_S = (0.1, 1.5)
-"""Between two recordings: some are too short for an endpoint, some long enough."""
-
 DIFFERENT = 3
 """Streams that differ, so that one stream's text in another's result shows."""
-
-
-def compose(recordings: Sequence[NDArray[np.int16]], seconds: float, rng: random.Random) -> NDArray[np.int16]:
-    """(S,) int16: recordings in random order with pauses between them, cut at `seconds`."""
-    wanted, parts, length = round(seconds * SAMPLE_RATE), list[NDArray[np.int16]](), 0
-    while length < wanted:
-        pause = np.zeros(round(rng.uniform(*PAUSES_S) * SAMPLE_RATE), np.int16)
-        parts += [rng.choice(recordings), pause]
-        length += len(parts[-2]) + len(pause)
-    return np.concatenate(parts)[:wanted]
-
-
-def write_streams(folder: Path, seconds: float, seed: int, manifest: Path | None) -> Path:
-    """Write the long recordings and return their manifest."""
-    source = shipped_manifest() if manifest is None else manifest
-    lines = source.read_text(encoding="utf-8").splitlines()
-    recordings = [read_pcm(source.parent / json.loads(line)["audio"], SAMPLE_RATE) for line in lines]
-    rows = []
-    for number in range(DIFFERENT):
-        pcm = compose(recordings, seconds, random.Random(f"{seed}/{number}"))
-        soundfile.write(folder / f"long{number}.flac", pcm, SAMPLE_RATE, subtype="PCM_16")
-        rows.append(json.dumps({"audio": f"long{number}.flac", "duration": seconds}))
-    path = folder / "long.jsonl"
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return path
 
 
 def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path, command: str) -> int:
@@ -75,8 +41,8 @@ def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path
     """
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="tutti-") as place, where as url:
-        manifest = write_streams(Path(place), settings.seconds, settings.seed, settings.manifest)
-        result = measure(replace(settings, url=url, manifest=manifest, once=True), tell=console.print)
+        manifest = write_streams(Path(place), [settings.seconds] * DIFFERENT, settings.seed, settings.manifest)
+        result = measure(replace(settings, url=url, manifest=manifest, arrivals=Arrivals.ONCE), tell=console.print)
     runs = LongRuns(command, result.document.levels, result.document.environment)
     folder.mkdir(parents=True, exist_ok=True)
     document, page = folder / f"{NAME}.json", folder / f"{NAME}.md"

@@ -14,9 +14,9 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-from clients.errors import NORMAL_CLOSE, BadMessage
+from clients.errors import NORMAL_CLOSE, BadMessage, Refused
 from clients.messages import StepTimings
-from loadtest.answers import Answer, Complaint, decode_answer
+from loadtest.answers import Answer, Complaint, LatencySplit, decode_answer
 from loadtest.recordings import Recording
 from loadtest.settings import STEP_S
 
@@ -41,6 +41,7 @@ class Outcome:
     ending: Ending
     problem: str = ""
     text: str = ""
+    retry_after_s: float | None = None  # what a refusal advised
 
 
 class Recorder(Protocol):
@@ -62,17 +63,29 @@ class Recorder(Protocol):
         """The server's own account of one answer."""
         ...
 
+    def split(self, answered_s: float, parts: LatencySplit) -> None:
+        """The server's account of all parts of one answer, for those who asked for it."""
+        ...
+
     def final(self, scheduled_s: float, answered_s: float) -> None:
         """A recording that was sent whole got its last final."""
         ...
 
+    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
+        """A handshake was answered with an HTTP error."""
+        ...
+
 
 class Playback:
-    """A recording that begins at `start_s`. Take what is due, and pass on what comes back."""
+    """A recording that begins at `start_s`, `speed` times as fast as it was spoken. Take what is due, and pass on
+    what comes back.
+    """
 
     __slots__ = (
         "_answered",
         "_closing_s",
+        "_dialled_s",
+        "_due_s",
         "_final_s",
         "_opened_s",
         "_problem",
@@ -80,14 +93,20 @@ class Playback:
         "_sent",
         "_texts",
         "cut",
+        "end_s",
+        "next_s",
         "recording",
         "start_s",
     )
 
-    def __init__(self, recording: Recording, start_s: float, recorder: Recorder) -> None:
+    def __init__(self, recording: Recording, start_s: float, recorder: Recorder, speed: float = 1.0) -> None:
         self.recording = recording
         self.start_s = start_s
         self.cut = False
+        self._due_s = tuple(start_s + end_s / speed for end_s in recording.ends_s)  # clock times
+        self.end_s = self._due_s[-1]  # when the audio has been spoken, if it is not cut
+        self.next_s: float | None = self._due_s[0]  # when the next message is due; None when nothing is left to send
+        self._dialled_s = start_s
         self._recorder = recorder
         self._sent = 0
         self._answered = 0
@@ -97,37 +116,30 @@ class Playback:
         self._texts: list[str] = []
         self._problem = ""
 
-    @property
-    def end_s(self) -> float:
-        """When the audio has been spoken, if it is not cut."""
-        return self.start_s + self.recording.duration_s
-
-    @property
-    def next_s(self) -> float | None:
-        """When the next message is due; None when nothing is left to send."""
-        if self._closing_s is not None or self._sent == len(self.recording.messages):
-            return None
-        return self.start_s + self.recording.ends_s[self._sent]
+    def dialled(self, now: float) -> None:
+        """The connection is asked for."""
+        self._dialled_s = now
 
     def opened(self, now: float) -> None:
         """The connection stands."""
         self._opened_s = now
 
     def take(self, now: float) -> bytes:
-        """The message that is due, which is sent at `now`."""
+        """The frame that is due, which is sent at `now`."""
         scheduled_s = self.next_s
         assert scheduled_s is not None
         assert self._opened_s is not None
-        message = self.recording.messages[self._sent]
+        frame = self.recording.frames[self._sent]
         self._sent += 1
+        self.next_s = self._due_s[self._sent] if self._sent < len(self._due_s) else None
         if self._opened_s <= scheduled_s:  # otherwise it waited for the handshake, not for us
             self._recorder.sent(scheduled_s, now)
-        return message
+        return frame
 
     def close(self, scheduled_s: float) -> None:
         """`CloseStream` is sent: at the end of the audio, or before it when the level is over."""
-        self.cut = self._sent < len(self.recording.messages)
-        self._closing_s = scheduled_s
+        self.cut = self._sent < len(self._due_s)
+        self._closing_s, self.next_s = scheduled_s, None
 
     def message(self, frame: bytes, now: float) -> None:
         """A text message has come."""
@@ -140,6 +152,8 @@ class Playback:
             self._cover(answer.start + answer.duration, now)
             if answer.tutti is not None:
                 self._recorder.step_timings(now, answer.tutti)
+            if answer.latency is not None:
+                self._recorder.split(now, answer.latency)
             if answer.is_final:
                 if answer.text:
                     self._texts.append(answer.text)
@@ -148,9 +162,10 @@ class Playback:
         elif isinstance(answer, Complaint):
             self._problem = self._problem or f"the server complained: {answer.description}"
 
-    def refused(self, problem: str) -> Outcome:
+    def refused(self, refusal: Refused, now: float) -> Outcome:
         """The handshake was refused."""
-        return Outcome(self.recording, Ending.REFUSED, problem)
+        self._recorder.refused(self._dialled_s, now, refusal)
+        return Outcome(self.recording, Ending.REFUSED, str(refusal), retry_after_s=refusal.retry_after_s)
 
     def closed(self, code: int, reason: str, now: float) -> Outcome:
         """The connection has ended, and with it the playback."""
@@ -188,13 +203,13 @@ class Playback:
         ends_s = self.recording.ends_s
         reached_s = cursor_s + CURSOR_TOLERANCE_S
         while self._answered < sent and ends_s[self._answered] <= reached_s:
-            self._recorder.step_answered(self.start_s + ends_s[self._answered], now)
+            self._recorder.step_answered(self._due_s[self._answered], now)
             self._answered += 1
 
     def _give_up(self, now: float) -> int:
         """Record the steps that were sent and not answered; returns how many."""
         missing = range(self._answered, min(self._sent, self.recording.steps))
         for step in missing:
-            self._recorder.step_unanswered(self.start_s + self.recording.ends_s[step], now)
+            self._recorder.step_unanswered(self._due_s[step], now)
         self._answered += len(missing)
         return len(missing)

@@ -9,16 +9,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from clients.errors import Refused
 from loadtest.connection import Dialler
+from loadtest.frames import TEXT, masked
 from loadtest.pacer import Pacer
 from loadtest.playback import Outcome, Playback
 from loadtest.settings import STEP_S
 
-DIAL_AHEAD_S = STEP_S / 2
+DIAL_AFTER_S = STEP_S / 2
 """A connection is opened in the middle of its first step: long enough before the step is sent, and long
 enough after the previous recording's end that its slot is free again."""
 
-CLOSE_STREAM = b'{"type":"CloseStream"}'
+CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
 
 
 class Stage(Protocol):
@@ -37,11 +39,19 @@ class Stage(Protocol):
 class Player:
     """Sends each message at its scheduled time and never waits for an answer."""
 
-    __slots__ = ("_clock", "_connection", "_dialler", "_opening", "_over", "_pacer", "_playback", "_stage")
+    __slots__ = ("_clock", "_connection", "_dialler", "_opening", "_over", "_pacer", "_playback", "_stage", "number")
 
     def __init__(
-        self, playback: Playback, stage: Stage, pacer: Pacer, dialler: Dialler, clock: Callable[[], float]
+        self,
+        playback: Playback,
+        stage: Stage,
+        pacer: Pacer,
+        dialler: Dialler,
+        clock: Callable[[], float],
+        *,
+        number: int = 0,
     ) -> None:
+        self.number = number  # among the players of a level
         self._playback = playback
         self._stage = stage
         self._pacer = pacer
@@ -50,7 +60,7 @@ class Player:
         self._connection = dialler.connection(self)
         self._opening: asyncio.Task[None] | None = None
         self._over = False
-        pacer.at(playback.start_s + DIAL_AHEAD_S, self._dial)
+        pacer.at(playback.start_s + DIAL_AFTER_S, self._dial)
 
     def opened(self, now: float) -> None:
         """The server has accepted the stream."""
@@ -61,9 +71,9 @@ class Player:
         """The server says something."""
         self._playback.message(frame, now)
 
-    def refused(self, problem: str) -> None:
+    def refused(self, refusal: Refused, now: float) -> None:
         """The server has no room, or does not want us."""
-        self._end(self._playback.refused(problem))
+        self._end(self._playback.refused(refusal, now))
 
     def closed(self, code: int, reason: str, now: float) -> None:
         """The connection has ended."""
@@ -77,9 +87,11 @@ class Player:
         self._connection.abort()
 
     def _dial(self) -> None:
-        if self._clock() >= self._stage.end_s:
+        now = self._clock()
+        if now >= self._stage.end_s:
             self._end(None)
         else:
+            self._playback.dialled(now)
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
@@ -90,18 +102,19 @@ class Player:
 
     def _tick(self) -> None:
         """Send what is due; when nothing is left, or the level is over, close the stream."""
-        if self._over or not self._connection.is_open:
+        playback, connection = self._playback, self._connection
+        if self._over or not connection.is_open:
             return
-        while (scheduled_s := self._playback.next_s) is not None:
+        while (scheduled_s := playback.next_s) is not None:
             now = self._clock()
             if scheduled_s > now:
                 self._pacer.at(scheduled_s, self._tick)
                 return
             if scheduled_s >= self._stage.end_s:
                 break
-            self._connection.send(self._playback.take(now))
-        self._playback.close(self._playback.end_s if scheduled_s is None else scheduled_s)
-        self._connection.send_text(CLOSE_STREAM)
+            connection.send(playback.take(now))
+        playback.close(playback.end_s if scheduled_s is None else scheduled_s)
+        connection.send(CLOSE_STREAM)
 
     def _end(self, outcome: Outcome | None) -> None:
         if not self._over:

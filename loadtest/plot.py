@@ -5,7 +5,7 @@ The only module that knows matplotlib, which is imported when a picture is asked
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,21 +27,36 @@ def draw(results: Mapping[str, Result], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
-        _percentiles(left, label, result, style)
-        _distributions(right, label, result, style)
-    left.set(xlabel="live streams", ylabel="chunk latency, ms", yscale="log")
-    right.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1))
-    for axes in (left, right):
-        axes.grid(True, which="both", alpha=0.25)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small")
+    percentiles(left, results, PERCENTILES)
+    distributions(right, results)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
-def _percentiles(axes: Axes, label: str, result: Result, style: str) -> None:
+def percentiles(axes: Axes, results: Mapping[str, Result], names: Sequence[str]) -> None:
+    """Percentiles against streams, a line for each and for each label."""
+    for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
+        _percentiles(axes, label, result, style=style, names=names)
+    axes.set(xlabel="live streams", ylabel="chunk latency, ms", yscale="log")
+    _finish(axes)
+
+
+def distributions(axes: Axes, results: Mapping[str, Result]) -> None:
+    """The cumulative distribution of each level."""
+    for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
+        _distributions(axes, label, result, style)
+    axes.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1))
+    _finish(axes)
+
+
+def _finish(axes: Axes) -> None:
+    axes.grid(visible=True, which="both", alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small")
+
+
+def _percentiles(axes: Axes, label: str, result: Result, *, style: str, names: Sequence[str]) -> None:
     measured: list[tuple[int, Spread]] = [
         (level.streams, level.chunk_latency_ms)
         for level in result.document.levels
@@ -49,7 +64,7 @@ def _percentiles(axes: Axes, label: str, result: Result, style: str) -> None:
     ]
     if not measured:
         return
-    for number, name in enumerate(PERCENTILES):
+    for number, name in enumerate(names):
         values = [getattr(spread, name) for _, spread in measured]
         axes.plot(
             [streams for streams, _ in measured],

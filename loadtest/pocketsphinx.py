@@ -21,8 +21,8 @@ import typer
 from rich.console import Console
 
 from loadtest import environment
+from loadtest.error_rates import Peer, by_source_table, pooled, read_kept, read_ours, write
 from loadtest.errors import BadSettings, LoadTestError, PeerMissing
-from loadtest.peers import Peer, by_source_table, pooled, read_kept, read_ours, write
 from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED
 from model.audio import read_pcm
 from model.errors import ModelError

@@ -17,6 +17,7 @@ import loadtest
 from clients.audio import read_pcm
 from clients.errors import AudioError
 from loadtest.errors import BadManifest
+from loadtest.frames import BINARY, masked
 from loadtest.settings import SAMPLE_RATE, STEP_SAMPLES
 
 LONGEST_SHARE = 1 / 3
@@ -31,6 +32,7 @@ class Recording:
     messages: tuple[bytes, ...]
     ends_s: tuple[float, ...]  # when each message's last sample is spoken, from the start
     steps: int  # how many of the messages are whole steps
+    frames: tuple[bytes, ...] = ()  # the messages as they go over the wire, masked once
 
     @property
     def duration_s(self) -> float:
@@ -80,11 +82,13 @@ def cut(path: Path) -> Recording:
     """
     pcm = read_pcm(path, SAMPLE_RATE).astype("<i2", copy=False)
     firsts = range(0, len(pcm), STEP_SAMPLES)
+    messages = tuple(pcm[first : first + STEP_SAMPLES].tobytes() for first in firsts)
     return Recording(
         path=path,
-        messages=tuple(pcm[first : first + STEP_SAMPLES].tobytes() for first in firsts),
+        messages=messages,
         ends_s=tuple(min(first + STEP_SAMPLES, len(pcm)) / SAMPLE_RATE for first in firsts),
         steps=len(pcm) // STEP_SAMPLES,
+        frames=tuple(masked(BINARY, message) for message in messages),
     )
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.environment import Environment
-from loadtest.latencies import Spread
+from loadtest.latencies import Latencies, Spread
 from loadtest.measures import LevelReport
 
 PERCENTILE_NAMES = ("p50", "p90", "p95", "p98", "p99", "max")
@@ -36,10 +36,13 @@ class Document(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The document, and what only a plot needs: each level's latencies as (ms, share at or below)."""
+    """The document, and what only a plot or a judge of stretches needs: each level's latencies as (ms, share at or
+    below), and minute by minute.
+    """
 
     document: Document
     cdfs: tuple[tuple[tuple[float, float], ...], ...]
+    minutes: tuple[tuple[Latencies, ...], ...] = ()
 
 
 def faults(level: LevelReport) -> list[str]:
@@ -62,6 +65,8 @@ def warnings(level: LevelReport) -> list[str]:
     lag = level.generator_lag_ms
     if lag is not None and lag.p99 > LAG_WARNING_MS:
         found.append(f"the generator itself was late: p99 {lag.p99:.1f} ms; latencies include it")
+    if level.uploads is not None and level.uploads.failed:
+        found.append(f"{level.uploads.failed} uploads failed")
     if level.steps and not level.compared:
         found.append("no recording was complete, so no transcript was compared: use more seconds")
     if level.refused:
@@ -129,7 +134,9 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     *((f"final {name}", _of(lambda level: level.final_latency_ms, name)) for name in ("p50", "p98", "max")),
     ("queue wait, mean", _of(lambda level: level.queue_wait_ms, "mean")),
     ("step, mean", _of(lambda level: level.step_ms, "mean")),
+    ("handover, mean", _of(lambda level: level.handover_ms, "mean")),
     ("decode, mean", _of(lambda level: level.decode_ms, "mean")),
+    ("write, mean", _of(lambda level: level.write_ms, "mean")),
     ("batch, mean rows", lambda level: _number(level.server.mean_batch)),
     ("server, cores", lambda level: _number(level.server.cpu_cores, 2)),
     ("of it decoding", lambda level: _number(level.server.decode_cores, 3)),
@@ -141,6 +148,9 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     ("compared", lambda level: str(level.compared)),
     ("mismatched", lambda level: str(level.mismatched)),
     ("refused", lambda level: str(level.refused)),
+    ("refusal p98", _of(lambda level: level.refusals.answer_ms if level.refusals else None, "p98")),
+    ("fast streams' p98", _of(lambda level: level.fast_latency_ms, "p98")),
+    ("uploaded, audio s per s", lambda level: _number(level.uploads.audio_s_per_s if level.uploads else None)),
     ("failed", lambda level: str(level.failed)),
 )
 """What the table says of a level, line by line."""

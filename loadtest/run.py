@@ -11,6 +11,7 @@ import gc
 import itertools
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,18 +25,24 @@ from clients.address import QueryValue, listen_url
 from clients.errors import ClientError, Unreachable
 from clients.transcriber import RemoteTranscriber
 from loadtest import alone, environment, plot, recordings
+from loadtest.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
+from loadtest.composition import write_streams
 from loadtest.connection import Dialler
 from loadtest.errors import LoadTestError
-from loadtest.level import Level, Schedule
+from loadtest.level import Level, Manner, Schedule
 from loadtest.measures import MINUTE_S, LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.recordings import Recording
 from loadtest.report import Document, Result, faults, print_table
 from loadtest.server_metrics import Scrape, figures, scrape_at
 from loadtest.settings import SAMPLE_RATE, STEP_S, LoadSettings
+from loadtest.uploads import UPLOAD_S, Uploads, wav
 
 EXIT_OK = 0
 EXIT_BAD = 1  # no server, or a result that must not be believed or accepted
 EXIT_INTERRUPTED = 130
+
+COMPOSED = 16
+"""Different streams of a given length: each is first recognised alone, so they cost time."""
 
 QUERY: dict[str, QueryValue] = {
     "encoding": "linear16",
@@ -81,23 +88,44 @@ def measure(settings: LoadSettings, *, tell: Tell) -> Result:
 
 async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = time.perf_counter) -> Result:
     """As `measure`, in a running event loop."""
-    played = recordings.load(
-        settings.manifest, level_s=settings.seconds, at_most=settings.max_recordings, seed=settings.seed
-    )
     transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
-    tell(f"{len(played)} recordings, each alone first")
-    texts = await alone.transcripts(played, transcriber)
+    with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
+        played = recordings.load(
+            _manifest(settings, Path(folder)),
+            level_s=min(seconds for _, seconds in settings.levels),
+            at_most=settings.max_recordings,
+            seed=settings.seed,
+        )
+        tell(f"{len(played)} recordings, each alone first")
+        texts = await alone.transcripts(played, transcriber)
     load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:
-        for streams in settings.streams:
+        for streams, seconds in settings.levels:
             if stop.is_set():
                 break
-            tell(f"{streams} streams for {settings.warmup_s:g} + {settings.seconds:g} s")
-            levels.append(await load.run_level(streams, stop))
+            tell(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
+            levels.append(await load.run_level(streams, seconds, stop))
+            if _beyond(levels[-1][0], settings.give_up_ms):
+                tell(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
+                break
     reports = tuple(report for report, _ in levels)
     document = Document(reports, environment.describe(settings.seed), stop.is_set())
-    return Result(document, tuple(tuple(measures.chunk.cdf()) for _, measures in levels))
+    cdfs = tuple(tuple(measures.chunk.cdf()) for _, measures in levels)
+    return Result(document, cdfs, tuple(measures.minutes for _, measures in levels))
+
+
+def _beyond(level: LevelReport, give_up_ms: float | None) -> bool:
+    chunk = level.chunk_latency_ms
+    return give_up_ms is not None and (chunk is None or chunk.p98 > give_up_ms)
+
+
+def _manifest(settings: LoadSettings, folder: Path) -> Path | None:
+    """What is played: the recordings as they are, or streams of the asked length that are made of them."""
+    if settings.stream_s is None:
+        return settings.manifest
+    lengths_s = exponential_lengths_s if settings.arrivals is Arrivals.CHURN else even_lengths_s
+    return write_streams(folder, lengths_s(settings.stream_s, COMPOSED), settings.seed, settings.manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +138,11 @@ class _Load:
     dialler: Dialler
     clock: Clock
 
-    async def run_level(self, streams: int, stop: asyncio.Event) -> tuple[LevelReport, LevelMeasures]:
+    async def run_level(self, streams: int, seconds: float, stop: asyncio.Event) -> tuple[LevelReport, LevelMeasures]:
         settings, clock = self.settings, self.clock
         gc.collect()
         gc.freeze()  # a full collection in the middle would look like latency
-        schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=settings.seconds)
+        schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=seconds)
         measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts)
         rng = random.Random(f"{settings.seed}/{streams}")
         level = Level(
@@ -124,11 +152,14 @@ class _Load:
             dialler=self.dialler,
             rng=rng,
             clock=clock,
-            once=settings.once,
+            manner=Manner(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
         )
+        uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
         scraping = self._scrape_every_minute(schedule)
         began_s = clock()
+        uploads.start()
         cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
+        uploaded = await uploads.stop()
         scrapes = await self._scraped(scraping)
         report = measures.report(
             streams=streams,
@@ -137,6 +168,8 @@ class _Load:
             generator_cpu_cores=cpu_s / max(level.end_s - began_s, STEP_S),
             server=figures(scrapes[0], scrapes[-1]) if len(scrapes) > 1 else ServerFigures(),
             by_minute=[figures(before, after) for before, after in itertools.pairwise(scrapes)],
+            arrivals=settings.arrivals.value,
+            uploads=uploaded,
         )
         return report, measures
 
@@ -157,7 +190,8 @@ class _Load:
 async def _dialler(settings: LoadSettings, clock: Clock) -> Dialler:
     headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
     try:
-        return await Dialler.to(listen_url(settings.url, QUERY), headers, clock)
+        query = QUERY | {"latency": True} if settings.split else QUERY
+        return await Dialler.to(listen_url(settings.url, query), headers, clock)
     except OSError as error:
         raise Unreachable(settings.url, str(error)) from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import math
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ from loadtest.measures import ServerFigures
 
 TIMEOUT_S = 2.0
 MEMORY, DECODER_MEMORY = "process_resident_memory_bytes", "tutti_decoder_bytes"
+SESSIONS, SLOTS, QUEUED, TASKS = (
+    "tutti_sessions_active",
+    "tutti_state_pool_slots_used",
+    "tutti_batch_queue_depth",
+    "tutti_event_loop_tasks",
+)
+SESSIONS_MAX, CAPACITY = "tutti_sessions_max", "tutti_estimated_session_capacity"
+BATCH_SIZES = "tutti_batch_size_bucket"
 WANTED = (
     "tutti_batches_total",
     "tutti_batch_rows_total",
@@ -25,6 +34,13 @@ WANTED = (
     "tutti_decode_seconds_sum",
     MEMORY,
     DECODER_MEMORY,
+    SESSIONS,
+    SLOTS,
+    QUEUED,
+    TASKS,
+    SESSIONS_MAX,
+    CAPACITY,
+    BATCH_SIZES,
 )
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
@@ -43,7 +59,7 @@ async def scrape_at(url: str, when_s: float, clock: Callable[[], float]) -> Scra
     await asyncio.sleep(when_s - clock())
     try:
         text = await asyncio.to_thread(_fetch, http_url(url, "/metrics"))
-        values = _read(text)
+        values = read(text)
     except (OSError, http.client.HTTPException, ValueError):  # no server, no such page, not metrics
         values = {}
     return Scrape(clock(), values)
@@ -61,7 +77,27 @@ def figures(before: Scrape, after: Scrape) -> ServerFigures:
         decode_cores=_cores(grown.get("tutti_decode_seconds_sum"), seconds),
         memory_mib=_mib(after.values.get(MEMORY)),
         decoder_mib=_mib(after.values.get(DECODER_MEMORY)),
+        sessions=after.values.get(SESSIONS),
+        batch_sizes=_batch_sizes(grown),
     )
+
+
+def _batch_sizes(grown: Mapping[str, float]) -> dict[int, int] | None:
+    """Batches by size class, from the cumulative buckets of the histogram."""
+    edges = sorted(
+        (float(edge), count)
+        for name, _, edge in (key.partition("=") for key in grown)
+        if name == BATCH_SIZES
+        for count in (grown[f"{name}={edge}"],)
+    )
+    if not edges:
+        return None
+    sizes, before = dict[int, int](), 0.0
+    for edge, count in edges:
+        if math.isfinite(edge):
+            sizes[round(edge)] = round(count - before)
+        before = count
+    return sizes
 
 
 def _cores(spent_s: float | None, seconds: float) -> float | None:
@@ -78,10 +114,19 @@ def _fetch(url: str) -> str:
     return body.decode()
 
 
-def _read(text: str) -> dict[str, float]:
+def read(text: str) -> dict[str, float]:
+    """The wanted samples of an exposition, summed over labels; a bucket is kept by its edge, as `name=edge`.
+
+    The other lines are not parsed: that would take the thread that paces the streams off its work.
+
+    Raises:
+        ValueError: not the Prometheus text format.
+    """
     values: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(WANTED))
+    for family in text_string_to_metric_families(lines + "\n"):
         for sample in family.samples:
+            name = f"{sample.name}={sample.labels['le']}" if sample.name == BATCH_SIZES else sample.name
             if sample.name in WANTED:
-                values[sample.name] = values.get(sample.name, 0.0) + sample.value
+                values[name] = values.get(name, 0.0) + sample.value
     return values

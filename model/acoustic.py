@@ -15,7 +15,7 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.network import Network, State
 from model.precision import cast, resolve_device, resolve_precision
-from model.traced import TracedStep
+from model.traced import SlabStep, TracedStep
 
 MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 2}
 """Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
@@ -33,7 +33,7 @@ class RowSpec:
 class AcousticModel:
     """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, V) float32 and next state out.
 
-    Satisfies `batching.StepModel` by structure.
+    Satisfies `batching.StepModel` and `batching.SlabModel` by structure.
     """
 
     def __init__(self, network: Network, digest: str, *, device: str = "auto", precision: str = "auto") -> None:
@@ -87,3 +87,7 @@ class AcousticModel:
             return self._one_step(inputs, state)
         log_probs, after = self.network(inputs, state)
         return log_probs, after
+
+    def in_slabs(self, inputs: Tensor, index: Tensor, slabs: Mapping[str, Tensor]) -> SlabStep:
+        """Record a step of streams whose inputs and states lie in the given memory. On a CPU."""
+        return SlabStep(self.network, inputs, index, dict(slabs))

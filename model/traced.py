@@ -1,15 +1,18 @@
 """A network's step recorded once as a graph and replayed without the interpreter.
 
 A step is about a hundred small operations. Called from Python each of them takes the interpreter's lock anew, and
-beside a busy event loop the model thread waits for it every time; a recorded step takes it twice. The operations and
-their order stay the same, so the results do too, to the bit (tests/test_network.py).
+beside a busy event loop the model thread waits for it every time, up to a switch interval. A recorded step waits when
+it returns, and once more for nearly each tensor that Python handed in: torch keeps such a tensor's Python object alive
+while C++ alone refers to it, and takes the lock whenever that begins or ends. So the graph that serves, `SlabStep`, is
+given numbers only: inputs, states and the list of rows lie in memory that the graph refers to by itself. The operations
+and their order stay the same, so the results do too, to the bit (tests/test_network.py).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,23 +35,81 @@ class _Flat(nn.Module):
         return (log_probs, *(after[name] for name in self.names))
 
 
+class _Rows(nn.Module):
+    """The network with its state in slabs, of which it reads and writes some rows."""
+
+    def __init__(self, network: Network, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.network, self.names = network, names
+
+    def forward(self, pcm: Tensor, read: Tensor, write: Tensor, slabs: tuple[Tensor, ...]) -> Tensor:
+        state = {name: slab.index_select(0, read) for name, slab in zip(self.names, slabs, strict=True)}
+        log_probs, after = self.network(pcm, state)
+        for name, slab in zip(self.names, slabs, strict=True):
+            slab.index_copy_(0, write, after[name][: write.shape[0]])
+        return cast(Tensor, log_probs)
+
+
+class _Held(nn.Module):
+    """What a recorded step works on, held by the graph itself; numbers alone come from outside."""
+
+    def __init__(self, rows: nn.Module, pcm: Tensor, index: Tensor, slabs: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.rows, self.pcm, self.index, self.slabs = rows, pcm, index, slabs
+
+    def forward(self, first: int, count: int, kept: int) -> Tensor:
+        read = self.index[first : first + count]
+        log_probs: Tensor = self.rows(self.pcm[first : first + count], read, read[:kept], self.slabs)
+        return log_probs
+
+
 class TracedStep:
     """`Network.forward` for inputs of exactly one step."""
 
     def __init__(self, network: Network) -> None:
         self._names = tuple(network.state_shapes())
-        flat = _Flat(network, self._names).eval()
         state = network.fresh_state(EXAMPLE_ROWS)
-        device = network.head.weight.device
-        pcm = torch.zeros(EXAMPLE_ROWS, network.config.step_samples, dtype=torch.int16, device=device)
-        with torch.no_grad(), warnings.catch_warnings():
-            # Lengths of the loops over frames become constants: that is what "exactly one step" means.
-            warnings.simplefilter("ignore", TracerWarning)
+        traced = _traced(_Flat(network, self._names), (_example_pcm(network), *state.values()))
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            traced = torch.jit.trace(flat, (pcm, *state.values()), check_trace=False)  # type: ignore[no-untyped-call]
             self._run = cast(Callable[..., tuple[Tensor, ...]], torch.jit.freeze(traced))
 
     def __call__(self, pcm: Tensor, state: State) -> tuple[Tensor, State]:
         """int16 PCM (B, step_samples) -> log-probs (B, frames_per_step, V) float32, next state."""
         log_probs, *after = self._run(pcm, *(state[name] for name in self._names))
         return log_probs, dict(zip(self._names, after, strict=True))
+
+
+class SlabStep:
+    """`Network.forward` for inputs of exactly one step, on states that lie in slabs; on a CPU."""
+
+    def __init__(self, network: Network, pcm: Tensor, index: Tensor, slabs: State) -> None:
+        """PCM (R, step_samples) int16, index (R,) int64, slabs {name: (any, …)}: read anew at each call, and kept."""
+        names = tuple(network.state_shapes())
+        read = torch.arange(EXAMPLE_ROWS)
+        example = (_example_pcm(network), read, read[1:].clone(), tuple(network.fresh_state(EXAMPLE_ROWS).values()))
+        held = _Held(_traced(_Rows(network, names), example), pcm, index, tuple(slabs[name] for name in names))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._run = cast(Callable[[int, int, int], Tensor], torch.jit.freeze(torch.jit.script(held.eval())))
+
+    def __call__(self, first: int, count: int, kept: int) -> Tensor:
+        """Step rows first … first + count of `pcm`; row i has its state in row `index[i]` of the slabs.
+
+        The new states of the first `kept` of them are stored, the others' nowhere.
+        Returns: log-probs (count, frames_per_step, V) float32.
+        """
+        return self._run(first, count, kept)
+
+
+def _example_pcm(network: Network) -> Tensor:
+    samples, device = network.config.step_samples, network.head.weight.device
+    return torch.zeros(EXAMPLE_ROWS, samples, dtype=torch.int16, device=device)
+
+
+def _traced(module: nn.Module, example: tuple[Any, ...]) -> Any:
+    with torch.no_grad(), warnings.catch_warnings():
+        # Lengths of the loops over frames become constants: that is what "exactly one step" means.
+        warnings.simplefilter("ignore", TracerWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.trace(module.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Response
 from model.ctc import Decoder
 from server.door import Door
 from server.listen import Listen
+from server.page import page_router
 from server.pulse import Pulse
 from server.replica import Replica
 from server.settings import Settings
@@ -36,8 +37,10 @@ frames of 16-bit samples in, JSON frames out. OpenAPI cannot describe them; the 
 | `interim_interval_ms` (ours) | 0 | at most one partial of a segment in so much audio |
 | `stable_words` (ours) | `false` | adds `tutti.stable_words`: so many words, from the first, can no longer change |
 | `step_results` (ours) | `false` | answers every step, and adds where the time of the step went |
+| `latency` (ours) | `false` | adds `tutti.latency` to each result that answers audio: where its time went |
 | `endpointing` | 10 ms | silence that ends an utterance, at least the server's minimum; `false`: none |
 | `utterance_end_ms` | off | sends `UtteranceEnd` after so much silence |
+| `latency_budget_ms` (ours) | the server's | time in which a live step should be answered, 20 to 10,000 ms |
 | `vad_events` | `false` | sends `SpeechStarted` |
 | `keyterm` | – | a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next |
 | `keywords` | – | the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable |
@@ -86,6 +89,7 @@ def create_app(
     door = Door(replica)
     app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
     app.add_api_route("/v1/listen", Transcribe(replica, door).upload, methods=["POST"], response_class=Response)
+    app.include_router(page_router())
     _add_health(app, replica)
     return app
 
@@ -120,6 +124,6 @@ def _status(replica: Replica) -> dict[str, object]:
         "active_stream_requests": replica.sessions.count("deepgram"),
         "active_batch_requests": replica.sessions.count("upload"),
         "slots_used": replica.recognizer.slots_used,
-        "slots_total": replica.settings.max_streams,
+        "slots_total": replica.settings.slots,
         "model": {"name": replica.card.name, "version": replica.card.version, "uuid": replica.card.uuid},
     }

@@ -15,6 +15,7 @@ from model.ctc.bias import Bias
 from server.bias_turns import BiasTurns
 from server.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.interims import Interims
+from server.placed_words import PlacedWords, placed
 from server.rules import Rules
 from server.speech import SpeechTrack
 from server.steps import Marker, StepTag
@@ -44,6 +45,7 @@ class Channel:
         self._biases = BiasTurns(bias)
         self.state: DecoderState = decoder.start(config.delay_frames, bias)
         self._interims = Interims(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
+        self._shown = PlacedWords()
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
         self._cursor_s = 0.0  # where the last result ends
@@ -202,6 +204,7 @@ class Channel:
         words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
         self._start_s = end_s
+        self._shown.restart()
         self._interims.restart(end_s)
         if reason is not FinalReason.MAX_LEN:
             self._speaking = False
@@ -210,15 +213,12 @@ class Channel:
         return final
 
     def _partial(self) -> Partial:
-        words = tuple(self._absolute(word) for word in self._decoder.words(self.state))
+        words = self._shown.place(self._decoder.words(self.state), self._base_s, self._start_s, self._cursor_s)
         stable = self._decoder.stable_words(self.state)
         return Partial(self.index, self._start_s, self._cursor_s - self._start_s, words, stable)
 
     def _absolute(self, word: Word) -> Word:
-        """Move a word from decoder time to stream time, inside its segment."""
-        start_s = min(max(self._base_s + word.start_s, self._start_s), self._cursor_s)
-        end_s = min(max(self._base_s + word.end_s, start_s), self._cursor_s)
-        return Word(word.text, start_s, end_s, word.confidence)
+        return placed(word, self._base_s, self._start_s, self._cursor_s)
 
     def _voiceless_s(self) -> float | None:
         return None if self.speech is None else self.speech.silence_s

@@ -16,6 +16,7 @@ import typer
 # They hold options, and nothing heavy either.
 from server.evaluate_cli import evaluate
 from server.lm_cli import lm as lm_commands
+from server.plan_cli import calibrate, plan
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
@@ -69,7 +70,9 @@ def serve(
     beams: BeamsOption = None,
     lm: LmOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: eager.")] = None,
-    max_streams: Annotated[int | None, typer.Option(help="Streams at a time; more get 503. Default: 512.")] = None,
+    max_streams: Annotated[
+        str | None, typer.Option(help="Streams at a time; more get 503. Default: auto, as many as it can carry.")
+    ] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. Default: 128.")] = None,
     latency_budget_ms: Annotated[float | None, typer.Option(help="Deadline of a live step, ms. Default: 100.")] = None,
     vad: Annotated[str | None, typer.Option(help="Voice activity: off or silero. Default: off.")] = None,
@@ -301,7 +304,7 @@ def _settings(options: dict[str, Any]) -> Any:
         return Settings(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         for problem in error.errors():
-            typer.echo(f"--{'.'.join(map(str, problem['loc'])).replace('_', '-')}: {problem['msg']}", err=True)
+            typer.echo(f"--{str(problem['loc'][0]).replace('_', '-')}: {problem['msg']}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -311,6 +314,8 @@ def _fail(error: Exception) -> NoReturn:
 
 
 app.command()(evaluate)
+app.command()(calibrate)
+app.command()(plan)
 app.add_typer(lm_commands, name="lm")
 
 

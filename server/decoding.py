@@ -15,7 +15,7 @@ from batching import BatchDone
 from model.ctc import Decoder
 from server.events import StepTiming
 from server.metrics import Metrics
-from server.recognition import Outputs, Route, Row
+from server.recognition import BatchTiming, Outputs, Route, Row
 from server.steps import StepTag, WindowTag
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.decoding")
@@ -33,14 +33,15 @@ class Decoding:
 
     def take_steps(self, batch: BatchDone, routes: Routes) -> None:
         """Decode the rows of streams that are still open."""
-        indices: list[int] = []
         due: list[tuple[Route, Row]] = []
+        indices: list[int] = []
         voiced: list[Route] = []
-        for i, stream in enumerate(batch.streams):
-            route, tag = routes.get(stream), batch.tags[i]
+        timing = BatchTiming(batch.step_s, batch.started_s + batch.step_s, len(batch.streams))
+        for i, (stream, tag, waited_s) in enumerate(zip(batch.streams, batch.tags, batch.queue_wait_s, strict=True)):
+            route = routes.get(stream)
             if route is None or not isinstance(tag, StepTag):
                 continue
-            row = Row(tag, batch.outputs[i], batch.queue_wait_s[i], batch.step_s)
+            row = Row(tag, batch.outputs[i], waited_s, timing)
             if route.channel.speech is None:
                 indices.append(i)
                 due.append((route, row))
@@ -82,9 +83,15 @@ class Decoding:
             for route, _ in due:
                 route.recognition.fail(error)
             return
-        decode_s = self._clock() - began_s
+        decoded_s = self._clock()
+        decode_s = decoded_s - began_s
         self._metrics.decode.observe(decode_s)
+        self._metrics.handover.observe(began_s - due[0][1].batch.done_s)
         for (route, row), events in zip(due, said, strict=True):
             if route.recognition.open:  # what was told of an earlier row may have ended it
-                timing = StepTiming(row.tag.arrived_s, row.queue_wait_s, row.step_s, decode_s)
+                batch = row.batch
+                handover_s = began_s - batch.done_s
+                timing = StepTiming(
+                    row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
+                )
                 route.recognition.sink.on_events(events, timing)

@@ -9,11 +9,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.deepgram_messages import (
-    Alternative,
-    Alternatives,
     ConfigureFailure,
     ConfigureSuccess,
     Error,
+    Latency,
     Metadata,
     ModelCard,
     Results,
@@ -21,9 +20,9 @@ from server.deepgram_messages import (
     SpeechStartedOut,
     StepReport,
     UtteranceEnd,
-    WordOut,
 )
 from server.deepgram_query import ListenRequest
+from server.deepgram_words import Transcript
 from server.events import (
     Closed,
     Event,
@@ -35,7 +34,6 @@ from server.events import (
     StreamBroken,
     UtteranceGap,
 )
-from server.text_format import FormattedWord, Sentences
 
 MAX_ECHO = 256  # characters of a client's own text that an error frame repeats
 _encode = msgspec.json.Encoder().encode
@@ -50,14 +48,18 @@ class Projector:
         self._request_id = request_id
         self._created = created
         self._model = model
+        self._reports = request.step_results or request.stable_words or request.latency
         self._metadata = msgspec.Raw(_encode(ResultsMetadata(request_id, model.info, model.uuid)))
-        self._sentences = [Sentences(request.style) for _ in range(channels)]
+        self._transcripts = [Transcript(request.style, punctuated=request.punctuated_words) for _ in range(channels)]
 
-    def frame(self, event: Event, timing: StepTiming | None = None) -> bytes | None:
-        """Return the frame for an event, or None where this client did not ask for it. Events come in their order."""
+    def frame(self, event: Event, timing: StepTiming | None = None, write_s: float = 0.0) -> bytes | None:
+        """Return the frame for an event, or None where this client did not ask for it. Events come in their order.
+
+        `timing` is that of the step which the event answers, `write_s` how long the frame before took to write.
+        """
         match event:
             case Partial() | Final():
-                return self._results(event, timing)
+                return self._results(event, timing, write_s)
             case SpeechStarted():
                 started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
                 return _encode(started) if self._request.vad_events else None
@@ -82,9 +84,14 @@ class Projector:
         """Answer a change of settings that cannot be made."""
         return _encode(ConfigureFailure(self._request_id, code, description))
 
-    def _results(self, event: Partial | Final, timing: StepTiming | None) -> bytes:
-        reason = event.reason if isinstance(event, Final) else None
-        words = self._formatted(event)
+    def _results(self, event: Partial | Final, timing: StepTiming | None, write_s: float) -> bytes:
+        transcript = self._transcripts[event.channel]
+        if isinstance(event, Partial):
+            reason = None
+            channel, words = transcript.partial(event.words)
+        else:
+            reason = event.reason
+            channel, words = transcript.final(event.words, ends=reason is not FinalReason.MAX_LEN)
         results = Results(
             channel_index=(event.channel, self._channels),
             start=_seconds(event.start_s),
@@ -92,31 +99,29 @@ class Projector:
             is_final=reason is not None,
             speech_final=reason not in (None, FinalReason.MAX_LEN),
             from_finalize=reason is FinalReason.FINALIZE,
-            channel=Alternatives((alternative(words, self._request.punctuated_words),)),
+            channel=channel,
             metadata=self._metadata,
-            tutti=self._report(event, len(words), timing),
+            tutti=self._report(event, words, timing, write_s) if self._reports else UNSET,
         )
         return _encode(results)
 
-    def _formatted(self, event: Partial | Final) -> tuple[FormattedWord, ...]:
-        sentences = self._sentences[event.channel]
-        if isinstance(event, Final):
-            return sentences.final(event.words, ends=event.reason is not FinalReason.MAX_LEN)
-        return sentences.partial(event.words)
-
-    def _report(self, event: Partial | Final, words: int, timing: StepTiming | None) -> StepReport | UnsetType:
-        stable = event.stable_words if isinstance(event, Partial) else words
-        if not self._request.step_results or timing is None:
-            return StepReport(stable) if self._request.stable_words else UNSET
-        delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
-        return StepReport(
-            stable_words=stable,
-            audio_processed_s=_seconds(event.start_s + event.duration_s),
-            queue_wait_ms=round(timing.queue_wait_s * 1e3, 3),
-            step_ms=round(timing.step_s * 1e3, 3),
-            decode_ms=round(timing.decode_s * 1e3, 3),
-            endpoint_delay_ms=UNSET if delay_s is None else round(delay_s * 1e3, 1),
-        )
+    def _report(
+        self, event: Partial | Final, words: int, timing: StepTiming | None, write_s: float
+    ) -> StepReport | UnsetType:
+        request = self._request
+        report = StepReport(event.stable_words if isinstance(event, Partial) else words)
+        if timing is None:
+            return report if request.stable_words else UNSET
+        if request.step_results:
+            report.audio_processed_s = _seconds(event.start_s + event.duration_s)
+            report.queue_wait_ms = _ms(timing.queue_wait_s)
+            report.step_ms = _ms(timing.step_s)
+            report.decode_ms = _ms(timing.decode_s)
+            delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
+            report.endpoint_delay_ms = UNSET if delay_s is None else round(delay_s * 1e3, 1)
+        if request.latency:
+            report.latency = latency(timing, write_s)
+        return report
 
     def _summary(self, event: Closed) -> bytes:
         model = self._model
@@ -134,22 +139,22 @@ class Projector:
         return _encode(summary)
 
 
-def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
-    """Build the transcript of some words, confidence their mean."""
-    out = [
-        WordOut(
-            formatted.word.text,
-            round(formatted.word.start_s, 3),
-            round(formatted.word.end_s, 3),
-            round(formatted.word.confidence, 4),
-            formatted.text if punctuated else UNSET,
-        )
-        for formatted in words
-    ]
-    confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
-    return Alternative(" ".join(formatted.text for formatted in words), round(confidence, 4), out)
+def latency(timing: StepTiming, write_s: float) -> Latency:
+    """Say where the time of a result went; `write_s` is that of the result before."""
+    return Latency(
+        queue_ms=_ms(timing.queue_wait_s),
+        step_ms=_ms(timing.step_s),
+        handover_ms=_ms(timing.handover_s),
+        decode_ms=_ms(timing.decode_s),
+        write_ms=_ms(write_s),
+        batch=timing.rows,
+    )
 
 
 def _seconds(value: float) -> float:
     """Microseconds are enough to name a sample at any rate, and keep binary noise off the wire."""
     return round(value, 6)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

@@ -37,6 +37,22 @@ class Alternatives(msgspec.Struct):
     alternatives: tuple[Alternative]
 
 
+class Latency(msgspec.Struct):
+    """Where the time of a result went, opt-in by `latency=true`: the parts follow one another and make up the whole.
+
+    From the arrival of the last sample that it needs to its frame written, in milliseconds, but for cutting audio into
+    steps (microseconds). A frame cannot tell its own writing: `write_ms` is that of the connection's result before it,
+    0 in the first.
+    """
+
+    queue_ms: float  # step ready to its batch starting
+    step_ms: float  # the model's step for the batch
+    handover_ms: float  # from the model's thread to the event loop's
+    decode_ms: float  # search and text of the batch
+    write_ms: float  # from its text to the socket
+    batch: int  # rows: steps of other streams that shared the model call, and this one
+
+
 class StepReport(msgspec.Struct):
     """Ours, and opt-in: how many of the words can no longer change and, with `step_results`, where the time went.
 
@@ -49,6 +65,7 @@ class StepReport(msgspec.Struct):
     step_ms: float | UnsetType = UNSET
     decode_ms: float | UnsetType = UNSET
     endpoint_delay_ms: float | UnsetType = UNSET
+    latency: Latency | UnsetType = UNSET
 
 
 class Results(msgspec.Struct, tag_field="type", tag="Results"):
@@ -60,7 +77,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
     is_final: bool
     speech_final: bool
     from_finalize: bool
-    channel: Alternatives
+    channel: msgspec.Raw  # `Alternatives`
     metadata: msgspec.Raw
     tutti: StepReport | UnsetType = UNSET
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from server.deepgram import alternative
 from server.deepgram_messages import Alternatives, ModelCard
+from server.deepgram_words import alternative
 from server.text_format import FormattedWord
 
 

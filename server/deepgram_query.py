@@ -23,14 +23,15 @@ SAMPLE_RATES = range(8_000, 48_001)
 DOWNMIX_CHANNELS = range(1, 9)
 DEFAULT_ENDPOINTING_MS = 10.0  # Source: protocols.md 3.4
 MAX_MS = 3_600_000
+BUDGETS_MS = range(20, 10_001)  # less than that of others is a place before them; more than an upload's is none at all
 
 _TRUE, _FALSE = {"true", "1"}, {"false", "0"}
 _FORMATTING = ("smart_format", "punctuate", "numerals", "dictation")
 BIASING = ("keyterm", "keywords")
 KNOWN = {
     "encoding", "sample_rate", "channels", "multichannel", "interim_results", "endpointing", "utterance_end_ms",
-    "vad_events", "step_results", "stable_words", "interim_interval_ms", "smart_format", "punctuate", "numerals",
-    "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
+    "vad_events", "step_results", "stable_words", "latency", "latency_budget_ms", "interim_interval_ms",
+    "smart_format", "punctuate", "numerals", "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
 }  # fmt: skip
 MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be repeated in a header
@@ -62,7 +63,9 @@ class ListenRequest:
     interim_results: bool
     step_results: bool
     stable_words: bool
+    latency: bool
     interim_interval_ms: float
+    latency_budget_ms: float | None
     vad_events: bool
     endpointing_ms: float | None
     utterance_end_ms: float | None
@@ -110,7 +113,9 @@ def parse_query(
         interim_results=_boolean(query, "interim_results", default=False),
         step_results=_boolean(query, "step_results", default=False),
         stable_words=_boolean(query, "stable_words", default=False),
+        latency=_boolean(query, "latency", default=False),
         interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
+        latency_budget_ms=_latency_budget(query),
         vad_events=_boolean(query, "vad_events", default=False),
         endpointing_ms=_endpointing(query, default_endpointing),
         utterance_end_ms=_utterance_end(query),
@@ -172,6 +177,12 @@ def _utterance_end(query: Mapping[str, str]) -> float | None:
     if query.get("utterance_end_ms", "false").lower() == "false":
         return None
     return float(_integer(query, "utterance_end_ms", range(1, MAX_MS + 1), default=0))
+
+
+def _latency_budget(query: Mapping[str, str]) -> float | None:
+    if "latency_budget_ms" not in query:
+        return None
+    return float(_integer(query, "latency_budget_ms", BUDGETS_MS, default=0))
 
 
 def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:

@@ -1,12 +1,15 @@
 """What recognition says, before any wire protocol: adapters project these events and never look behind them.
 
-Times are seconds of stream time, which counts the audio that the client sent on this connection.
+Times are seconds of stream time, which counts the audio that the client sent on this connection. What is made for each
+step is a `msgspec.Struct`: a frozen dataclass takes eight times as long to make (0.43 µs against 0.05).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from model.ctc import Word
 
@@ -41,8 +44,7 @@ class SpeechStarted:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(msgspec.Struct, frozen=True):
     """The text of the open segment so far; its first `stable_words` words can no longer change."""
 
     channel: int
@@ -96,11 +98,16 @@ class StreamBroken:
 Event = SpeechStarted | Partial | Final | UtteranceGap | Closed | StreamBroken
 
 
-@dataclass(frozen=True, slots=True)
-class StepTiming:
-    """Where the time of one step went. `arrived_s` is the clock time at which its last audio sample arrived."""
+class StepTiming(msgspec.Struct, frozen=True, gc=False):
+    """Where the time of one step went, from its audio to its text; the parts follow one another.
+
+    `arrived_s` and `decoded_s` are clock times: when the step's last audio sample arrived, and when its text was known.
+    """
 
     arrived_s: float
-    queue_wait_s: float
-    step_s: float
-    decode_s: float
+    queue_wait_s: float  # ready to its batch starting
+    step_s: float  # the model's step for the batch
+    handover_s: float  # from the model's thread to the decoder, and waiting for the voice-activity model
+    decode_s: float  # search and text, of all rows that are decoded together
+    decoded_s: float
+    rows: int  # of its batch

@@ -37,7 +37,10 @@ class Listen:
                 clock=replica.clock,
                 request_id=request_id,
             )
-            recognition = replica.recognizer.open(session, stream)
+            budget_ms = request.latency_budget_ms
+            recognition = replica.recognizer.open(
+                session, stream, budget_s=None if budget_ms is None else budget_ms / 1_000
+            )
         except Refused as error:
             await socket.send_denial_response(self._door.refuse(error, request_id))
             return

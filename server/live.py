@@ -1,14 +1,14 @@
 """One live WebSocket connection: a thin shell that reads, writes and keeps time around a sans-I/O session.
 
-One coroutine reads and one writes. The reader never waits for compute: it stops reading only while this client's own
-audio outruns the engine, so that TCP slows the client down. Results come in on the event loop and go to a bounded
-outbox. Everything that can last is timed: silence, an engine that stands still, a close that is not answered.
+It is told of messages and of results, and does what they ask for at once: no task runs for a message or for a frame.
+Nothing waits for compute: the client is left unread only while its own audio outruns the engine, so that TCP slows it
+down. Everything that can last is timed: silence, an engine that stands still, a close that is not answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -26,6 +26,7 @@ from server.outbox import FrameKind, OutFrame
 from server.recognition import Recognition
 from server.session import Session
 from server.steps import Work
+from server.wire import wire_of
 from server.writer import Writer
 
 MIN_TIMER_S = 0.01  # a timer may fire a moment early by another clock; do not spin on the rest
@@ -34,7 +35,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.live")
 
 
 class LiveStream:
-    """Reader, writer and timers of one connection."""
+    """Reader, writer and timers of one connection; the `Receiver` of its wire and the `Sink` of its recognition."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class LiveStream:
         clock: Callable[[], float],
         request_id: str,
     ) -> None:
-        self._socket = socket
+        self._wire = wire_of(socket)
         self._session = session
         self._projector = projector
         self._limits = limits
@@ -55,8 +56,10 @@ class LiveStream:
         self._clock = clock
         self._request_id = request_id
         self._recognition: Recognition | None = None
-        self._writer = Writer(socket, metrics, clock)
+        self._writer = Writer(self._wire, metrics, clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
+        self._held: deque[bytes | str] = deque()  # read before reading stopped: one read of the transport, at most
+        self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reason: CloseReason | None = None  # set once: why the connection ends
         self._opened_s = clock()
@@ -75,17 +78,15 @@ class LiveStream:
         _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels))
         self._opened_s = self._deadlines.heard_s = self._deadlines.progress_s = self._clock()
         self._arm(min(self._limits.idle_timeout_s, self._limits.write_timeout_s))
-        writer = asyncio.create_task(self._writer.run())
+        self._ended = asyncio.get_running_loop().create_future()
         try:
-            await self._read()
+            self._wire.attach(self)
+            await self._ended
         finally:
             self._reason = self._reason or CloseReason.CLIENT_GONE
             self._stop_recognition()
             if self._timer is not None:
                 self._timer.cancel()
-            writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
             self._report(self._reason)
 
     def drain(self) -> None:
@@ -94,24 +95,41 @@ class LiveStream:
 
     # Client to server
 
-    async def _read(self) -> None:
-        while True:
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            self._deadlines.heard_s = self._clock()
-            chunk = message.get("bytes")
-            if self._reason is not None or self._session.closing:
-                continue  # nothing that follows the end means anything; only the disconnect is awaited
-            if chunk is None:
-                self._on_text(message["text"])
-            elif chunk:
-                self._on_audio(chunk)
-            else:
-                self._close_session(CloseReason.CLOSE_STREAM)
-            if self._reason is None and self._backpressure.needed(self._session.backlog_s):
-                await self._backpressure.wait()
-                self._deadlines.heard_s = self._clock()  # it was we who did not listen
+    def on_message(self, message: bytes | str) -> None:
+        """Take what the client sent, or keep it while its audio outruns the engine."""
+        if self._backpressure.holding:
+            self._held.append(message)
+        else:
+            self._take(message)
+
+    def on_writable(self) -> None:
+        """Write what the client did not take before."""
+        self._writer.flush()
+
+    def on_gone(self) -> None:
+        """Let `run` end."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _take(self, message: bytes | str) -> None:
+        self._deadlines.heard_s = self._clock()
+        if self._reason is not None or self._session.closing:
+            return  # nothing that follows the end means anything; only the disconnect is awaited
+        if isinstance(message, str):
+            self._on_text(message)
+        elif message:
+            self._on_audio(message)
+        else:
+            self._close_session(CloseReason.CLOSE_STREAM)
+        if self._reason is None and self._backpressure.rises(self._session.backlog_s):
+            self._wire.pause_reading()
+
+    def _take_held(self) -> None:
+        self._deadlines.heard_s = self._clock()  # it was we who did not listen
+        while self._held and not self._backpressure.holding:
+            self._take(self._held.popleft())
+        if not self._backpressure.holding:
+            self._wire.resume_reading()
 
     def _on_audio(self, chunk: bytes) -> None:
         before_s, heard_s = self._session.audio_s, self._deadlines.heard_s
@@ -162,29 +180,29 @@ class LiveStream:
         for event in events:
             if self._reason is None:
                 self._say(event, timing)
-        self._backpressure.relieve(self._session.backlog_s)
+        if self._backpressure.falls(self._session.backlog_s):
+            self._take_held()
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:
-        payload = self._projector.frame(event, timing)
+        payload = self._projector.frame(event, timing, self._writer.write_s)
         if payload is not None:
-            arrived_s = timing.arrived_s if timing is not None else None
-            self._put(self._frame(event, payload, arrived_s))
+            self._put(self._frame(event, payload, timing))
         if isinstance(event, Closed):
             self._end(event.reason)
         elif isinstance(event, StreamBroken):
             self._end(CloseReason.BROKEN)
 
-    def _frame(self, event: Event, payload: bytes, arrived_s: float | None) -> OutFrame:
+    def _frame(self, event: Event, payload: bytes, timing: StepTiming | None) -> OutFrame:
         if isinstance(event, Partial):
             if event.words and not self._said_something and self._first_audio_s is not None:
                 self._said_something = True
                 self._metrics.first_interim.observe(self._deadlines.progress_s - self._first_audio_s)
-            return OutFrame(payload, FrameKind.INTERIM, arrived_s)
+            return OutFrame(payload, FrameKind.INTERIM, timing)
         if isinstance(event, Final):
             self._metrics.endpoints[event.reason].inc()
             if event.endpoint_delay_s is not None:
                 self._metrics.endpoint_delay.observe(event.endpoint_delay_s)
-            return OutFrame(payload, FrameKind.FINAL, arrived_s, flushed=event.reason is not FinalReason.MAX_LEN)
+            return OutFrame(payload, FrameKind.FINAL, timing, flushed=event.reason is not FinalReason.MAX_LEN)
         return OutFrame(payload, FrameKind.OTHER)
 
     def _put(self, frame: OutFrame) -> None:
@@ -196,20 +214,22 @@ class LiveStream:
         self._metrics.slow_consumers.inc()
         self._reason = CloseReason.SLOW_CONSUMER
         self._stop_recognition()
-        self._writer.abort()
+        self._wire.abort()
 
     def _end(self, reason: CloseReason) -> None:
         """Close behind what is already in the outbox; the slots come back now."""
         if self._reason is None:
             self._reason = reason
-            self._writer.end(CLOSES[reason])
             self._stop_recognition()
             self._arm(self._limits.write_timeout_s)
+            self._writer.end(CLOSES[reason])
 
     def _stop_recognition(self) -> None:
         if self._recognition is not None:
             self._recognition.close()
-        self._backpressure.release()
+        self._held.clear()
+        if self._backpressure.release():
+            self._wire.resume_reading()  # only to learn that the client goes
 
     # Time
 
@@ -221,7 +241,7 @@ class LiveStream:
     def _on_timer(self) -> None:
         """Look what is due. One timer serves idleness, a standstill and the close; a frame does not re-arm it."""
         if self._reason is not None:
-            self._writer.abort()  # the close was not taken
+            self._wire.abort()  # the close was not taken
             return
         now = self._clock()
         writing_since_s, listening = self._writer.waiting_since(now), not self._backpressure.holding

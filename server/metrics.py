@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+
+from server.histograms import Spread, histogram, histograms
 
 # Quantiles are exact only at edges, so each latency objective has one of its own.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -38,7 +40,10 @@ class Metrics:
     def _gauges(self, registry: CollectorRegistry, max_streams: int) -> None:
         active = Gauge("tutti_sessions_active", "ASR sessions open now", ["protocol"], registry=registry)
         self.sessions_active = {name: active.labels(name) for name in PROTOCOLS}
-        Gauge("tutti_sessions_max", "Session cap", registry=registry).set(max_streams)
+        self.sessions_max = Gauge("tutti_sessions_max", "Session cap", registry=registry)
+        self.estimated_capacity = Gauge(
+            "tutti_estimated_session_capacity", "Estimate of sessions at the latency objective", registry=registry
+        )
         self.sessions_draining = Gauge("tutti_sessions_draining", "Sessions open while draining", registry=registry)
         self.queue_depth = Gauge("tutti_batch_queue_depth", "Steps ready and waiting for a batch", registry=registry)
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
@@ -74,33 +79,45 @@ class Metrics:
         )
 
     def _histograms(self, registry: CollectorRegistry, max_batch: int) -> None:
-        def seconds(name: str, text: str, buckets: Sequence[float] = LATENCY_S) -> Histogram:
-            return Histogram(f"tutti_{name}", text, buckets=buckets, registry=registry)
+        def spread(name: str, text: str, edges: Sequence[float] = LATENCY_S) -> Spread:
+            return histogram(registry, f"tutti_{name}", text, edges)
 
-        latency = Histogram(
-            "tutti_result_latency_seconds",
-            "Arrival of the last sample that a result needs to the frame written",
-            ["kind"],
-            buckets=LATENCY_S,
-            registry=registry,
-        )
-        self.result_latency = {kind: latency.labels(kind) for kind in ("interim", "final")}
-        self.first_interim = seconds("time_to_first_interim_seconds", "First audio to first non-empty interim")
-        self.finalize_latency = seconds(
+        self.first_interim = spread("time_to_first_interim_seconds", "First audio to first non-empty interim")
+        self.finalize_latency = spread(
             "finalize_latency_seconds", "Finalize, end of stream or endpoint to final written"
         )
-        self.endpoint_delay = seconds(
+        self.endpoint_delay = spread(
             "endpoint_delay_seconds", "Audio from the end of the last word to the endpoint", ENDPOINT_S
         )
-        self.queue_wait = seconds("queue_wait_seconds", "Step ready to its batch starting", STAGE_S)
-        self.inference = seconds("batch_inference_seconds", "One model step", STAGE_S)
-        self.decode = seconds("decode_seconds", "Search and text of one batch", STAGE_S)
-        self.handshake = seconds("handshake_seconds", "Request received to 101", STAGE_S)
-        self.session_duration = seconds("session_duration_seconds", "Accept to close", SESSION_S)
-        self.batch_size = seconds("batch_size", "Rows of a batch", _powers_of_two(max_batch))
-        self.realtime_factor = seconds("realtime_factor", "Model time per second of audio, one batch", RATIO)
-        self.loop_lag = seconds("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
-        self.backlog = seconds("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
+        self.handshake = spread("handshake_seconds", "Request received to 101", STAGE_S)
+        self.session_duration = spread("session_duration_seconds", "Accept to close", SESSION_S)
+        self.batch_size = spread("batch_size", "Rows of a batch", _powers_of_two(max_batch))
+        self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
+        self.loop_lag = spread("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
+        self.backlog = spread("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
+        self._latencies(registry)
+
+    def _latencies(self, registry: CollectorRegistry) -> None:
+        """The latency of a result, and its parts in their order: they add up to it, but for cutting audio into steps.
+
+        The first and the last are counted once a step and once a frame, the others once a batch.
+        """
+
+        def spread(name: str, text: str) -> Spread:
+            return histogram(registry, f"tutti_{name}", text, STAGE_S)
+
+        self.result_latency = histograms(
+            registry,
+            "tutti_result_latency_seconds",
+            "Arrival of the last sample that a result needs to the frame written",
+            LATENCY_S,
+            ("kind", ("interim", "final")),
+        )
+        self.queue_wait = spread("queue_wait_seconds", "Step ready to its batch starting")
+        self.inference = spread("batch_inference_seconds", "One model step")
+        self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
+        self.decode = spread("decode_seconds", "Search and text of one batch")
+        self.write = spread("write_seconds", "Result decoded to its frame written")
 
     def exposition(self) -> bytes:
         """Return the Prometheus text format."""

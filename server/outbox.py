@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from server.errors import Close
+from server.events import StepTiming
 
 
 class FrameKind(StrEnum):
@@ -18,24 +19,25 @@ class FrameKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class OutFrame:
-    """A frame to write. `arrived_s` is when the last audio that it needs arrived, None for what answers no audio."""
+class OutFrame(msgspec.Struct, frozen=True, gc=False):
+    """A frame to write. `timing` is that of the step which it answers, None for what answers no audio."""
 
     payload: bytes
     kind: FrameKind
-    arrived_s: float | None = None
+    timing: StepTiming | None = None
     flushed: bool = False  # a final that somebody waits for: a flush or an endpoint
 
 
 class Outbox:
-    """Frames of one connection between the results and the writer."""
+    """Frames of one connection that its client does not take yet."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._frames: deque[OutFrame | Close] = deque()
-        self._waiter: asyncio.Future[None] | None = None
         self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
 
     def put(self, frame: OutFrame) -> bool:
         """Append a frame; return False if the client has left so much unread that there is no room for it."""
@@ -43,24 +45,16 @@ class Outbox:
             self._drop_interims()
             if len(self._frames) >= self._limit:
                 return False
-        self._append(frame)
+        self._frames.append(frame)
         return True
 
     def end(self, close: Close) -> None:
         """Append the end of the connection; there is always room for it."""
-        self._append(close)
+        self._frames.append(close)
 
-    async def next(self) -> OutFrame | Close:
-        """Return the oldest frame, when there is one. For one reader only."""
-        if not self._frames:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+    def take(self) -> OutFrame | Close:
+        """Remove and return the oldest entry. Raises: IndexError if there is none."""
         return self._frames.popleft()
-
-    def _append(self, frame: OutFrame | Close) -> None:
-        self._frames.append(frame)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def _drop_interims(self) -> None:
         kept = [f for f in self._frames if isinstance(f, Close) or f.kind is not FrameKind.INTERIM]

@@ -1,7 +1,8 @@
-"""uvicorn's WebSocket protocol, and what it lacks: a way to cut a connection, and bounded kernel memory for one.
+"""uvicorn's WebSocket protocol, and what it lacks: a wire without tasks, a way to cut, and bounded kernel memory.
 
-`transport.close()` waits for ever for a client that does not read; a server that promises its slots and its memory
-back must be able to abort. Applications reach it as the ASGI extension `tutti.abort`.
+The handshake is uvicorn's and the application's, through ASGI. From `attach` on, messages go straight to the receiver,
+in their order, and answers straight to the transport. `transport.close()` waits for ever for a client that does not
+read; a server that promises its slots and its memory back must be able to abort.
 """
 
 from __future__ import annotations
@@ -9,20 +10,29 @@ from __future__ import annotations
 import asyncio
 import socket
 from asyncio.transports import BaseTransport
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
+from websockets.protocol import State
 
-ABORT_EXTENSION = "tutti.abort"
+from server.audio_frames import audio_frame
+from server.wire import WIRE_EXTENSION, Receiver
+
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
 LINGER_S = 10.0  # for the client's own close frame
+WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
+SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
 
 
 class ListenProtocol(WebSocketsSansIOProtocol):
-    """The protocol that `server.serve` gives to uvicorn."""
+    """The protocol that `server.serve` gives to uvicorn; a `server.wire.Wire`."""
 
     _linger: asyncio.TimerHandle | None = None
+    _receiver: Receiver | None = None
+    congested = False
+
+    # What the transport tells
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Bound what the kernel holds for a client that does not read."""
@@ -34,22 +44,113 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         if self._linger is not None:
             self._linger.cancel()
         super().connection_lost(exc)
+        self._deliver()
+
+    def shutdown(self) -> None:
+        """End, because the server does."""
+        super().shutdown()
+        self._deliver()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        super().pause_writing()
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self.congested = False
+        if self._receiver is not None:
+            self._receiver.on_writable()
+
+    def data_received(self, data: bytes) -> None:
+        """Read whole audio frames here; leave everything else, and what is torn between two reads, to websockets."""
+        receiver, at = self._receiver, 0
+        if receiver is not None and self._between_messages:
+            while not self.close_sent and (frame := audio_frame(data, at)) is not None:
+                payload, at = frame
+                receiver.on_message(payload)
+        if at < len(data):
+            super().data_received(data[at:] if at else data)
+            self._deliver()
+
+    @property
+    def _between_messages(self) -> bool:
+        conn = self.conn
+        return not conn.reader.buffer and conn.current_size is None and conn.state is State.OPEN
+
+    def _deliver(self) -> None:
+        """Pass on what uvicorn has queued for an application that would ask for it."""
+        if self._receiver is None:
+            return
+        while not self.queue.empty():
+            message: Any = self.queue.get_nowait()
+            if message["type"] == "websocket.receive":
+                text = message.get("text")
+                self._receiver.on_message(message["bytes"] if text is None else text)
+            else:
+                self._receiver.on_gone()
+
+    # What the application asks for
 
     def handle_connect(self, event: Request) -> None:
-        """Offer the extension to the application, whose task has not begun to run yet."""
+        """Offer the wire to the application, whose task has not begun to run yet."""
         super().handle_connect(event)
         if self.response.status_code == 101:
-            self.scope["extensions"][ABORT_EXTENSION] = {"abort": self.abort}
+            cast(dict[str, object], self.scope["extensions"])[WIRE_EXTENSION] = self
+
+    async def send(self, message: Any) -> None:
+        """Send, and mend a refusal that uvicorn takes for an error."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # by a refusal; else uvicorn 0.54 logs an error for each
+
+    def attach(self, receiver: Receiver) -> None:
+        """Tell this receiver everything from now on."""
+        assert not self.conn.extensions, "frames are written as they are"
+        self._receiver = receiver
+        if self.read_paused:
+            self.transport.resume_reading()
+        self.read_paused = True  # so that uvicorn never pauses for each message: that is the receiver's to decide
+        self._deliver()
+
+    def write(self, payload: bytes) -> None:
+        """Write a text message."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        size = len(payload)
+        if size < SHORT:
+            head = size.to_bytes(1, "big")
+        elif size < LONG:
+            head = b"\x7e" + size.to_bytes(2, "big")
+        else:
+            head = b"\x7f" + size.to_bytes(8, "big")
+        self.transport.write(b"".join((WHOLE_TEXT, head, payload)))
+
+    def close(self, code: int, reason: str) -> None:
+        """Begin the closing handshake, and let nothing hold up its end for long."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.resume_reading()  # for the client's close
+        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+        # uvicorn's own timer waits for the write buffer to empty; this one does not.
+        self._linger = self.loop.call_later(LINGER_S, self.abort)
+        if self._receiver is not None:
+            self._receiver.on_gone()
 
     def abort(self) -> None:
         """Drop the connection and whatever is unsent."""
         self.transport.abort()
 
-    async def send(self, message: Any) -> None:
-        """Send, and mend two things: a close that nobody takes, and a refusal that uvicorn takes for an error."""
-        await super().send(message)
-        if message["type"] == "websocket.close" and not self.transport.is_closing():
-            # uvicorn's own timer waits for the write buffer to empty; this one does not.
-            self._linger = self.loop.call_later(LINGER_S, self.abort)
-        elif message["type"] == "websocket.http.response.body" and self.close_sent:
-            self.handshake_complete = True  # by a refusal; else uvicorn 0.54 logs an error for each
+    def pause_reading(self) -> None:
+        """Leave the client's data in the kernel."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,14 +65,21 @@ class Recognition:
             self.sink.on_events([StreamBroken(error)], None)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class BatchTiming(msgspec.Struct, frozen=True, gc=False):
+    """What all rows of a batch share; `done_s` is the clock time at which the outputs were there."""
+
+    step_s: float
+    done_s: float
+    rows: int
+
+
+class Row(msgspec.Struct, frozen=True):
     """One step's answer, outputs (T, V)."""
 
     tag: StepTag
     outputs: Outputs
     queue_wait_s: float
-    step_s: float
+    batch: BatchTiming
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,11 +23,13 @@ from batching import (
     EngineStopped,
     StreamClosed,
     StreamFailed,
+    WarmedUp,
 )
 from model.config import ModelConfig
 from model.ctc import Decoder
+from server.admission import Admission
 from server.decoding import Decoding
-from server.errors import EngineDead, Refused, ServerFull, ServerNotReady
+from server.errors import EngineDead, Refused, ServerNotReady
 from server.metrics import Metrics
 from server.recognition import Recognition, Route, Sink
 from server.session import Session
@@ -46,19 +49,20 @@ class Recognizer:
         decoder: Decoder,
         metrics: Metrics,
         *,
-        capacity: int,
+        admission: Admission,
         budget_s: float,
         make_engine: MakeEngine,
         make_vad: MakeEngine | None,
         clock: Callable[[], float],
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._config = config
         self._decoding = Decoding(decoder, metrics, clock)
         self._metrics = metrics
-        self._capacity = capacity
+        self.admission = admission
         self._budget_s = budget_s
         self._make_engine, self._make_vad = make_engine, make_vad
-        self._clock = clock
+        self._clock, self._cpu_clock = clock, cpu_clock
         self._engine: Engine | None = None
         self._vad: Engine | None = None
         self._routes: dict[int, Route] = {}
@@ -106,23 +110,27 @@ class Recognizer:
 
     # Sessions
 
-    def open(self, session: Session, sink: Sink, *, background: bool = False) -> Recognition:
+    def open(
+        self, session: Session, sink: Sink, *, background: bool = False, budget_s: float | None = None
+    ) -> Recognition:
         """Admit a session, one slot a channel; release it if it is refused. Raises: ServerFull, ServerNotReady.
 
-        BatchingError if the model thread hangs.
+        `budget_s` is within which its steps should be answered, None = the operator's choice; what runs in the
+        background has a long one of its own. Also raises BatchingError if the model thread hangs.
         """
         try:
-            return self._admit(session, sink, background=background)
+            budget_s = BACKGROUND_BUDGET_S if background else budget_s or self._budget_s
+            return self._admit(session, sink, background=background, budget_s=budget_s)
         except (Refused, BatchingError):
             session.release()
             raise
 
-    def _admit(self, session: Session, sink: Sink, *, background: bool) -> Recognition:
+    def _admit(self, session: Session, sink: Sink, *, background: bool, budget_s: float) -> Recognition:
         if self._engine is None or not self._warm:
             raise ServerNotReady("the engine is not ready")
-        if self.slots_used + len(session.channels) > self._capacity:
-            raise ServerFull("all streams are taken")
-        budget_s = BACKGROUND_BUDGET_S if background else self._budget_s
+        now = self._clock()
+        self.admission.look(now, self._cpu_clock(), self.slots_used)
+        self.admission.check(self.slots_used, len(session.channels), now)
         try:
             streams = [self._engine.open(budget_s=budget_s, background=background) for _ in session.channels]
             heard = [self._vad.open(budget_s=budget_s, background=background) for _ in streams] if self._vad else []
@@ -167,7 +175,10 @@ class Recognizer:
 
     def _on_event(self, event: EngineEvent) -> None:
         match event:
+            case WarmedUp(step_s):
+                self.admission.warmed_up(step_s)
             case BatchDone():
+                self._follow(event)
                 self._count(event)
                 if self._warm:
                     self._decoding.take_steps(event, self._routes)
@@ -218,6 +229,13 @@ class Recognizer:
         else:
             self._warm_up.set_exception(error)
 
+    def _follow(self, batch: BatchDone) -> None:
+        """Let admission see how this replica is doing: a step waits for this thread on its way in, and out again."""
+        now = self._clock()
+        added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
+        self.admission.ran(len(batch.streams), batch.step_s, [wait_s + added_s for wait_s in batch.live_wait_s])
+        self.admission.look(now, self._cpu_clock(), self.slots_used)
+
     def _count(self, batch: BatchDone) -> None:
         metrics, size = self._metrics, len(batch.streams)
         metrics.batches.inc()
@@ -227,8 +245,7 @@ class Recognizer:
         audio_s = size * self._config.step_samples / self._config.sample_rate
         metrics.realtime_factor.observe(batch.step_s / audio_s)
         metrics.queue_depth.set(batch.queued)
-        for waited_s in batch.queue_wait_s:
-            metrics.queue_wait.observe(waited_s)
+        metrics.queue_wait.observe_all(batch.queue_wait_s)
 
 
 def _moves(engine: Engine, now: float, stall_s: float) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from model.config import ModelConfig
 from model.ctc import Decoder
 from server.audio import PCM, PcmReader, downmix
@@ -128,7 +130,8 @@ class Session:
         if self.backlog_s + len(samples) / self.options.sample_rate > self._max_backlog_s:
             raise BacklogExceeded(f"more than {self._max_backlog_s:g} s of audio unanswered")
         if self.options.multichannel:
-            work = [w for i in self._indices for w in self._cutters[i].cut(samples[:, i], now)]
+            alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): a step's samples lie together
+            work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
         else:
             work = self._cutters[0].cut(downmix(samples), now)
         return self._count(work)

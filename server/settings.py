@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+AUTO_SLOTS = 1_024  # more streams than one replica carries
 
 
 class Settings(BaseSettings):
@@ -27,7 +29,7 @@ class Settings(BaseSettings):
     beams: int = Field(64, ge=1, le=64)
     lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
 
-    max_streams: int = Field(512, ge=1)
+    max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # auto: as many as it is thought to carry
     max_batch: int = Field(128, ge=1)
     policy: Literal["eager", "deadline", "single"] = "eager"
     latency_budget_ms: float = Field(100.0, gt=0)
@@ -58,3 +60,8 @@ class Settings(BaseSettings):
     commit: str = "unknown"  # of the build, for `tutti_build_info`
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
+
+    @property
+    def slots(self) -> int:
+        """Streams that there is room for."""
+        return AUTO_SLOTS if self.max_streams == "auto" else self.max_streams

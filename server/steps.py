@@ -6,9 +6,9 @@ that the output side (`server.channel`) needs no other word from here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 import numpy as np
 
 from model.config import ModelConfig
@@ -24,8 +24,7 @@ class Marker(Enum):
     CLOSE = "close"  # the last step of a channel
 
 
-@dataclass(frozen=True, slots=True)
-class StepTag:
+class StepTag(msgspec.Struct, frozen=True, gc=False):
     """Where a step ends: in model-rate samples of this channel, and in stream time; and when its audio arrived."""
 
     end_sample: int
@@ -34,15 +33,13 @@ class StepTag:
     arrived_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class WindowTag:
+class WindowTag(msgspec.Struct, frozen=True, gc=False):
     """Where a voice-activity window ends, in model-rate samples of this channel."""
 
     end_sample: int
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """One piece of audio for an engine, (S,) int16; `reset` starts its recurrent state afresh."""
 
     channel: int

@@ -10,10 +10,12 @@ from typing import Protocol
 import torch
 
 from batching.batcher import Policy
+from batching.capacity import Capacity
 from batching.engine import Engine
 from batching.step_model import StepModel
 from model.config import ModelConfig
 from model.ctc import Decoder
+from server.admission import Admission
 from server.auth import KeyRing
 from server.deadlines import LiveLimits
 from server.deepgram_messages import ModelCard
@@ -51,7 +53,7 @@ def build_replica(
 ) -> Replica:
     """Put one replica together. Raises: SettingsError."""
     config = model.config
-    metrics = Metrics(settings.max_batch, settings.max_streams)
+    metrics = Metrics(settings.max_batch, settings.slots)
     if model.device.type == "cuda":
         metrics.watch_gpu(lambda: torch.cuda.memory_allocated(model.device))
     metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
@@ -61,7 +63,7 @@ def build_replica(
         config,
         decoder,
         metrics,
-        capacity=settings.max_streams,
+        admission=_admission(settings, config, metrics),
         budget_s=settings.latency_budget_ms / 1_000,
         make_engine=_engine(settings, config, model, clock, config.step_samples, name="model"),
         make_vad=_engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
@@ -84,6 +86,18 @@ def build_replica(
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
+
+
+def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Admission:
+    capacity = Capacity(
+        step_s=config.step_samples / config.sample_rate,
+        objective_s=settings.latency_budget_ms / 1_000,
+        max_batch=settings.max_batch,
+    )
+    admission = Admission(settings.slots, capacity, follow=settings.max_streams == "auto")
+    metrics.estimated_capacity.set_function(lambda: float(admission.estimate))
+    metrics.sessions_max.set_function(lambda: float(admission.limit))
+    return admission
 
 
 def _limits(settings: Settings) -> Limits:
@@ -120,11 +134,12 @@ def _engine(
     def make(deliver: Deliver) -> Engine:
         return Engine(
             model,
-            capacity=settings.max_streams,
+            capacity=settings.slots,
             policy=Policy(settings.policy),
             max_batch=settings.max_batch,
             max_queued=max_queued,
             deliver=deliver,
+            step_s=step_samples / config.sample_rate,
             warm_up=True,
             tile_rows=max(TILE_ROWS, model.min_rows) if settings.reproducible else None,
             clock=clock,

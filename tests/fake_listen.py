@@ -38,6 +38,8 @@ class Plan:
     silent: bool = False  # accepts, and never says anything
     no_final: bool = False  # Metadata and a normal close without a final
     close_after: int | None = None  # steps, then code 1011
+    broken_frame: bool = False  # the first answer is a frame that no server may send
+    split: bool = False  # the parts of the latency are in each result
 
 
 @dataclass(slots=True)
@@ -163,6 +165,8 @@ class _Stream:
         plan = self._plan
         if plan.close_after is not None and step >= plan.close_after:
             await self._connection.close(1011, "NET-0000 stall")
+        if plan.broken_frame:
+            self._connection.transport.write(b"\x80\x00")  # continues nothing
         self._server.rows += 2.0
         self._server.batches += 1.0
         if not plan.silent and step != plan.skip_step:
@@ -196,6 +200,15 @@ class _Stream:
             "metadata": {"request_id": "r", "model_info": {}, "model_uuid": "m"},
             "tutti": {"audio_processed_s": cursor_s, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5},
         }
+        if self._plan.split:
+            message["latency"] = {
+                "queue_ms": 1.0,
+                "step_ms": 2.0,
+                "handover_ms": 0.25,
+                "decode_ms": 0.5,
+                "write_ms": 0.75,
+                "batch": 2,
+            }
         if is_final:
             self._final_s = cursor_s
         await self._connection.send(msgspec.json.encode(message).decode())

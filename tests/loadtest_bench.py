@@ -39,4 +39,5 @@ def settings(manifest: Path, url: str = "", **changes: object) -> LoadSettings:
 
 def recording(steps: int = 3, rest_s: float = 0.02) -> Recording:
     ends_s = tuple((step + 1) * STEP_S for step in range(steps)) + ((steps * STEP_S + rest_s,) if rest_s else ())
-    return Recording(Path("r"), (b"x",) * len(ends_s), ends_s, steps)
+    messages = (b"x",) * len(ends_s)
+    return Recording(Path("r"), messages, ends_s, steps, messages)

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from batching import AlreadyOpen, Batcher, Policy, QueueFull, UnknownStream
-from batching.batcher import ServiceTimes
+from batching import AlreadyOpen, Batcher, Pace, Policy, QueueFull, ServiceTimes, UnknownStream
 
 T0 = 8_675_309.25  # no test depends on where time starts
 
@@ -188,43 +187,135 @@ class TestDeadlinePolicy:
         batcher.push(1, None, T0)
         assert streams(batcher, T0) == [1]
 
-    def test_background_steps_are_not_waited_for_and_ride_along(self) -> None:
+    def test_background_steps_run_while_a_batch_is_held_and_not_once_that_would_make_it_late(self) -> None:
         batcher = self.ready(live=2)
         batcher.open(11, budget_s=10.0, background=True)
+        batcher.push(1, None, T0)
         batcher.push(11, None, T0)
         assert streams(batcher, T0) == [11]
-        batcher.push(11, None, T0)
-        batcher.push(1, None, T0)
-        assert batcher.next_batch(T0) == ()
-        batcher.push(2, None, T0)
-        assert streams(batcher, T0) == [1, 2, 11]
+        late_s = T0 + 0.1 - 0.010 - 0.005 - 0.009  # a batch that starts now ends after the held one should start
+        batcher.push(11, None, late_s)
+        assert batcher.next_batch(late_s) == ()
+        batcher.push(2, None, late_s)
+        assert streams(batcher, late_s) == [1, 2, 11]
 
     def test_does_not_wait_past_the_deadline_of_a_background_step_either(self) -> None:
         batcher = self.ready(live=2)
-        batcher.open(11, budget_s=0.05, background=True)
+        batcher.open(11, budget_s=0.02, background=True)
         batcher.push(11, None, T0)
         batcher.push(1, None, T0)
-        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.05 - 0.010 - 0.005, rel=0, abs=1e-6)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.02 - 0.010 - 0.005, rel=0, abs=1e-6)
+
+    def test_a_stream_with_a_short_budget_makes_its_batch_start_early_and_the_others_ride(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.open(3, budget_s=0.03)
+        batcher.push(1, None, T0)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.085, rel=0, abs=1e-6)
+        batcher.push(3, None, T0)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.015, rel=0, abs=1e-6)
+        assert streams(batcher, T0 + 0.015) == [3, 1]
 
 
-class TestServiceTimes:
-    def test_nothing_measured_is_endless(self) -> None:
-        assert ServiceTimes().estimate(1) == math.inf
+class TestAheadOfTime:
+    """Steps of 80 ms, 100 ms of which may come at once; so the theoretical times are 64 ms apart (lead 1.25)."""
 
-    def test_sizes_between_powers_of_two_share_a_measurement(self) -> None:
-        times = ServiceTimes()
-        times.learn(5, 0.02)
-        assert [times.estimate(rows) for rows in (5, 6, 7, 8)] == [0.02] * 4
+    def make(self, policy: Policy = Policy.EAGER, *, live: int = 1, service: ServiceTimes | None = None) -> Batcher:
+        batcher = Batcher(
+            policy, max_batch=4, max_queued=200, background_rows=1, pace=Pace(0.08, burst_s=0.1), service=service
+        )
+        for stream in range(1, live + 1):
+            batcher.open(stream, budget_s=0.1)
+        return batcher
 
-    def test_a_size_never_seen_is_judged_from_above(self) -> None:
-        times = ServiceTimes()
-        times.learn(1, 0.001)
-        assert times.estimate(4) == pytest.approx(0.004)
-        times.learn(8, 0.003)
-        assert times.estimate(4) == pytest.approx(0.003)
+    def test_what_comes_in_real_time_is_due_when_it_comes(self) -> None:
+        batcher = self.make()
+        for n in range(100):
+            now = T0 + 0.08 * n + (0.05 if n % 7 == 3 else 0.0)  # some are late
+            batcher.push(1, None, now)
+            (step,) = batcher.next_batch(now)
+            assert (step.due_s, step.deadline_s) == (now, now + 0.1)
 
-    def test_measurements_are_smoothed(self) -> None:
-        times = ServiceTimes()
-        times.learn(1, 0.008)
-        times.learn(1, 0.016)
-        assert times.estimate(1) == pytest.approx(0.009)
+    def test_what_comes_at_once_is_due_as_if_it_came_in_real_time_but_for_the_tolerance(self) -> None:
+        batcher = self.make()
+        for _ in range(5):
+            batcher.push(1, None, T0)
+        due_s = [step.due_s - T0 for _ in range(5) for step in batcher.next_batch(T0)]
+        assert due_s == pytest.approx([0, 0, 0.028, 0.092, 0.156])
+
+    def test_a_stream_that_stalled_is_forgiven_in_time(self) -> None:
+        batcher = self.make()
+        for _ in range(12):  # a second of audio at once
+            batcher.push(1, None, T0)
+        late: list[float] = []
+        for n in range(1, 80):
+            now = T0 + 0.08 * n
+            batcher.push(1, None, now)
+            while batch := batcher.next_batch(now):
+                late += [step.due_s - step.ready_s for step in batch]
+        assert max(late) > 0.5
+        assert late[-10:] == [0.0] * 10
+
+    def test_a_hasty_stream_does_not_push_others_back_and_runs_between_their_batches(self) -> None:
+        batcher = self.make(live=4)
+        for _ in range(100):
+            batcher.push(1, None, T0)
+        batcher.next_batch(T0)
+        batcher.next_batch(T0)  # what may come at once
+        for stream in (2, 3, 4):
+            batcher.push(stream, None, T0 + 0.001)
+        assert streams(batcher, T0 + 0.001) == [2, 3, 4, 1]
+        for n in range(50):
+            assert streams(batcher, T0 + 0.002 + n * 1e-4) == [1]
+
+    def test_many_hasty_streams_share_the_rows_that_they_may_have(self) -> None:
+        batcher = self.make(live=6)
+        for stream in (1, 2, 3):
+            for _ in range(20):
+                batcher.push(stream, None, T0)
+        for _ in range(2):
+            batcher.next_batch(T0)
+        for stream in (4, 5, 6):
+            batcher.push(stream, None, T0 + 0.001)
+        assert sorted(streams(batcher, T0 + 0.001)) == [1, 4, 5, 6]  # background_rows is 1
+        assert streams(batcher, T0 + 0.001) == [2, 3, 1]
+
+    def test_a_step_whose_time_has_come_is_live_again(self) -> None:
+        batcher = self.make(live=6)
+        for stream in (1, 2, 3):
+            for _ in range(4):
+                batcher.push(stream, None, T0)
+        for _ in range(2):
+            batcher.next_batch(T0)
+        batcher.push(4, None, T0 + 0.03)
+        assert sorted(streams(batcher, T0 + 0.03)) == [1, 2, 3, 4]
+
+    def test_background_streams_have_no_pace(self) -> None:
+        batcher = self.make(live=0)
+        batcher.open(11, budget_s=10.0, background=True)
+        for _ in range(9):
+            batcher.push(11, None, T0)
+        assert [step.due_s for _ in range(9) for step in batcher.next_batch(T0)] == [T0] * 9
+
+    def test_filling_steps_wait_a_moment_where_a_due_step_is_about_to_come(self) -> None:
+        batcher = self.make(live=80, service=ServiceTimes({1: 0.002, 4: 0.003}))
+        batcher.open(99, budget_s=10.0, background=True)  # 80 live streams: a step every millisecond
+        batcher.push(99, None, T0)
+        assert batcher.next_batch(T0) == ()
+        assert batcher.wake_at(T0) == T0 + 0.002
+        batcher.push(1, None, T0 + 0.001)
+        assert streams(batcher, T0 + 0.001) == [1, 99]
+        batcher.push(99, None, T0 + 0.002)
+        assert batcher.next_batch(T0 + 0.003) == ()
+        assert streams(batcher, T0 + 0.005) == [99]
+
+    def test_a_stream_ahead_of_its_time_is_here_and_not_waited_for(self) -> None:
+        batcher = self.make(Policy.DEADLINE, live=2, service=ServiceTimes({1: 0.01, 4: 0.011}))
+        for _ in range(9):
+            batcher.push(1, None, T0)
+        for _ in range(2):  # what may come at once
+            batcher.push(2, None, T0)
+            assert sorted(streams(batcher, T0)) == [1, 2]
+        batcher.close(2)
+        batcher.open(3, budget_s=0.1)
+        batcher.push(3, None, T0)
+        assert sorted(streams(batcher, T0)) == [1, 3]

@@ -1,10 +1,15 @@
-"""The batcher against a naive model of itself, under random use with time going by: at least 12,000 steps a run."""
+"""The batcher against a naive model of itself, under random use with time going by.
+
+20,000 steps a run; `TUTTI_STATEFUL_STEPS=1000000` in the environment for more.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -18,22 +23,35 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from batching import Batcher, Pending, Policy, QueueFull, UnknownStream
+from batching import Batcher, Pace, Pending, Policy, QueueFull, ServiceTimes, UnknownStream
+from batching.filling import Filling
 
-EXAMPLES, STEPS = 120, 60
-MAX_QUEUED = 3
+WANTED_STEPS = int(os.environ.get("TUTTI_STATEFUL_STEPS", "20000"))
+EXAMPLES, STEPS = 125, 60
+MAX_QUEUED = 5
 MARGIN_S = 0.005
 BUDGETS_S = (0.02, 0.1, 0.1, 0.25)
-BACKGROUND_S = 0.6
+BACKGROUND_BUDGETS = 2.5  # times those of live streams
+PACE = Pace(step_s=0.08, burst_s=0.05, lead=1.25)
+EARLIER_S = 0.08 / 1.25  # a step so much after the last is in time
+
+
+class NaiveStep(NamedTuple):
+    """A step as it should be."""
+
+    item: int
+    due_s: float
+    deadline_s: float
 
 
 @dataclass
 class NaiveStream:
-    """A stream as a list of (item, deadline)."""
+    """A stream as a list of steps, and the time before which its next one comes early."""
 
     budget_s: float
     background: bool
-    waiting: list[tuple[int, float]] = field(default_factory=list)
+    waiting: list[NaiveStep] = field(default_factory=list)
+    in_time_s: float = -math.inf
 
 
 class BatcherMachine(RuleBasedStateMachine):
@@ -41,6 +59,8 @@ class BatcherMachine(RuleBasedStateMachine):
 
     policy: ClassVar[Policy]
     steps: ClassVar[int] = 0
+    early: ClassVar[int] = 0  # steps that came ahead of their time
+    alone: ClassVar[int] = 0  # batches of filling steps
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,34 +70,37 @@ class BatcherMachine(RuleBasedStateMachine):
         self.opened = 0
         self.pushed: set[object] = set()
         self.gone: set[object] = set()  # items that ran or were dropped
-        self.service: dict[int, float] = {}  # bucket -> smoothed seconds
+        self.service = ServiceTimes()  # it and `Filling` have tests of their own
+        self.quiet_since_s: float | None = None
         self.running: tuple[Pending, ...] = ()
 
-    @initialize(max_batch=st.integers(1, 6), background_rows=st.integers(1, 3))
-    def build(self, max_batch: int, background_rows: int) -> None:
+    @initialize(max_batch=st.integers(1, 6), background_rows=st.integers(1, 3), paced=st.booleans())
+    def build(self, max_batch: int, background_rows: int, paced: bool) -> None:
         self.max_batch = 1 if self.policy is Policy.SINGLE else max_batch
-        self.background_rows = background_rows
+        self.pace = PACE if paced else Pace()
+        self.filling = Filling(self.service, background_rows=background_rows, max_batch=self.max_batch)
         self.batcher = Batcher(
             self.policy,
             max_batch=max_batch,
             max_queued=MAX_QUEUED,
             background_rows=background_rows,
+            pace=self.pace,
             margin_s=MARGIN_S,
         )
 
-    @rule(budget_s=st.sampled_from(BUDGETS_S), background=st.booleans())
+    @rule(budget_s=st.sampled_from(BUDGETS_S), background=st.sampled_from((False, False, True)))
     def open(self, budget_s: float, background: bool) -> None:
         # Few ids, used again and again: one that returns must not inherit anything.
         free = [stream for stream in range(8) if stream not in self.naive]
         if free:
             stream = free[self.opened % len(free)]
             self.opened += 1
-            budget_s = BACKGROUND_S if background else budget_s
+            budget_s *= BACKGROUND_BUDGETS if background else 1.0
             self.batcher.open(stream, budget_s=budget_s, background=background)
             self.naive[stream] = NaiveStream(budget_s, background)
 
     @precondition(lambda self: self.naive)
-    @rule(choice=st.integers(0, 7), count=st.integers(1, 2))
+    @rule(choice=st.integers(0, 7), count=st.integers(1, 4))
     def push(self, choice: int, count: int) -> None:
         stream = sorted(self.naive)[choice % len(self.naive)]
         owner = self.naive[stream]
@@ -88,8 +111,18 @@ class BatcherMachine(RuleBasedStateMachine):
                     self.batcher.push(stream, self.items, self.now)
             else:
                 self.batcher.push(stream, self.items, self.now)
-                owner.waiting.append((self.items, self.now + owner.budget_s))
+                due_s = self.due(owner)
+                type(self).early += due_s > self.now
+                owner.waiting.append(NaiveStep(self.items, due_s, due_s + owner.budget_s))
                 self.pushed.add(self.items)
+
+    def due(self, owner: NaiveStream) -> float:
+        """When the stream's next step is due, spelled out."""
+        if owner.background or not self.pace.step_s:
+            return self.now
+        theoretical_s = max(self.now, owner.in_time_s)
+        owner.in_time_s = theoretical_s + EARLIER_S
+        return max(self.now, theoretical_s - self.pace.burst_s)
 
     @precondition(lambda self: self.naive)
     @rule(choice=st.integers(0, 7))
@@ -98,7 +131,7 @@ class BatcherMachine(RuleBasedStateMachine):
         stream = sorted(self.naive)[choice % len(self.naive)]
         dropped = self.naive.pop(stream).waiting
         assert self.batcher.close(stream) == len(dropped)
-        self.gone |= {item for item, _ in dropped}
+        self.gone |= {step.item for step in dropped}
         with pytest.raises(UnknownStream):
             self.batcher.push(stream, None, self.now)
 
@@ -109,63 +142,106 @@ class BatcherMachine(RuleBasedStateMachine):
     @rule()
     def sleep_until_woken(self) -> None:
         """A caller that sleeps as told, with nothing pushed meanwhile, gets a batch when it wakes."""
-        wake_at = self.batcher.wake_at(self.now)
+        wake_at = self.wake_at()
         if wake_at is None:
-            assert not self.ready()
+            assert not self.oldest()
         else:
             self.now = wake_at
             self.take()
             assert self.running
 
-    @rule(seconds=st.sampled_from((0.001, 0.004, 0.03)))
+    @rule(seconds=st.sampled_from((0.001, 0.004, 0.03, 0.1)))
     def batch(self, seconds: float) -> None:
         self.take()
         if self.running:
             self.now += seconds
             self.batcher.ran(len(self.running), seconds)
-            bucket = math.ceil(math.log2(len(self.running)))
-            mean = self.service.get(bucket, seconds)
-            self.service[bucket] = mean + (seconds - mean) / 8
+            self.service.learn(len(self.running), seconds)
 
-    def ready(self) -> dict[int, tuple[int, float]]:
+    def oldest(self) -> dict[int, NaiveStep]:
         """The oldest step of every stream that has one."""
         return {stream: owner.waiting[0] for stream, owner in self.naive.items() if owner.waiting}
 
-    def candidates(self) -> list[tuple[float, int]]:
-        """(deadline, stream) of all that may ride, earliest first."""
-        ready = [(deadline, stream) for stream, (_, deadline) in self.ready().items()]
-        live = [entry for entry in ready if not self.naive[entry[1]].background]
-        background = sorted(entry for entry in ready if self.naive[entry[1]].background)
-        return sorted(live + (background[: self.background_rows] if live else background))
+    def due_steps(self) -> list[float]:
+        """Deadlines of the live steps whose time has come, earliest first."""
+        oldest = self.oldest().items()
+        return sorted(s.deadline_s for stream, s in oldest if not self.naive[stream].background and s.due_s <= self.now)
+
+    def fillers(self) -> list[float]:
+        """Deadlines of all other oldest steps, earliest first."""
+        oldest = self.oldest().items()
+        return sorted(s.deadline_s for stream, s in oldest if self.naive[stream].background or s.due_s > self.now)
+
+    def mixed(self) -> list[float]:
+        """Deadlines of all that may ride in a batch with due steps, earliest first."""
+        return sorted(self.due_steps() + self.fillers()[: self.filling.riding()])
+
+    def live(self) -> tuple[int, int]:
+        """Live streams: all, and those whose oldest step is ahead of its time."""
+        streams = [owner for owner in self.naive.values() if not owner.background]
+        return len(streams), sum(bool(s.waiting) and s.waiting[0].due_s > self.now for s in streams)
 
     def start_at(self) -> float:
-        """The `deadline` rule, spelled out."""
-        live = [stream for stream, owner in self.naive.items() if not owner.background]
-        live_ready = [stream for stream in live if self.naive[stream].waiting]
-        candidates = self.candidates()
-        if self.policy is not Policy.DEADLINE or not live_ready or not self.service:
+        """The `deadline` rule, spelled out: when the batch of due steps starts."""
+        due, (live, ahead) = self.due_steps(), self.live()
+        if not due:
+            return math.inf
+        members = self.mixed()
+        everybody_is_here = len(due) + ahead == live
+        if self.policy is not Policy.DEADLINE or everybody_is_here or len(members) >= self.max_batch:
             return -math.inf
-        if len(live_ready) == len(live) or len(candidates) >= self.max_batch:
-            return -math.inf
-        bucket = math.ceil(math.log2(len(candidates) + 1))
-        above = [seconds * max(1.0, 2.0 ** (bucket - known)) for known, seconds in self.service.items()]
-        return candidates[0][0] - self.service.get(bucket, min(above)) - MARGIN_S
+        return min(due + self.fillers()) - self.service.at_worst(len(members) + 1) - MARGIN_S
+
+    def rows_alone(self) -> int:
+        """Filling steps in a batch without due ones."""
+        live, ahead = self.live()
+        return self.max_batch if live == ahead else self.filling.alone()
+
+    def fill_at(self) -> float:
+        """When filling steps run alone."""
+        rows = min(len(self.fillers()), self.rows_alone())
+        if not rows:
+            return math.inf
+        if self.due_steps():
+            return self.now if self.now + self.service.at_worst(rows) <= self.start_at() else math.inf
+        live, ahead = self.live()
+        gap_s = self.pace.step_s / (live - ahead) if live > ahead else math.inf
+        assert self.quiet_since_s is not None
+        return self.quiet_since_s + self.filling.hold_s(rows, gap_s)
+
+    def look(self) -> None:
+        """Whoever asks the batcher makes it notice that no step is due."""
+        if self.due_steps():
+            self.quiet_since_s = None
+        elif self.quiet_since_s is None:
+            self.quiet_since_s = self.now
+
+    def wake_at(self) -> float | None:
+        """Ask when to ask again, and hold it against the rules."""
+        self.look()
+        wake_at = self.batcher.wake_at(self.now)
+        assert wake_at == (max(self.now, min(self.start_at(), self.fill_at())) if self.oldest() else None)
+        return wake_at
 
     def take(self) -> None:
         """Ask for a batch and hold it against every promise."""
-        candidates, ready, start_at = self.candidates(), self.ready(), self.start_at()
+        self.look()
+        expected: list[float] = []
+        starts = self.due_steps() and self.now >= self.start_at()
+        if starts:
+            expected = self.mixed()[: self.max_batch]
+            earliest = min(step.deadline_s for step in self.oldest().values())
+            assert expected[0] == earliest, "the earliest of all would be left: starving"
+        elif self.now >= self.fill_at():
+            expected = self.fillers()[: self.rows_alone()]
+            type(self).alone += 1
         self.running = self.batcher.next_batch(self.now)
-        if not candidates or self.now < start_at:
-            assert self.running == ()
-            return
         taken = [step.stream for step in self.running]
-        deadlines = [step.deadline_s for step in self.running]
         assert len(set(taken)) == len(taken), "two steps of one stream"
-        assert deadlines == sorted(deadlines), "deadlines inverted within the batch"
-        assert deadlines == [deadline for deadline, _ in candidates[: self.max_batch]], "an earlier deadline was left"
-        assert deadlines[0] == min(deadline for _, deadline in ready.values()), "the earliest of all was left: starving"
+        assert [step.deadline_s for step in self.running] == expected, "not the earliest, or not in order"
         for step in self.running:
-            assert (step.item, step.deadline_s) == self.naive[step.stream].waiting.pop(0), "out of order"
+            naive = self.naive[step.stream].waiting.pop(0)
+            assert (step.item, step.due_s, step.deadline_s) == naive, "out of order"
             assert step.item not in self.gone, "ran twice, or after it was dropped"
             self.gone.add(step.item)
 
@@ -174,13 +250,15 @@ class BatcherMachine(RuleBasedStateMachine):
         type(self).steps += 1
         if hasattr(self, "batcher"):
             assert self.batcher.streams == len(self.naive)
+            assert self.batcher.live_streams == self.live()[0]
             assert self.batcher.queued == sum(len(owner.waiting) for owner in self.naive.values())
-            wake_at = max(self.now, self.start_at()) if self.ready() else None
-            assert self.batcher.wake_at(self.now) == wake_at
+            self.wake_at()
 
     def teardown(self) -> None:
         """Left alone, everything that waits runs, each step once."""
-        while (wake_at := self.batcher.wake_at(self.now)) is not None:
+        if not hasattr(self, "batcher"):
+            return
+        while (wake_at := self.wake_at()) is not None:
             assert wake_at >= self.now
             self.now = wake_at
             self.take()
@@ -189,12 +267,14 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_batcher_agrees_with_its_naive_model(policy: Policy) -> None:
+def test_batcher_agrees_with_its_naive_model(policy: Policy, record_property: Callable[[str, object], None]) -> None:
     class Machine(BatcherMachine):
         pass
 
     Machine.policy = policy
-    run_state_machine_as_test(
-        Machine, settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None)
-    )
-    assert Machine.steps >= 4_000, Machine.steps
+    options = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None)
+    while Machine.steps < WANTED_STEPS / len(Policy):
+        run_state_machine_as_test(Machine, settings=options)
+    for name in ("steps", "early", "alone"):  # pytest --junitxml=FILE keeps them
+        record_property(name, getattr(Machine, name))
+        assert getattr(Machine, name)

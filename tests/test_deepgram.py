@@ -37,7 +37,9 @@ MODELS = Models("small", {"*": "default"}, strict=False)
 RAW = "encoding=linear16&sample_rate=16000"
 CARD = ModelCard.of("small", "3", "00ff")
 WORDS = (Word("turn", 3.36, 3.6, 0.97), Word("down", 4.2, 4.56, 0.91))
-TIMING = StepTiming(arrived_s=1.0, queue_wait_s=0.001, step_s=0.002, decode_s=0.0005)
+TIMING = StepTiming(
+    arrived_s=1.0, queue_wait_s=0.001, step_s=0.002, handover_s=0.0002, decode_s=0.0005, decoded_s=1.0037, rows=7
+)
 
 
 def query(text: str, **options: Any) -> ListenRequest:
@@ -289,6 +291,26 @@ def test_step_results_report_where_the_time_went() -> None:
     parts = {"audio_processed_s": 5.16, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5}
     assert found["tutti"] == {**parts, "stable_words": 1}
     assert "tutti" not in frame(Partial(0, 3.2, 1.96, WORDS, 0))
+
+
+def test_who_asks_is_told_what_the_latency_of_a_result_is_made_of() -> None:
+    asked, event = RAW + "&latency=true", Partial(0, 3.2, 1.96, WORDS, 1)
+    payload = Projector(query(asked), 1, "r", "c", CARD).frame(event, TIMING, write_s=0.0003)
+    assert payload is not None
+    split = json.loads(payload)["tutti"]["latency"]
+    assert split == {
+        "queue_ms": 1.0,
+        "step_ms": 2.0,
+        "handover_ms": 0.2,
+        "decode_ms": 0.5,
+        "write_ms": 0.3,
+        "batch": 7,
+    }
+    whole_s = TIMING.decoded_s - TIMING.arrived_s
+    assert sum(split[part] for part in split if part.endswith("_ms")) == pytest.approx((whole_s + 0.0003) * 1e3)
+    assert "tutti" not in frame(event)
+    assert "latency" not in frame(event, RAW + "&step_results=true&stable_words=true")["tutti"]
+    assert "tutti" not in frame(Final(0, 3.2, 0.0, (), FinalReason.FINALIZE), asked, timing=None), "answers no step"
 
 
 def test_stable_words_are_reported_to_who_asked() -> None:

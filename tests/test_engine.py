@@ -9,7 +9,7 @@ from engine_bench import Bench, Start, step
 from fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from torch import Tensor
 
-from batching import Policy, TensorSpec
+from batching import BatchDone, Policy, TensorSpec, WarmedUp, WrongInput
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:
@@ -215,8 +215,53 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
     bench = start_engine(Counting(), capacity=8, max_batch=5, warm_up=True)
     stream = bench.engine.open()
     bench.engine.push(stream, step(7))
+    warmed_up = bench.event()
+    assert isinstance(warmed_up, WarmedUp)
+    assert sorted(warmed_up.step_s) == [1, 2, 4, 5]  # what it tells of: powers of two and the largest
+    assert all(seconds > 0 for seconds in warmed_up.step_s.values())
     assert bench.answers(1) == {stream: [[7, 1]]}
-    assert sizes == [1, 2, 3, 4, 5, 1]
+    assert list(dict.fromkeys(sizes)) == [1, 2, 3, 4, 5]
+
+
+def test_the_steps_of_one_message_go_in_together(start_engine: Start) -> None:
+    model = GatedModel()
+    bench = start_engine(model)
+    a, b = bench.engine.open(), bench.engine.open()
+    bench.engine.push_all(a, [(step(1), "a1", False), (step(2), "a2", False), (step(3), "a3", True)])
+    bench.engine.push(b, step(9), tag="b")
+    model.go_on(10)
+    rows: list[tuple[object, list[int]]] = []
+    while len(rows) < 4:
+        rows += _tagged(bench.done())
+    assert sorted(rows) == [("a1", [1, 1]), ("a2", [1, 2]), ("a3", [3, 1]), ("b", [9, 1])]
+    with pytest.raises(WrongInput):
+        bench.engine.push_all(a, [(step(1), None, False), (step(1, samples=3), None, False)])
+    bench.engine.push(a, step(4), tag="a4")
+    assert _tagged(bench.done()) == [("a4", [3, 2])]  # nothing of the refused message went in
+
+
+def _tagged(batch: BatchDone) -> list[tuple[object, list[int]]]:
+    return list(zip(batch.tags, batch.outputs.tolist(), strict=True))
+
+
+def test_a_batch_tells_how_long_live_steps_were_overdue_and_nothing_of_others(start_engine: Start) -> None:
+    model, clock = GatedModel(), FakeClock()
+    bench = start_engine(model, clock=clock, step_s=0.08, max_queued=20)
+    live, file = bench.engine.open(), bench.engine.open(background=True, budget_s=10.0)
+    bench.engine.push(live, step(1))
+    model.wait_inside()
+    for _ in range(9):
+        bench.engine.push(live, step(1))  # 0.8 s of audio at once, half a second of which is no haste
+    bench.engine.push(file, step(2))
+    clock.advance(0.02)
+    model.go_on(20)
+    batches = [bench.done() for _ in range(10)]
+    assert batches[0].live_wait_s == (0.0,)
+    waits = [wait_s for batch in batches for wait_s in batch.live_wait_s]
+    assert len(waits) == 10
+    assert sum(len(batch.queue_wait_s) for batch in batches) == 11
+    assert waits[1] == pytest.approx(0.02)
+    assert waits[9] == pytest.approx(0.02 - (9 * 0.064 - 0.5))
 
 
 def test_fixed_tiles_are_warmed_up_in_their_one_size(start_engine: Start) -> None:

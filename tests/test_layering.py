@@ -22,6 +22,7 @@ WIRING = {  # the places where parts meet
     "server/local.py": {"clients"},
     "server/evaluate.py": {"clients", "model"},
     "loadtest/pocketsphinx.py": {"model"},
+    "loadtest/peers/network.py": {"model"},
     "loadtest/keyterm_cases.py": {"model"},
     "loadtest/keyterm_report.py": {"model"},
     "loadtest/keyterms.py": {"model", "server"},
@@ -73,7 +74,7 @@ def test_the_batching_core_knows_no_event_loop_and_the_batcher_no_clock():
     assert not {"time", "threading", "queue", "logging", "torch"} & set(imports(ROOT / "batching" / "batcher.py"))
 
 
-OPTIONS = ("cli", "evaluate_cli", "lm_cli")  # of server: options alone, which the command line may import
+OPTIONS = ("cli", "evaluate_cli", "lm_cli", "plan_cli")  # of server: options alone, which the command line may import
 
 
 @pytest.mark.parametrize("name", OPTIONS)

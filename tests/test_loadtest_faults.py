@@ -13,6 +13,7 @@ import pytest
 from fake_listen import STEP_S, FakeListen, Plan
 from loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
 
+from loadtest.arrivals import Arrivals
 from loadtest.errors import NoReference
 from loadtest.measures import LevelReport
 from loadtest.report import Document, faults, warnings
@@ -146,6 +147,6 @@ def test_a_server_that_is_not_there_is_said_so(manifest: Path, capsys: pytest.Ca
 
 
 def test_a_level_can_play_each_recording_once(manifest: Path) -> None:
-    level = under_load(manifest, lambda _: Plan(), once=True)
+    level = under_load(manifest, lambda _: Plan(), arrivals=Arrivals.ONCE)
     assert (level.complete, level.cut, level.compared) == (3, 0, 3)
     assert level.steps <= 3 * STEPS

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
 
+from loadtest.composition import compose
 from loadtest.errors import BadManifest, BadSettings
 from loadtest.flatness import drifts
 from loadtest.latencies import Latencies, Spread
-from loadtest.long_stream import compose
 from loadtest.measures import LevelMeasures, LevelReport, MinuteReport, ServerFigures, minutes_in
 from loadtest.playback import Ending, Outcome
 from loadtest.recordings import choose, load, shipped_manifest

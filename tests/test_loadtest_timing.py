@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from loadtest_bench import T0, recording
 
+from clients.errors import Refused
 from clients.messages import StepTimings
+from loadtest.answers import LatencySplit
 from loadtest.pacer import Pacer
 from loadtest.playback import Ending, Playback
 
@@ -23,6 +25,8 @@ class Tape:
         self.sends: list[tuple[float, float]] = []
         self.finals: list[tuple[float, float]] = []
         self.timings: list[StepTimings] = []
+        self.splits: list[LatencySplit] = []
+        self.refusals: list[tuple[float, float]] = []
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
         self.steps.append(_from_t0(scheduled_s, answered_s))
@@ -35,6 +39,12 @@ class Tape:
 
     def sent(self, scheduled_s: float, sent_s: float) -> None:
         self.sends.append(_from_t0(scheduled_s, sent_s))
+
+    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
+        self.refusals.append(_from_t0(dialled_s, answered_s))
+
+    def split(self, answered_s: float, parts: LatencySplit) -> None:
+        self.splits.append(parts)
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
         self.finals.append(_from_t0(scheduled_s, answered_s))

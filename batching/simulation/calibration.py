@@ -1,0 +1,136 @@
+"""What was measured of one machine: batch times, and what the server around them costs. Owns the JSON form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batching.simulation.service_table import DRAWS, ServiceTable
+
+SHIPPED = Path(__file__).with_name("calibration.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds that a step spends outside the model; all zero is a model alone on a perfect machine.
+
+    The event loop is one server with one queue: it takes in messages and hands out answers.
+    """
+
+    open_s: float = 0.0
+    """Event loop, for each stream: handshake, start and end."""
+    receive_s: float = 0.0
+    """Event loop, for each message."""
+    batch_s: float = 0.0
+    """Event loop, for each batch: waking up, and what decoding costs however few rows it has."""
+    decode_s: float = 0.0
+    """Event loop, for each row, before any row of the batch is written."""
+    write_s: float = 0.0
+    """Event loop, for each row: its answer is made and written."""
+    engine_s: float = 0.0
+    """Model thread, for each batch outside the step, with the interpreter locked."""
+    engine_row_s: float = 0.0
+    """The same, for each row."""
+    path_s: float = 0.0
+    """There and back, for each step: sockets, and the waking of threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """How much longer a batch takes inside a server than the engine alone takes for it.
+
+    The two threads share the interpreter's lock, caches and memory, so the mean grows with the event loop's load:
+    `idle_s` + `busy_s` · (share of time in which the loop works). One batch differs from the mean by the factor
+    whose quantiles `shape` holds.
+    """
+
+    idle_s: float = 0.0
+    busy_s: float = 0.0
+    quantiles: tuple[float, ...] = (0.5,)
+    shape: tuple[float, ...] = (1.0,)
+
+    def factors(self) -> list[float]:
+        """`DRAWS` equally likely factors, rising."""
+        points = (np.arange(DRAWS) + 0.5) / DRAWS
+        return [float(value) for value in np.interp(points, self.quantiles, self.shape)]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A load generator on the same machine: one more server with one queue. Times in seconds."""
+
+    send_s: float = 0.0
+    receive_s: float = 0.0
+    tick_s: float = 0.0
+    """Granularity of its timer: what is due is sent at the next tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Of what, and where and with what it was measured."""
+
+    hardware: str = ""
+    cores: int = 0
+    model: str = ""
+    digest: str = ""
+    precision: str = ""
+    device: str = ""
+    threads: int = 0
+    date: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One machine with one model."""
+
+    provenance: Provenance
+    step_s: float
+    """Audio in one step."""
+    table: ServiceTable
+    overheads: Overheads
+    interference: Interference = Interference()
+    flush_steps: int = 0
+    """Steps that a stream's end adds."""
+
+    def save(self, path: Path) -> None:
+        """Write the JSON document."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Calibration:
+        """Read it back. Raises: OSError; ValueError for another kind of file."""
+        try:
+            document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            table = document["table"]
+            return cls(
+                provenance=Provenance(**document["provenance"]),
+                step_s=float(document["step_s"]),
+                table=ServiceTable(
+                    tuple(table["rows"]), tuple(table["quantiles"]), tuple(tuple(line) for line in table["seconds"])
+                ),
+                overheads=Overheads(**document["overheads"]),
+                interference=_interference(document["interference"]),
+                flush_steps=int(document["flush_steps"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a calibration: {error}") from error
+
+
+def _interference(found: dict[str, Any]) -> Interference:
+    quantiles, shape = tuple(found["quantiles"]), tuple(found["shape"])
+    if len(quantiles) != len(shape) or not shape:
+        raise ValueError("interference has a factor for each quantile")
+    return Interference(float(found["idle_s"]), float(found["busy_s"]), quantiles, shape)
+
+
+def shipped() -> Calibration:
+    """The calibration that comes with the program; its `provenance` says of which machine it is."""
+    return Calibration.load(SHIPPED)

@@ -1,0 +1,131 @@
+"""The model thread as a server on a virtual clock: drives the real batcher and runs its batches as the engine does.
+
+Its only random choice is how long a batch takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from batching.batcher import Batcher, Pending
+from batching.simulation.calibration import Interference, Overheads
+from batching.simulation.event_loop import NEVER_S, EventLoop
+from batching.simulation.service_table import DRAWS, ServiceTable
+from batching.simulation.workload import Message
+
+
+class ModelThread:
+    """Carries out commands, asks for a batch, runs it, hands it over, and begins again."""
+
+    loop: EventLoop  # joined after both exist
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        table: ServiceTable,
+        costs: Overheads,
+        interference: Interference,
+        rng: random.Random,
+    ) -> None:
+        self.at_s = NEVER_S
+        self.busy_s = 0.0
+        self.batches: list[tuple[float, int]] = []  # when each began, and its rows
+        self._batcher = batcher
+        self._table = table
+        self._costs = costs
+        self._random = rng.random
+        self._draws: dict[int, list[float]] = {}
+        self._idle_s, self._busy_s, self._factors = interference.idle_s, interference.busy_s, interference.factors()
+        self._commands: deque[tuple[float, Message]] = deque()
+        self._open: set[int] = set()
+        self._ending: dict[int, int] = {}  # steps of their last message that streams still wait for
+        self._background: set[int] = set()
+        self._batch: tuple[Pending, ...] = ()
+        self._began_s = 0.0
+
+    @property
+    def computing(self) -> bool:
+        """Whether a batch runs."""
+        return bool(self._batch)
+
+    def command(self, now: float, message: Message) -> None:
+        """The event loop hands over steps; calls are in order of time."""
+        self._commands.append((now, message))
+        if not self._batch:
+            self.at_s = min(self.at_s, now)
+
+    def admit_background(self, streams: range, waiting: int, budget_s: float) -> None:
+        """Open uploads, each with so many steps waiting."""
+        for stream in streams:
+            self._batcher.open(stream, budget_s=budget_s, background=True)
+            self._background.add(stream)
+            for _ in range(waiting):
+                self._batcher.push(stream, None, 0.0)
+            self.at_s = 0.0
+
+    def act(self, now: float) -> None:
+        """Go on with the batch, or begin one if the batcher has one."""
+        if self._batch:
+            self._finish(now)
+        else:
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        self._obey(now)
+        self._batch = batch = self._batcher.next_batch(now)
+        if not batch:
+            wake_s = self._batcher.wake_at(now)
+            self.at_s = NEVER_S if wake_s is None else wake_s
+            if self._commands:
+                self.at_s = min(self.at_s, self._commands[0][0])
+            return
+        rows = len(batch)
+        self.batches.append((now, rows))
+        draws = self._draws.get(rows)
+        if draws is None:
+            draws = self._draws[rows] = self._table.draws(rows)
+        longer_s = self._idle_s + self._busy_s * self.loop.busy(now)
+        takes_s = draws[int(self._random() * DRAWS)] + longer_s * self._factors[int(self._random() * DRAWS)]
+        self._began_s = now
+        self.at_s = now + max(draws[0], takes_s)  # never faster than the engine alone
+
+    def _obey(self, now: float) -> None:
+        """Carry out the commands that have arrived. A step's item is the message that brought it."""
+        commands, batcher = self._commands, self._batcher
+        while commands and commands[0][0] <= now:
+            ready_s, message = commands.popleft()
+            stream = message.stream
+            if stream not in self._open:
+                self._open.add(stream)
+                batcher.open(stream, budget_s=message.budget_s)
+            for _ in range(message.steps):
+                batcher.push(stream, message, ready_s)
+            if message.last:
+                self._ending[stream] = message.steps
+
+    def _finish(self, now: float) -> None:
+        batch, costs = self._batch, self._costs
+        self._batcher.ran(len(batch), now - self._began_s)
+        engine_s = costs.engine_s + costs.engine_row_s * len(batch)
+        self.loop.hold(now, engine_s)
+        now += engine_s
+        self.busy_s += now - self._began_s
+        self.loop.deliver(now, batch)
+        self._batch = ()
+        if self._background or self._ending:
+            self._follow(batch, now)
+        self.at_s = now
+
+    def _follow(self, batch: tuple[Pending, ...], now: float) -> None:
+        """Uploads push their next step; streams whose last step this was are closed."""
+        for step in batch:
+            stream, message = step.stream, step.item
+            if stream in self._background:
+                self._batcher.push(stream, None, now)
+            elif isinstance(message, Message) and message.last:
+                self._ending[stream] -= 1
+                if not self._ending[stream]:
+                    del self._ending[stream]
+                    self._batcher.close(stream)
+                    self._open.remove(stream)

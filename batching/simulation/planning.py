@@ -1,0 +1,163 @@
+"""From a calibration to an answer: how many replicas carry so many streams within a latency, and with what batches.
+
+Owns the search. All loads of a search share one seed, so that two of them differ by their streams alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batching.batcher import Batcher, Policy
+from batching.simulation.calibration import Calibration, Client
+from batching.simulation.outcome import Outcome
+from batching.simulation.simulator import Simulator
+from batching.simulation.workload import Churn, Live, Workload
+
+UNBOUNDED = 1 << 30
+"""Steps that may wait for one stream: an overload must show as latency, not as a refusal."""
+
+MANY_STEPS = 60_000
+"""Of a simulated load, at most: 1,200 of them lie beyond p98, and a load takes half a second."""
+
+SHORTEST_S, LONGEST_S = 4.0, 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a replica serves."""
+
+    policy: Policy = Policy.EAGER
+    max_batch: int = 128
+    budget_s: float = 0.1
+    stream_s: float = 60.0
+    """Mean length of a stream, after which another takes its place; inf = streams last for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """So many streams on one replica, and what came of it."""
+
+    streams: int
+    outcome: Outcome
+
+    def within(self, slo_s: float) -> bool:
+        """Whether p98 keeps the objective, and the replica keeps up."""
+        latency = self.outcome.latency_ms
+        return latency is not None and self.outcome.stable and latency.p98 <= slo_s * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An answer; `at` is one replica with its share of the streams, `limit` is one that carries all that it can."""
+
+    replicas: int
+    streams_per_replica: int
+    capacity: int
+    at: Point
+    limit: Point
+
+
+def run_load(
+    calibration: Calibration,
+    serving: Serving,
+    streams: int,
+    *,
+    seconds: float | None = None,
+    client: Client | None = None,
+    seed: int = 1,
+) -> Outcome:
+    """Simulate so many live streams on one replica."""
+    step_s = calibration.step_s
+    if seconds is None:
+        seconds = min(LONGEST_S, max(SHORTEST_S, MANY_STEPS * step_s / streams))
+    batcher = Batcher(serving.policy, max_batch=serving.max_batch, max_queued=UNBOUNDED)
+    churn = Churn(serving.stream_s, flush_steps=calibration.flush_steps) if serving.stream_s < math.inf else None
+    load = Workload((Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn),))
+    simulator = Simulator(
+        batcher,
+        calibration.table,
+        load,
+        overheads=calibration.overheads,
+        interference=calibration.interference,
+        client=client,
+        cores=calibration.provenance.cores,
+        seed=seed,
+    )
+    return simulator.run(seconds)
+
+
+def most_streams(calibration: Calibration, serving: Serving) -> int:
+    """Streams that cannot be carried, whatever the latency: more work than the model thread or the loop has time for.
+
+    One above what either could do if every batch were full.
+    """
+    costs, rows = calibration.overheads, 1 if serving.policy is Policy.SINGLE else serving.max_batch
+    fullest = max(
+        size / (calibration.table.mean(size) + costs.engine_s + costs.engine_row_s * size) for size in _sizes(rows)
+    )
+    on_loop_s = costs.receive_s + costs.decode_s + costs.write_s + costs.batch_s / rows
+    on_loop_s += costs.open_s * calibration.step_s / serving.stream_s
+    steps_per_s = min(fullest, 1 / on_loop_s if on_loop_s else math.inf)
+    return math.ceil(steps_per_s * calibration.step_s) + 1
+
+
+def capacity(calibration: Calibration, serving: Serving, slo_s: float, *, seed: int = 1) -> Point | None:
+    """The most streams of one replica within the objective; None if it cannot carry even one.
+
+    By bisection between bounds that do not depend on the objective: whatever passes a strict one passes a lax one at
+    every turn, so the answer never falls when the objective is relaxed.
+    """
+    low, high = 0, most_streams(calibration, serving)
+    best: Point | None = None
+    while high - low > max(1, high // 100):
+        streams = (low + high) // 2
+        point = Point(streams, run_load(calibration, serving, streams, seed=seed))
+        if point.within(slo_s):
+            low, best = streams, point
+        else:
+            high = streams
+    return best
+
+
+def plan(
+    calibration: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float = 0.2, seed: int = 1
+) -> Plan | None:
+    """Divide the streams over replicas that each keep `headroom` of their capacity free; None if none can do it.
+
+    Raises: ValueError.
+    """
+    if streams < 1 or slo_s <= 0 or not 0 <= headroom < 1:
+        raise ValueError("streams and objective must be positive, headroom at least 0 and below 1")
+    limit = capacity(calibration, serving, slo_s, seed=seed)
+    if limit is None:
+        return None
+    usable = max(1, math.floor(limit.streams * (1 - headroom)))
+    replicas = math.ceil(streams / usable)
+    each = math.ceil(streams / replicas)
+    at = Point(each, run_load(calibration, serving, each, seed=seed))
+    return Plan(replicas, each, limit.streams, at, limit)
+
+
+def curve(
+    calibration: Calibration,
+    serving: Serving,
+    loads: Sequence[int],
+    *,
+    seconds: float | None = None,
+    client: Client | None = None,
+    seed: int = 1,
+) -> list[Point]:
+    """One point for each load, up to and with the first that is not carried."""
+    points: list[Point] = []
+    for streams in loads:
+        outcome = run_load(calibration, serving, streams, seconds=seconds, client=client, seed=seed)
+        points.append(Point(streams, outcome))
+        if not outcome.stable:
+            break
+    return points
+
+
+def _sizes(largest: int) -> list[int]:
+    return [*(1 << power for power in range(largest.bit_length()) if 1 << power < largest), largest]

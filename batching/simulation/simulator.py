@@ -1,0 +1,128 @@
+"""The simulation: the real batcher between an event loop, a model thread and clients, on a virtual clock.
+
+Three servers, each with one queue: `generator.py`, `event_loop.py`, `model_thread.py`. Whoever is next in time acts;
+nothing is computed between. The same seed gives the same outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from batching.batcher import Batcher
+from batching.simulation.calibration import Client, Interference, Overheads
+from batching.simulation.event_loop import Cores, EventLoop
+from batching.simulation.generator import Generator
+from batching.simulation.model_thread import ModelThread
+from batching.simulation.outcome import Outcome, Percentiles
+from batching.simulation.service_table import ServiceTable
+from batching.simulation.workload import Arrivals, Workload
+
+GROWTH, GROWTH_S = 1.5, 0.02
+"""A load is not carried when the median latency of the last quarter exceeds that of the first by half and 20 ms."""
+
+
+class Simulator:
+    """One replica under one load. For one run."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        table: ServiceTable,
+        workload: Workload,
+        *,
+        overheads: Overheads | None = None,
+        interference: Interference | None = None,
+        client: Client | None = None,
+        cores: int = 0,
+        seed: int = 1,
+    ) -> None:
+        """Take a fresh batcher, whose `max_queued` should not be reached: an overload is to show as latency.
+
+        `cores` are those that the threads share, the client's among them if there is one; 0 = enough for all.
+        """
+        costs = overheads or Overheads()
+        uploads = workload.uploads
+        self._uploads = uploads is not None
+        background = range(uploads.count) if uploads else range(0)
+        arrivals = Arrivals(workload.live, seed, first_stream=len(background))
+        self._model = ModelThread(batcher, table, costs, interference or Interference(), random.Random(seed + 1))
+        shared = Cores(cores, self._model)
+        self._loop = EventLoop(costs, self._model, shared, self._answered)
+        self._model.loop = self._loop
+        self._clients = Generator(client, iter(arrivals), self._loop, shared, costs.path_s)
+        if uploads:
+            self._model.admit_background(background, uploads.waiting, uploads.budget_s)
+
+    @property
+    def sent(self) -> int:
+        """Timed steps that were sent."""
+        return self._clients.sent
+
+    @property
+    def latencies(self) -> Sequence[tuple[float, float]]:
+        """(When its message was due, seconds until the answer) of each live step, in the order of the answers."""
+        return self._clients.latencies
+
+    def run(self, seconds: float, warm_up_s: float = 1.0) -> Outcome:
+        """Simulate the warm-up and so many seconds, then until everything that was sent is answered."""
+        end_s = warm_up_s + seconds
+        self._advance(end_s)
+        busy = self._model.busy_s / end_s, self._loop.busy_s / end_s
+        self._clients.stop()
+        self._drain()
+        return self._outcome(warm_up_s, end_s, busy)
+
+    def _answered(self, due_s: float, at_s: float) -> None:
+        self._clients.answered(due_s, at_s)
+
+    def _advance(self, end_s: float) -> None:
+        clients, loop, model = self._clients, self._loop, self._model
+        while True:
+            client_s, loop_s, model_s = clients.at_s, loop.at_s, model.at_s
+            if client_s <= loop_s and client_s <= model_s:
+                if client_s >= end_s:
+                    return
+                clients.act(client_s)
+            elif loop_s <= model_s:
+                if loop_s >= end_s:
+                    return
+                loop.act(loop_s)
+            else:
+                if model_s >= end_s:
+                    return
+                model.act(model_s)
+
+    def _drain(self) -> None:
+        """Finish what was sent; uploads never end, so with them the end is that of the timed steps."""
+        if not self._uploads:
+            self._advance(math.inf)
+        while self._clients.sent > len(self._clients.latencies):
+            self._advance(math.nextafter(min(self._clients.at_s, self._loop.at_s, self._model.at_s), math.inf))
+
+    def _outcome(self, from_s: float, end_s: float, busy: tuple[float, float]) -> Outcome:
+        measured = [(due_s, took_s) for due_s, took_s in self.latencies if from_s <= due_s < end_s]
+        batches = Counter(rows for began_s, rows in self._model.batches if from_s <= began_s < end_s)
+        steps = sum(rows * count for rows, count in batches.items())
+        return Outcome(
+            latency_ms=Percentiles.of([took_s for _, took_s in measured]) if measured else None,
+            batches=dict(sorted(batches.items())),
+            model_busy=round(busy[0], 4),
+            loop_busy=round(busy[1], 4),
+            stable=_keeps_up(measured, from_s, end_s),
+            background_steps=max(0, steps - len(measured)),
+            seconds=end_s - from_s,
+        )
+
+
+def _keeps_up(measured: Sequence[tuple[float, float]], from_s: float, end_s: float) -> bool:
+    quarter_s = (end_s - from_s) / 4
+    first = [took_s for due_s, took_s in measured if due_s < from_s + quarter_s]
+    last = [took_s for due_s, took_s in measured if due_s >= end_s - quarter_s]
+    if not first or not last:
+        return True
+    return float(np.median(last)) <= GROWTH * float(np.median(first)) + GROWTH_S

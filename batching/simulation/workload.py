@@ -1,0 +1,151 @@
+"""Who sends what, and when: live streams, streams that come and go, streams that catch up, uploads.
+
+Owns the random choices of a load, all from one seed. Knows no batcher.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """Streams come and go: each lasts an exponentially distributed time, and another follows after a gap.
+
+    A stream that ends leaves `flush_steps` to run, which push out what the model still holds; nobody times those.
+    """
+
+    mean_s: float
+    gap_s: float = 0.0
+    flush_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Streams that send as they speak: a message of `steps` steps each `steps` · `step_s` seconds.
+
+    `start` spreads the first messages: `uniform` over one message's time, `poisson` as a process of that rate.
+    `jitter_s` delays each message by up to so much, and by no more than the time between two. `late_s` is audio that a
+    stream has waiting when it starts, sent at once: a client that reconnects and catches up.
+    """
+
+    count: int
+    step_s: float = 0.08
+    start: Literal["uniform", "poisson"] = "uniform"
+    jitter_s: float = 0.0
+    steps: int = 1
+    budget_s: float = 0.1
+    churn: Churn | None = None
+    late_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError."""
+        if self.count < 0 or self.steps < 1 or min(self.step_s, self.budget_s) <= 0 or self.late_s < 0:
+            raise ValueError("a live load has positive times and counts")
+        if not 0 <= self.jitter_s <= self.step_s * self.steps:
+            raise ValueError("jitter_s must lie between 0 and the time between two messages")
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """Recordings without a clock: each keeps `waiting` steps queued, as background, for as long as the load lasts."""
+
+    count: int
+    waiting: int = 8
+    budget_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a replica has to do."""
+
+    live: tuple[Live, ...] = ()
+    uploads: Uploads | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """So many steps of a stream, due at `due_s`; none at all is its handshake. After the last one the stream ends."""
+
+    due_s: float
+    stream: int
+    steps: int
+    budget_s: float
+    last: bool = False
+    timed: bool = True
+
+
+Due = tuple[float, int, Message]
+
+
+class Arrivals:
+    """Messages in the order in which they are due, without end."""
+
+    def __init__(self, live: tuple[Live, ...], seed: int, first_stream: int = 0) -> None:
+        self._rng = random.Random(seed)
+        self._streams = first_stream
+        self._order = 0
+        self._due: list[Due] = []
+        self._sources: list[Iterator[Message]] = []
+        for load in live:
+            for start_s in self._starts(load):
+                self._add(self._speak(load, start_s))
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, the next due first."""
+        due, sources = self._due, self._sources
+        while due:
+            _, number, message = due[0]
+            yield message
+            following = next(sources[number])  # never due before this one
+            heapq.heapreplace(due, (following.due_s, number, following))
+
+    def _add(self, source: Iterator[Message]) -> None:
+        message = next(source)
+        heapq.heappush(self._due, (message.due_s, len(self._sources), message))
+        self._sources.append(source)
+
+    def _starts(self, load: Live) -> list[float]:
+        period_s = load.step_s * load.steps
+        if load.start == "uniform":
+            return [self._rng.random() * period_s for _ in range(load.count)]
+        now, starts = 0.0, []
+        for _ in range(load.count):
+            now += self._rng.expovariate(load.count / period_s)
+            starts.append(now)
+        return starts
+
+    def _speak(self, load: Live, start_s: float) -> Iterator[Message]:
+        """One place for a stream: without churn the same stream for ever. The first one was there already."""
+        period_s, rng = load.step_s * load.steps, self._rng
+        for number in itertools.count():
+            stream = self._streams
+            self._streams += 1
+            spoken = None if load.churn is None else max(1, round(rng.expovariate(1 / load.churn.mean_s) / period_s))
+            if number:
+                yield Message(start_s, stream, 0, load.budget_s, timed=False)
+            late = round(load.late_s / load.step_s)
+            if late:
+                yield Message(start_s, stream, late, load.budget_s)
+            yield from self._messages(load, stream, start_s, spoken)
+            assert load.churn is not None, "a stream without churn has no end"
+            assert spoken is not None
+            start_s += spoken * period_s + load.jitter_s  # not before the last message of the one before
+            if load.churn.gap_s:
+                start_s += rng.expovariate(1 / load.churn.gap_s)
+
+    def _messages(self, load: Live, stream: int, start_s: float, spoken: int | None) -> Iterator[Message]:
+        period_s, number = load.step_s * load.steps, 0
+        flush = load.churn.flush_steps if load.churn is not None else 0
+        while spoken is None or number < spoken:
+            number += 1
+            due_s = start_s + number * period_s + (self._rng.random() * load.jitter_s if load.jitter_s else 0.0)
+            last = number == spoken
+            yield Message(due_s, stream, load.steps, load.budget_s, last and not flush)
+            if last and flush:
+                yield Message(due_s, stream, flush, load.budget_s, last=True, timed=False)

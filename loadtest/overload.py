@@ -1,0 +1,183 @@
+"""Three times more streams than a server has room for: those it accepts must not notice, and nothing may be left of it.
+
+`python -m loadtest.overload` starts a server, loads it to its limit, then far beyond it, and looks at what remains;
+writes `loadtest/results/overload.json` and `.md`. Owns the order of work and the bars.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+
+from clients.errors import ClientError
+from loadtest.bars import Bar, place_lines, table, unmet, write
+from loadtest.environment import Environment
+from loadtest.errors import BadSettings, LoadTestError
+from loadtest.idleness import IdleFigures, bars, idle_figures
+from loadtest.measures import LevelReport
+from loadtest.report import print_remarks
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure_levels
+from loadtest.served import served
+from loadtest.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
+from loadtest.settings import LoadSettings
+
+RESULTS = Path(__file__).parent / "results"
+NAME = "overload"
+
+ACCEPTED_MS, REFUSAL_MS = 100.0, 50.0
+"""The latency objective of an accepted stream, and how soon a refused one must know; both at p98."""
+
+IDLE_WITHIN_S = 10.0
+
+
+class Overload(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    command: str
+    limit: int
+    factor: float
+    bars: tuple[Bar, ...]
+    full: LevelReport
+    overloaded: LevelReport
+    before: IdleFigures
+    after: IdleFigures
+    environment: Environment
+    retry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How hard, and how long: `factor` times the limit for `seconds`, after the limit itself for `full_s`."""
+
+    factor: float = 3.0
+    seconds: float = 60.0
+    full_s: float = 20.0
+    limit: int | None = None  # None: what the server says of itself
+
+    def __post_init__(self) -> None:
+        """Raises: BadSettings."""
+        if self.factor <= 1.0:
+            raise BadSettings("an overload is more than the limit")
+
+
+async def overload(url: str, plan: Plan, base: LoadSettings, command: str, console: Console) -> Overload:
+    """Load to the limit, wait until idle, overload, wait until idle.
+
+    Raises: LoadTestError, ClientError.
+    """
+    clock = time.perf_counter
+    limit = plan.limit or await _limit(url)
+    settings = replace(base, url=url)
+    quiet = await idle_figures(url, clock, within_s=IDLE_WITHIN_S)
+    full = await measure_levels(replace(settings, streams=(limit,), seconds=plan.full_s), tell=console.print)
+    before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
+    offered = round(plan.factor * limit)
+    over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), tell=console.print)
+    before = msgspec.structs.replace(before, tasks=quiet.tasks)
+    after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
+    [level] = over.document.levels
+    judged = (*judge(level), *bars(before, after))
+    place = over.document.environment
+    return Overload(
+        command, limit, plan.factor, judged, full.document.levels[0], level, before, after, place, base.retry
+    )
+
+
+def judge(level: LevelReport) -> list[Bar]:
+    """The bars on the overloaded level itself."""
+    chunk, refusals = level.chunk_latency_ms, level.refusals
+    answer = refusals.answer_ms if refusals is not None else None
+    other = None if refusals is None else sum(count for status, count in refusals.statuses.items() if status != 503)
+    return [
+        Bar("accepted streams, chunk latency p98", ACCEPTED_MS, chunk.p98 if chunk else None, "ms"),
+        Bar("refusals, time to the answer p98", REFUSAL_MS, answer.p98 if answer else None, "ms"),
+        Bar("refusals with another status than 503", 0, other),
+        Bar("refusals without Retry-After", 0, refusals.without_retry_after if refusals is not None else None),
+        Bar("accepted streams that failed", 0, level.failed),
+        Bar("transcripts that differ from those alone", 0, level.mismatched),
+    ]
+
+
+def markdown(found: Overload) -> str:
+    """The page."""
+    level, refusals = found.overloaded, found.overloaded.refusals
+    lines = ["# Overload", "", f"`{found.command}`", ""]
+    lines += [f"{level.streams} streams offered for {level.seconds:g} s to a server with room for {found.limit}. "]
+    lines[-1] += f"Refused ones come back {'when they were told to' if found.retry else 'with their next stream'}. "
+    lines[-1] += "Chunk latency from the scheduled send of a step's last "
+    lines[-1] += "sample, refusals from dialling; memory and tasks beside those after the same server was merely full."
+    lines += ["", *table(found.bars), ""]
+    for name, at in (("Full", found.full), ("Overloaded", level)):
+        if (chunk := at.chunk_latency_ms) is not None:
+            lines += [f"{name}, {at.streams} streams offered, {at.audio_s_per_s:.0f} carried on average: "]
+            lines[-1] += f"p50 {chunk.p50:.1f}, p98 {chunk.p98:.1f}, max {chunk.max:.1f} ms; "
+            lines[-1] += f"{at.compared} transcripts compared with those alone, {at.mismatched} differ.  "
+    if refusals is not None and (answer := refusals.answer_ms) is not None:
+        lines += [f"{answer.count} refusals: p50 {answer.p50:.1f}, p98 {answer.p98:.1f}, max {answer.max:.1f} ms.  "]
+    return "\n".join([*lines, "", *place_lines(found.environment), ""])
+
+
+async def _limit(url: str) -> int:
+    """The streams that the server takes: its estimate if it has one, else its number of slots."""
+    values = (await scrape_at(url, time.perf_counter(), time.perf_counter)).values
+    limit = min(values.get(CAPACITY) or float("inf"), values.get(SESSIONS_MAX) or float("inf"))
+    if limit == float("inf"):
+        raise BadSettings("the server does not say how many streams it takes: give --limit")
+    return int(limit)
+
+
+def run(where: AbstractContextManager[str], plan: Plan, base: LoadSettings, folder: Path, command: str) -> int:
+    """Overload, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
+    console = Console(stderr=True)
+    with where as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = runner.run(overload(url, plan, base, command, console))
+    print_remarks(found.overloaded, console)
+    for bar in found.bars:
+        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
+    for path in write(found, markdown(found), folder, NAME):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    typer.echo(msgspec.json.encode(found).decode())
+    return EXIT_BAD if unmet(found.bars) else EXIT_OK
+
+
+def main(
+    *,
+    factor: Annotated[float, typer.Option(help="How many times its limit the server is offered.")] = 3.0,
+    seconds: Annotated[float, typer.Option(help="Of the overload.")] = 60.0,
+    limit: Annotated[int | None, typer.Option(help="Streams at the limit. Default: what the server says.")] = None,
+    stream_s: Annotated[float, typer.Option(help="Seconds of a stream, about.")] = 15.0,
+    retry: Annotated[
+        bool, typer.Option(help="Refused clients come back when they were told to; else with their next stream.")
+    ] = True,
+    url: Annotated[str | None, typer.Option(help="A running server. Default: one of our own.")] = None,
+    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+) -> None:
+    """Offer a server more streams than it takes; see what the accepted ones feel, and what is left."""
+    command = shlex.join(["python", "-m", "loadtest.overload", *sys.argv[1:]])
+    try:
+        base = LoadSettings(url="", streams=(1,), stream_s=stream_s, seed=seed, retry=retry)
+        where = nullcontext(url) if url is not None else served(serve_option or ())
+        code = run(where, Plan(factor, seconds, limit=limit), base, folder, command)
+    except (LoadTestError, ClientError) as error:
+        Console(stderr=True).print(f"overload: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        code = EXIT_BAD
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,111 @@
+"""`make bench-peers`: the same weights, machine and load for us and for what people would use instead.
+
+Finds the most live streams that each server sustains within the latency objective, and writes one report.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from loadtest import environment
+from loadtest.errors import BadManifest, LoadTestError, ServerNotReady
+from loadtest.peers import bench, report
+from loadtest.peers.contestants import Contestant, chosen
+from loadtest.peers.findings import Findings, Probe
+from loadtest.peers.launch import ROOT
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+
+RESULTS = ROOT / "loadtest" / "results"
+PACKAGES = ("fastapi", "uvicorn", "torch", "ray", "mosec", "aiohttp", "sherpa-onnx", "onnx", "onnxruntime")
+EXPORT_WITHIN_S = 300.0
+
+
+def main(
+    *,
+    peers: Annotated[str, typer.Option(help="Who is measured, with commas; default: ours and every peer.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds over all of them.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 8.0,
+    stream_s: Annotated[float, typer.Option(help="Seconds of a stream; the next one takes its place.")] = 6.0,
+    objective_ms: Annotated[float, typer.Option(help="p98 chunk latency that a level must keep.")] = 100.0,
+    common: Annotated[int, typer.Option(help="Streams of the level that all are compared at; 0: none.")] = 10,
+    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    keep: Annotated[bool, typer.Option(help="Add to the levels of the earlier runs of this name.")] = False,
+    name: Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")] = "peers",
+    folder: Annotated[Path, typer.Option()] = RESULTS,
+    onnx: Annotated[Path, typer.Option(help="Where sherpa's model lies, or is written.")] = ROOT / "build" / "onnx",
+) -> None:
+    """Compare; the last line of stdout is the JSON document."""
+    console = Console(stderr=True)
+    command = shlex.join(["python", "-m", "loadtest.peers", *sys.argv[1:]])
+    plan = bench.Plan(rounds, seconds, stream_s, objective_ms, common, seed, onnx)
+    probes: list[Probe] = []
+    code = EXIT_OK
+    try:
+        contestants = chosen(peers)
+        probes += read(folder / f"{name}.json") if keep else []
+        _export(contestants, onnx)
+        for probe in bench.run(
+            plan, contestants, tuple(probes), lambda text: console.print(text, highlight=False, soft_wrap=True)
+        ):
+            probes.append(probe)
+    except LoadTestError as error:
+        console.print(f"peers: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(EXIT_BAD) from error
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    if probes:
+        place = environment.describe(seed)
+        findings = Findings(command, objective_ms, seconds, stream_s, common, _versions(), place, tuple(probes))
+        for path in report.write(findings, folder, name):
+            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        typer.echo(msgspec.json.encode(findings).decode())
+    raise typer.Exit(code)
+
+
+def read(path: Path) -> tuple[Probe, ...]:
+    """The levels of an earlier run; none if there was none. Raises: BadManifest."""
+    if not path.exists():
+        return ()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Findings, strict=False).probes
+    except msgspec.DecodeError as error:
+        raise BadManifest(f"{path}: not a comparison: {error}") from error
+
+
+def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
+    """Write the network for sherpa, in a process of its own: it takes torch. Raises: ServerNotReady."""
+    if not any("{onnx}" in contestant.command for contestant in contestants):
+        return
+    try:
+        subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "-m", "model.export_onnx", str(folder), "--int8"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            timeout=EXPORT_WITHIN_S,
+        )
+    except subprocess.SubprocessError as error:
+        raise ServerNotReady(f"the network could not be exported: {error}") from error
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,77 @@
+"""Peer (a): FastAPI and torch, one stream at a time, which is what a user writes first.
+
+The network is stepped per message with the stream's own state: on the event loop, or in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+import uvicorn
+from fastapi import FastAPI, WebSocket
+
+from loadtest.peers.batches import BatchSizes
+from loadtest.peers.network import PeerNetwork, State
+from loadtest.peers.socket import converse
+
+
+class OneAtATime:
+    """Steps the network for one stream."""
+
+    def __init__(self, network: PeerNetwork, sizes: BatchSizes, *, in_thread: bool) -> None:
+        self._network, self._sizes, self._in_thread = network, sizes, in_thread
+
+    def fresh(self) -> State:
+        """The state of a stream that has heard nothing."""
+        return self._network.fresh_state()
+
+    async def step(self, pcm: bytes, state: State) -> tuple[Sequence[int], State]:
+        """One step, alone in its batch."""
+        self._sizes.ran(1)
+        if self._in_thread:
+            return await asyncio.to_thread(self._network.step_one, pcm, state)
+        return self._network.step_one(pcm, state)
+
+
+def create_app(network: PeerNetwork, *, in_thread: bool) -> FastAPI:
+    """The application."""
+    app, sizes = FastAPI(), BatchSizes()
+    steps = OneAtATime(network, sizes, in_thread=in_thread)
+
+    @app.get("/readyz")
+    async def ready() -> dict[str, bool]:
+        return {"ready": True}
+
+    @app.get("/batches")
+    async def batches() -> dict[str, float]:
+        return sizes.as_json()
+
+    @app.websocket("/v1/listen")
+    async def listen(socket: WebSocket) -> None:
+        await converse(socket, network.card, steps)
+
+    return app
+
+
+def main(
+    *,
+    port: Annotated[int, typer.Option()],
+    threads: Annotated[int, typer.Option(help="torch's threads within an operation.")] = 1,
+    recorded: Annotated[bool, typer.Option(help="Run the step as tutti does, not the module as written.")] = False,
+    in_thread: Annotated[bool, typer.Option(help="Step in a thread, not on the event loop.")] = False,
+    precision: Annotated[str, typer.Option()] = "auto",
+) -> None:
+    """Serve until stopped."""
+    network = PeerNetwork(threads=threads, recorded=recorded, precision=precision)
+    network.warm_up([1])
+    gc.freeze()
+    app = create_app(network, in_thread=in_thread)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

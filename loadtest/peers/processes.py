@@ -1,0 +1,85 @@
+"""A server as the tree of its processes: their processor time, and their end, by pid. Linux's /proc.
+
+Ray and mosec start processes of their own; what they use belongs to the server, and none of them may stay behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+STOP_WITHIN_S = 30.0
+PROC = Path("/proc")
+NAME_AT, PARENT_AT, USER_AT, SYSTEM_AT, BEGAN_AT = 1, 3, 13, 14, 21
+"""Fields of /proc/PID/stat, counted from 0. Source: proc(5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process; pid and start together name it for ever."""
+
+    pid: int
+    parent: int
+    began: str
+    name: str
+    cpu_s: float
+
+
+def tree(root: int) -> list[Process]:
+    """A process and all that descends from it."""
+    by_parent: dict[int, list[Process]] = {}
+    found: list[Process] = []
+    for process in _all():
+        by_parent.setdefault(process.parent, []).append(process)
+        if process.pid == root:
+            found.append(process)
+    for process in found:  # grows while it is walked
+        found += by_parent.get(process.pid, [])
+    return found
+
+
+def cpu_by_name(processes: list[Process]) -> Counter[str]:
+    """Seconds of processor time by the name of the process."""
+    spent: Counter[str] = Counter()
+    for process in processes:
+        spent[process.name] += process.cpu_s  # type: ignore[assignment]  # a Counter adds floats as well
+    return spent
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end, wait, and end what is left of its tree."""
+    left = tree(server.pid)
+    server.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(timeout=STOP_WITHIN_S)
+    still = {(process.pid, process.began) for process in _all()}
+    for process in left:
+        if (process.pid, process.began) in still:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    server.wait()
+
+
+def _all() -> Iterator[Process]:
+    ticks = os.sysconf("SC_CLK_TCK")
+    for folder in PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            head, _, rest = (folder / "stat").read_text().rpartition(") ")
+            fields = [head.split(" (", 1)[0], head.split(" (", 1)[1], *rest.split()]
+            cpu_s = (int(fields[USER_AT]) + int(fields[SYSTEM_AT])) / ticks
+            name = _module(folder) or fields[NAME_AT]
+            yield Process(int(fields[0]), int(fields[PARENT_AT]), fields[BEGAN_AT], name, cpu_s)
+
+
+def _module(folder: Path) -> str:
+    """What `python -m` runs, without its packages; empty for other programs."""
+    words = (folder / "cmdline").read_text(errors="replace").split("\0")
+    return words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words[:-1] else ""

@@ -1,0 +1,157 @@
+"""Peer (d): sherpa-onnx behind a server loop like the one it publishes (its Python streaming server).
+
+A queue of streams that have a chunk ready, one consumer that takes what is there, up to a maximum, and decodes it as
+one batch in a thread, a future for each stream. When the queue is empty the consumer sleeps a while, as the published
+one does. Features, batching of states and greedy CTC are sherpa's. A chunk needs a few samples beyond its end (centred
+windows), so each answer is one step older than it says: a courtesy of 80 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import sherpa_onnx
+import typer
+import uvicorn
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+
+from loadtest.peers.batches import BatchSizes
+from loadtest.peers.stream import BYTES_PER_S, FAREWELL, is_close, results
+
+SAMPLE_RATE = 16_000
+TAIL_S = 0.5
+"""Silence after the last audio: the network's lookahead of 320 ms, and a chunk that must fill."""
+
+
+class Consumer:
+    """Batches of ready streams."""
+
+    def __init__(self, recognizer: Any, *, max_batch: int, max_wait_ms: float) -> None:
+        self._recognizer = recognizer
+        self._max_batch, self._wait_s = max_batch, max_wait_ms * 1e-3
+        self._queue: asyncio.Queue[tuple[Any, asyncio.Future[None]]] = asyncio.Queue()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="nn")
+        self.sizes = BatchSizes()
+
+    async def decode(self, stream: Any) -> None:
+        """Return when one chunk of this stream has been decoded."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((stream, done))
+        await done
+
+    async def run(self) -> None:
+        """Decode batch after batch."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._queue.empty():
+                await asyncio.sleep(self._wait_s)
+                continue
+            count = min(self._queue.qsize(), self._max_batch)
+            batch = [self._queue.get_nowait() for _ in range(count)]
+            self.sizes.ran(count)
+            await loop.run_in_executor(self._pool, self._recognizer.decode_streams, [stream for stream, _ in batch])
+            for _, done in batch:
+                if not done.done():
+                    done.set_result(None)
+
+
+class Session:
+    """One stream of sherpa's."""
+
+    def __init__(self, recognizer: Any, consumer: Consumer) -> None:
+        self._recognizer, self._consumer = recognizer, consumer
+        self._stream = recognizer.create_stream()
+        self._received = 0  # bytes
+
+    async def audio(self, data: bytes) -> str:
+        """Take audio and decode what is ready; returns the answer."""
+        self._received += len(data)
+        self._accept(np.frombuffer(data, np.int16).astype(np.float32) / 32768)
+        return await self._answer(is_final=False)
+
+    async def end(self) -> str:
+        """No audio follows; returns the last answer."""
+        self._accept(np.zeros(round(TAIL_S * SAMPLE_RATE), np.float32))
+        return await self._answer(is_final=True)
+
+    def _accept(self, samples: Any) -> None:
+        self._stream.accept_waveform(SAMPLE_RATE, samples)
+
+    async def _answer(self, *, is_final: bool) -> str:
+        while self._recognizer.is_ready(self._stream):
+            await self._consumer.decode(self._stream)
+        text = " ".join(self._recognizer.get_result(self._stream).split())
+        return results(self._received / BYTES_PER_S, text, is_final=is_final)
+
+
+def create_app(recognizer: Any, consumer: Consumer) -> FastAPI:
+    """The application."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        consuming = asyncio.create_task(consumer.run())
+        yield
+        consuming.cancel()
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/readyz")
+    async def ready() -> dict[str, bool]:
+        return {"ready": True}
+
+    @app.get("/batches")
+    async def batches() -> dict[str, float]:
+        return consumer.sizes.as_json()
+
+    @app.websocket("/v1/listen")
+    async def listen(socket: WebSocket) -> None:
+        await socket.accept()
+        session = Session(recognizer, consumer)
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it left while it was answered
+            await _converse(socket, session)
+
+    return app
+
+
+async def _converse(socket: WebSocket, session: Session) -> None:
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        if is_close(message.get("text")):
+            await socket.send_text(await session.end())
+            await socket.send_text(FAREWELL)
+            await socket.close()
+            return
+        if data := message.get("bytes"):
+            await socket.send_text(await session.audio(data))
+
+
+def main(
+    *,
+    port: Annotated[int, typer.Option()],
+    folder: Annotated[Path, typer.Option(help="What `python -m model.export_onnx` wrote.")],
+    model: Annotated[str, typer.Option(help="model.onnx or model.int8.onnx")] = "model.onnx",
+    threads: Annotated[int, typer.Option(help="onnxruntime's threads within an operation.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="The published default is 50.")] = 50,
+    max_wait_ms: Annotated[float, typer.Option(help="The published default is 10.")] = 10.0,
+) -> None:
+    """Serve until stopped."""
+    recognizer = sherpa_onnx.OnlineRecognizer.from_nemo_ctc(
+        tokens=str(folder / "tokens.txt"), model=str(folder / model), num_threads=threads
+    )
+    consumer = Consumer(recognizer, max_batch=max_batch, max_wait_ms=max_wait_ms)
+    gc.freeze()
+    app = create_app(recognizer, consumer)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,102 @@
+"""One stream as a peer's server keeps it: audio in, steps out; symbols in, frames out. Pure.
+
+Owns the few frames of `/v1/listen` that the load generator reads, and greedy CTC decoding. Every peer answers each step
+with its whole text so far, and the end of the stream with a final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+BLANK = 0
+SAMPLE_BYTES = 2
+BYTES_PER_S = 16_000 * SAMPLE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a server must know of the model to cut audio into steps and to spell what it hears."""
+
+    step_bytes: int
+    frames_per_step: int  # output frames, each with its best symbol
+    delay_frames: int  # output frames before the audio's own, of a fresh stream
+    flush_steps: int  # of silence, which push the last letters out
+    vocabulary: tuple[str, ...]
+
+
+class Stream:
+    """Steps of one stream, and its text."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._waiting = bytearray()
+        self._received = 0  # bytes
+        self._answered = 0  # steps
+        self._skip = card.delay_frames
+        self._previous = BLANK
+        self._letters: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The words so far."""
+        return " ".join("".join(self._letters).split())
+
+    def audio(self, data: bytes) -> list[bytes]:
+        """Take audio of any length; returns the whole steps that can run now."""
+        self._received += len(data)
+        self._waiting += data
+        size = self._card.step_bytes
+        whole = len(self._waiting) // size * size
+        steps = [bytes(self._waiting[at : at + size]) for at in range(0, whole, size)]
+        del self._waiting[:whole]
+        return steps
+
+    def rest(self) -> list[bytes]:
+        """The steps after the last audio: what is left of it, and silence."""
+        size = self._card.step_bytes
+        rest = [bytes(self._waiting).ljust(size, b"\0")] if self._waiting else []
+        self._waiting.clear()
+        return rest + [bytes(size)] * self._card.flush_steps
+
+    def heard(self, symbols: Sequence[int]) -> None:
+        """Decode one more step: the best symbol of each of its frames."""
+        self._answered += 1
+        for symbol in symbols:
+            if self._skip:
+                self._skip -= 1
+                continue
+            if symbol not in (BLANK, self._previous):
+                self._letters.append(self._card.vocabulary[symbol])
+            self._previous = symbol
+
+    def partial(self) -> str:
+        """The answer to the step that was heard last."""
+        return results(self._answered * self._card.step_bytes / BYTES_PER_S, self.text, is_final=False)
+
+    def final(self) -> str:
+        """The answer to the end of the stream."""
+        return results(self._received / BYTES_PER_S, self.text, is_final=True)
+
+
+def is_close(text: str | None) -> bool:
+    """Whether a text frame says that no audio follows."""
+    return text is not None and "CloseStream" in text
+
+
+def results(cursor_s: float, text: str, *, is_final: bool) -> str:
+    """A `Results` frame about all audio up to the cursor."""
+    frame = {
+        "type": "Results",
+        "start": 0.0,
+        "duration": round(cursor_s, 6),
+        "is_final": is_final,
+        "channel": {"alternatives": [{"transcript": text}]},
+    }
+    return msgspec.json.encode(frame).decode()
+
+
+FAREWELL = '{"type":"Metadata"}'
+"""Nothing follows but a normal close."""

@@ -1,0 +1,224 @@
+"""The network as an ONNX file in the form of a streaming NeMo CTC model, which sherpa-onnx runs.
+
+That form has frames of its own features as input, two caches and the blank as the last symbol. The GRU states travel in
+`cache_last_channel` (B, layers, 1, H), everything else that a stream remembers, flattened, in `cache_last_time`
+(B, 1, 1, E). sherpa computes the features: Hann windows, Slaney's mel filters from 0 to 8 kHz, logarithm. They are not
+ours, so the graph begins with the map from its mel energies to ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.features import FLOOR, mel_filters
+from model.network import CONTEXT, Network, State
+
+OPSET = 17
+EXAMPLE_ROWS = 2
+PRE_EMPHASIS = 0.97  # Kaldi's default, which sherpa leaves as it is: texts come closer to ours with it in the map
+BLANK_TOKEN = "<blk>"  # noqa: S105 - a symbol of the vocabulary
+SPACE_TOKEN = "▁"  # noqa: S105 - the same
+
+
+def sherpa_filters(config: ModelConfig) -> Tensor:
+    """Sherpa's filters for NeMo models, (fft_size // 2 + 1, F) float64, what its pre-emphasis does to a power included.
+
+    Source: M. Slaney, Auditory Toolbox (1998): linear below 1 kHz (200/3 Hz a mel), then 27 mel for a factor of 6.4;
+    each filter of the same area.
+    """
+    hz = torch.linspace(0, config.sample_rate / 2, config.fft_size // 2 + 1, dtype=torch.float64)
+    top = _slaney_mel(torch.tensor(config.sample_rate / 2, dtype=torch.float64)).item()
+    edges = _slaney_hz(torch.linspace(0, top, config.mel_bins + 2, dtype=torch.float64))
+    rising = (hz[:, None] - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - hz[:, None]) / (edges[2:] - edges[1:-1])
+    filters = torch.minimum(rising, falling).clamp_min(0) * (2 / (edges[2:] - edges[:-2]))
+    angle = torch.linspace(0, math.pi, hz.numel(), dtype=torch.float64)
+    return filters * (1 + PRE_EMPHASIS**2 - 2 * PRE_EMPHASIS * torch.cos(angle))[:, None]
+
+
+def _slaney_mel(hz: Tensor) -> Tensor:
+    log_step = torch.log(torch.tensor(6.4, dtype=torch.float64)) / 27
+    return torch.where(hz < 1000, hz * 3 / 200, 15 + torch.log(hz.clamp_min(1e-9) / 1000) / log_step)
+
+
+def _slaney_hz(mel: Tensor) -> Tensor:
+    log_step = torch.log(torch.tensor(6.4, dtype=torch.float64)) / 27
+    return torch.where(mel < 15, mel * 200 / 3, 1000 * torch.exp((mel - 15) * log_step))
+
+
+def energies_map(config: ModelConfig) -> Tensor:
+    """(F, F) float32: sherpa's mel energies times this are about ours, by least squares over all spectra."""
+    solution: Tensor = torch.linalg.lstsq(sherpa_filters(config), mel_filters(config).double()).solution
+    return solution.float()
+
+
+class StreamingCtc(nn.Module):
+    """The network behind sherpa's features and caches, for chunks of exactly one step."""
+
+    energies: Tensor
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("energies", energies_map(network.config))
+
+    @property
+    def cache_width(self) -> int:
+        """Values of `cache_last_time`: E."""
+        c = self.network.config
+        return CONTEXT * (c.mel_bins + c.conv_channels) + c.lookahead * c.hidden
+
+    def forward(
+        self, audio_signal: Tensor, length: Tensor, channel: Tensor, time: Tensor, channel_len: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Log-mel (B, F, 4n) of sherpa and the caches -> log-probs (B, n, V) blank last, lengths, next caches."""
+        energies = torch.exp(audio_signal.transpose(1, 2)) @ self.energies  # (B, 4n, F)
+        features = torch.log(energies.clamp_min(0) + FLOOR)
+        return self.from_log_mel(features, length, channel, time, channel_len)
+
+    def from_log_mel(
+        self, log_mel: Tensor, length: Tensor, channel: Tensor, time: Tensor, channel_len: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The same from our own log-mel energies (B, 4n, F)."""
+        front = self.network.features
+        logits, after = self.network.encode((log_mel - front.mean) * front.scale, self._unpack(channel, time))
+        log_probs = torch.log_softmax(logits, dim=2)  # (B, n, V)
+        blank_last = torch.cat([log_probs[:, :, 1:], log_probs[:, :, :1]], dim=2)
+        states = torch.stack([after[f"gru{i}"] for i in range(channel.shape[1])], dim=1)  # (B, layers, H)
+        rest = torch.cat([after[name].flatten(1) for name in ("conv0", "conv1", "lookahead")], dim=1)  # (B, E)
+        return blank_last, torch.div(length, 4, rounding_mode="floor"), states[:, :, None], _as_cache(rest), channel_len
+
+    def _unpack(self, channel: Tensor, time: Tensor) -> State:
+        c = self.network.config
+        flat = time[:, 0, 0]  # (B, E)
+        sizes = [CONTEXT * c.mel_bins, CONTEXT * c.conv_channels, c.lookahead * c.hidden]
+        conv0, conv1, lookahead = torch.split(flat, sizes, dim=1)
+        state = {
+            "conv0": conv0.reshape(-1, CONTEXT, c.mel_bins),
+            "conv1": conv1.reshape(-1, CONTEXT, c.conv_channels),
+            "lookahead": lookahead.reshape(-1, c.lookahead, c.hidden),
+        }
+        return state | {f"gru{i}": channel[:, i, 0] for i in range(c.layers)}
+
+
+def _as_cache(flat: Tensor) -> Tensor:
+    return flat[:, None, None]  # (B, 1, 1, E)
+
+
+def fresh_caches(network: Network, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The caches of streams that have heard nothing."""
+    c, width = network.config, StreamingCtc(network).cache_width
+    empty = torch.zeros(rows, dtype=torch.int64)
+    return torch.zeros(rows, c.layers, 1, c.hidden), torch.zeros(rows, 1, 1, width), empty
+
+
+def metadata(network: Network) -> dict[str, str]:
+    """What sherpa reads from the file beside the graph."""
+    c = network.config
+    frames = c.step_samples // c.hop_samples
+    values = {
+        "window_size": frames,
+        "chunk_shift": frames,
+        "subsampling_factor": 4,
+        "vocab_size": len(c.vocabulary) - 1,  # without the blank, as NeMo counts
+        "cache_last_channel_dim1": c.layers,
+        "cache_last_channel_dim2": 1,
+        "cache_last_channel_dim3": c.hidden,
+        "cache_last_time_dim1": 1,
+        "cache_last_time_dim2": 1,
+        "cache_last_time_dim3": StreamingCtc(network).cache_width,
+        "model_type": "EncDecCTCModelBPE",
+        "normalize_type": "",
+        "comment": f"{c.name} {c.version}",
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def tokens(config: ModelConfig) -> str:
+    """`tokens.txt`: a symbol and its number a line, the blank last."""
+    symbols = [SPACE_TOKEN if symbol == " " else symbol for symbol in config.vocabulary[1:]]
+    return "".join(f"{symbol} {number}\n" for number, symbol in enumerate([*symbols, BLANK_TOKEN]))
+
+
+def export(network: Network, folder: Path) -> Path:
+    """Write `model.onnx` and `tokens.txt`; returns the model's path."""
+    onnx = importlib.import_module("onnx")  # of the `peers` extra
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    wrapped = StreamingCtc(network.float().eval()).eval()
+    frames = network.config.step_samples // network.config.hop_samples
+    signal = torch.zeros(EXAMPLE_ROWS, network.config.mel_bins, frames)
+    length = torch.full((EXAMPLE_ROWS,), frames, dtype=torch.int64)
+    names = ("audio_signal", "length", "cache_last_channel", "cache_last_time", "cache_last_channel_len")
+    outputs = ("logprobs", "encoded_lengths", *(f"{name}_next" for name in names[2:]))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the recorder's: lengths of loops become constants, as they should
+        torch.onnx.export(
+            wrapped,
+            (signal, length, *fresh_caches(network, EXAMPLE_ROWS)),
+            str(path),
+            input_names=list(names),
+            output_names=list(outputs),
+            dynamic_axes={name: {0: "N"} for name in (*names, *outputs)},
+            opset_version=OPSET,
+            dynamo=False,
+        )
+    model = onnx.load(str(path))
+    for name, value in metadata(network).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = name, value
+    onnx.save(model, str(path))
+    (folder / "tokens.txt").write_text(tokens(network.config), encoding="utf-8")
+    return path
+
+
+def quantize(path: Path) -> Path:
+    """Write `model.int8.onnx` beside the model: onnxruntime's dynamic quantisation, as sherpa's own exports have it."""
+    onnx = importlib.import_module("onnx")
+    quantization = importlib.import_module("onnxruntime.quantization")
+    model, to = onnx.load(str(path)), path.with_suffix(".int8.onnx")
+    _give_products_their_own_weights(model)
+    floats = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # the recorder names no types
+    quantization.quantize_dynamic(model, str(to), weight_type=quantization.QuantType.QUInt8, extra_options=floats)
+    return to
+
+
+def _give_products_their_own_weights(model: Any) -> None:
+    """A GRU's product occurs once a frame, and the quantiser transposes a shared weight each time that it meets it."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    seen: set[str] = set()
+    for number, node in enumerate(model.graph.node):
+        if node.op_type == "Gemm" and node.input[1] in seen:
+            copy = model.graph.initializer.add()
+            copy.CopyFrom(weights[node.input[1]])
+            copy.name = node.input[1] = f"{node.input[1]}_{number}"
+        elif node.op_type == "Gemm":
+            seen.add(node.input[1])
+
+
+def main() -> None:
+    """`python -m model.export_onnx FOLDER`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", type=Path, default=checkpoint.SHIPPED, help="a .safetensors checkpoint")
+    parser.add_argument("--int8", action="store_true", help="write model.int8.onnx too")
+    arguments = parser.parse_args()
+    path = export(checkpoint.load(arguments.model)[0], arguments.folder)
+    sys.stdout.write(f"{path}\n")
+    if arguments.int8:
+        sys.stdout.write(f"{quantize(path)}\n")
+
+
+if __name__ == "__main__":
+    main()

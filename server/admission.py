@@ -1,0 +1,72 @@
+"""Who may come in: so many streams as there are slots, or as this replica is thought to carry. Pure: told the time.
+
+What is admitted is never sent away for another: a limit that falls below the streams that are open only keeps new ones
+out. A limit that is an estimate is approached with care, because it knows best what it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batching.capacity import PERIOD_S, Capacity
+from server.errors import ServerFull
+
+RETURN_SHARE = 0.95
+"""Once full, streams must leave until so much of the limit is taken: an estimate that wavers must not flap."""
+FREE_AT_ONCE = 32
+"""Streams that may come within a period whatever the room. Beyond it half of the room is given away, so that what they
+cost is seen before the other half goes: a thousand clients that come back together would all be let in otherwise."""
+
+
+class Admission:
+    """One replica's rule. Unless it follows the `capacity`, every slot is given away, and nothing else is asked."""
+
+    def __init__(self, slots: int, capacity: Capacity, *, follow: bool) -> None:
+        self._slots = slots
+        self._capacity = capacity
+        self._follow = follow
+        self._estimate = 0
+        self._full = False
+        self._came = 0
+        self._may_come = FREE_AT_ONCE
+        self._since_s: float | None = None
+
+    @property
+    def limit(self) -> int:
+        """Streams that may be open now."""
+        return min(self._slots, self._estimate) if self._follow else self._slots
+
+    @property
+    def estimate(self) -> int:
+        """Live streams that this replica is thought to carry; 0 before anything is known."""
+        return self._estimate
+
+    def warmed_up(self, step_s: Mapping[int, float]) -> None:
+        """Take the service times, by rows, that were measured before the first stream."""
+        self._capacity.warmed_up(step_s)
+        self._estimate = self._capacity.streams()
+
+    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float]) -> None:
+        """Learn from a batch; see `Capacity.ran`."""
+        self._capacity.ran(rows, step_s, live_ages_s)
+
+    def look(self, now: float, cpu_s: float, used: int) -> None:
+        """Bring the estimate up to date, as often as one likes; see `Capacity.look`."""
+        if self._capacity.look(now, cpu_s, used):
+            self._estimate = self._capacity.streams()
+
+    def check(self, used: int, wanted: int, now: float) -> None:
+        """Let `wanted` more streams in beside `used`. Raises: ServerFull, which changes nothing but the return."""
+        if not self._follow:
+            if used + wanted > self._slots:
+                raise ServerFull("all streams are taken")
+            return
+        room = int(self.limit * RETURN_SHARE if self._full else self.limit) - used
+        self._full = room < wanted and used > 0  # a stream alone is always served
+        if self._full:
+            raise ServerFull("this server carries as many streams as it can")
+        if self._since_s is None or now - self._since_s >= PERIOD_S:
+            self._since_s, self._came, self._may_come = now, 0, max(FREE_AT_ONCE, room // 2)
+        if self._came + wanted > self._may_come:
+            raise ServerFull("too many streams come at once")
+        self._came += wanted

@@ -1,0 +1,72 @@
+"""How a client says what audio it sends: `encoding`, `sample_rate` and `channels` to one value, or a refusal. Pure.
+
+Source: protocols.md 3.4. Without `encoding` the audio is a container, known by its first bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from server.errors import BadParameter
+
+OPUS_RATE = 48_000  # what Opus decodes to, whatever was encoded. Source: RFC 7845, section 5.1
+MAX_OPUS_CHANNELS = 2  # of a packet by itself: more need the mapping that a container carries
+
+
+class Encoding(StrEnum):
+    """What a client may send; the values are the wire's, and labels of metrics."""
+
+    LINEAR16 = "linear16"
+    LINEAR32 = "linear32"  # float
+    MULAW = "mulaw"
+    ALAW = "alaw"
+    OPUS = "opus"  # one packet a message, in no container
+    OGG_OPUS = "ogg-opus"
+    FLAC = "flac"
+    CONTAINER = "container"  # never on the wire: no encoding was named
+
+
+PLAIN = frozenset({Encoding.LINEAR16, Encoding.LINEAR32, Encoding.MULAW, Encoding.ALAW})
+RAW = PLAIN | {Encoding.OPUS}  # says nothing of itself: the query must
+_NAMED = {encoding.value: encoding for encoding in Encoding if encoding is not Encoding.CONTAINER}
+
+
+@dataclass(frozen=True, slots=True)
+class AudioForm:
+    """What a client says that it sends. `sample_rate` is None where the audio tells it."""
+
+    encoding: Encoding
+    sample_rate: int | None
+    channels: int = 1
+
+    @property
+    def raw(self) -> bool:
+        """True where the audio says nothing of itself."""
+        return self.encoding in RAW
+
+    def decoded_rate(self, model_rate: int) -> int:
+        """Hz of what a live decoder of this form puts out: containers come out at the model's rate."""
+        if self.encoding is Encoding.OPUS:
+            return OPUS_RATE
+        return model_rate if self.sample_rate is None else self.sample_rate
+
+    def decoded_channels(self, *, multichannel: bool) -> int:
+        """Channels of what a live decoder puts out: containers come out mixed, unless each channel is wanted."""
+        return self.channels if self.raw or multichannel else 1
+
+
+def audio_form(encoding: str | None, sample_rate: int | None, channels: int = 1) -> AudioForm:
+    """Read the three parameters; their ranges are the caller's to check. Raises: BadParameter."""
+    if encoding is None:
+        return AudioForm(Encoding.CONTAINER, None, channels)
+    known = _NAMED.get(encoding)
+    if known is None:
+        raise BadParameter(f"encoding: {encoding[:64]!r} is not supported; send one of {', '.join(_NAMED)}")
+    if known not in RAW:
+        return AudioForm(known, None, channels)
+    if sample_rate is None:
+        raise BadParameter(f"sample_rate: required with encoding={known.value}")
+    if known is Encoding.OPUS and channels > MAX_OPUS_CHANNELS:
+        raise BadParameter(f"channels: a raw Opus packet carries at most {MAX_OPUS_CHANNELS}; send ogg-opus for more")
+    return AudioForm(known, sample_rate, channels)

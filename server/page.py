@@ -1,0 +1,62 @@
+"""The page at `/`: a fixed table of files, read once. What is not in the table has no route, however a path is written.
+
+It knows nothing of recognition: the page is one more client of the live endpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+
+from fastapi import APIRouter, Request, Response
+
+PAGE = "index.html"
+SAMPLE = "demo.flac"  # of the shipped recordings
+MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "flac": "audio/flac",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+SCRIPTS = ("app.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
+ASSETS = (*SCRIPTS, "style.css", "icon.svg")
+HEADERS = {
+    # Nothing comes from elsewhere and nothing is embedded elsewhere. 'self' covers WebSockets to the same host.
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",  # kept, and asked about each time: files of two versions never meet
+}
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def page_router() -> APIRouter:
+    """Return the routes of the page: `/`, and `/web/…` for what it is made of."""
+    router = APIRouter(include_in_schema=False)
+    web = files("server") / "web"
+    router.add_api_route("/", _answer(PAGE, (web / PAGE).read_bytes()), methods=["GET", "HEAD"])
+    contents = {name: (web / name).read_bytes() for name in ASSETS}
+    contents["sample.flac"] = (files("model") / "samples" / SAMPLE).read_bytes()
+    for name, content in contents.items():
+        router.add_api_route(f"/web/{name}", _answer(name, content), methods=["GET", "HEAD"])
+    return router
+
+
+def _answer(name: str, content: bytes) -> Answer:
+    """Return what answers requests for one file: the file, or that the client has it already."""
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**HEADERS, "ETag": tag}
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+
+    async def answer(request: Request) -> Response:
+        known = request.headers.get("if-none-match", "")
+        if tag in known or known.strip() == "*":
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)
+
+    return answer

@@ -1,0 +1,132 @@
+/** Where audio comes from: a microphone, or a recording, at the speed of speech or all at once. Knows no socket. */
+
+import { HIGHEST_HZ, MESSAGE_S, toInt16 } from "./pcm.js";
+
+const RATE_HZ = 16000; // the shipped model's; anything else the server resamples
+const LARGEST_BYTES = 100 * 2 ** 20; // decoded in memory
+const FLUSH_MS = 300; // an audio thread that was stopped meanwhile does not answer
+const WORKLET = new URL("worklet.js", import.meta.url);
+
+// The model learned with noise: a browser's own suppression takes speech away with it.
+const MICROPHONE = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true };
+
+const SAID = {
+  NotAllowedError: "The browser may not use the microphone. Allow it beside the address, then try again.",
+  NotFoundError: "No microphone was found. Connect one, or choose a recording.",
+  NotReadableError: "The microphone does not answer; another program may be using it.",
+};
+
+/** Something that the person in front of the page can mend. */
+export class SourceError extends Error {}
+
+/** Ask for the microphone. Returns: a source. Throws: SourceError. */
+export async function openMicrophone() {
+  if (!navigator.mediaDevices?.getUserMedia)
+    throw new SourceError("Browsers give the microphone to pages from https:// or from this computer only.");
+  const context = await readyContext({ sampleRate: RATE_HZ }); // before the microphone: the first word is not to wait
+  let media;
+  try {
+    media = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
+  } catch (error) {
+    await context.close();
+    throw new SourceError(SAID[error.name] ?? `The microphone cannot be used: ${error.message}`);
+  }
+  const [track] = media.getTracks();
+  const source = new LiveSource(...(await microphoneNode(context, media)), () => track.stop());
+  track.onended = () => source.onEnd();
+  return source;
+}
+
+async function microphoneNode(context, media) {
+  try {
+    return [context, context.createMediaStreamSource(media)];
+  } catch {
+    await context.close(); // some browsers do not resample a microphone: take its own rate
+    const own = await readyContext({});
+    return [own, own.createMediaStreamSource(media)];
+  }
+}
+
+/** Play a recording (a file, or the promise of one), and hand it out as it is played. Throws: SourceError. */
+export async function openPlayer(file) {
+  const context = await readyContext({ sampleRate: RATE_HZ });
+  let node;
+  try {
+    node = new AudioBufferSourceNode(context, { buffer: await decode(context, file) });
+  } catch (error) {
+    await context.close();
+    throw error;
+  }
+  node.connect(context.destination);
+  const source = new LiveSource(context, node, () => node.disconnect());
+  node.onended = () => source.onEnd();
+  return source;
+}
+
+/** A running context that knows the worklet. */
+async function readyContext(options) {
+  const context = new AudioContext(options); // within the click, or it would be silent
+  await context.audioWorklet.addModule(WORKLET);
+  await context.resume();
+  return context;
+}
+
+/** A whole recording. Returns: 16-bit mono samples and their rate. Throws: SourceError. */
+export async function readRecording(file) {
+  const buffer = await decode(new OfflineAudioContext(1, 1, RATE_HZ), file);
+  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i));
+  const mono = channels[0].map((_, i) => channels.reduce((sum, channel) => sum + channel[i], 0) / channels.length);
+  return { pcm: toInt16(mono), sampleRate: RATE_HZ };
+}
+
+async function decode(context, fetched) {
+  const file = await fetched;
+  if (file.size > LARGEST_BYTES) throw new SourceError("This recording is too large for the browser: 100 MB at most.");
+  try {
+    return await context.decodeAudioData(await file.arrayBuffer());
+  } catch {
+    throw new SourceError(`The browser cannot read ${file.name ?? "this recording"} as audio.`);
+  }
+}
+
+/** Audio at the speed of speech, cut into messages by the worklet, which wait until somebody starts to listen. */
+class LiveSource {
+  #context;
+  #node;
+  #release;
+  #worklet;
+  #flushed = null;
+  onEnd = () => {}; // the microphone was unplugged, or the recording is over
+
+  constructor(context, node, release) {
+    this.#context = context;
+    this.#node = node;
+    this.#release = release;
+    const divide = Math.ceil(context.sampleRate / HIGHEST_HZ);
+    this.sampleRate = Math.round(context.sampleRate / divide);
+    this.#worklet = new AudioWorkletNode(context, "pcm", {
+      numberOfOutputs: 0,
+      channelCount: 1,
+      channelCountMode: "explicit",
+      processorOptions: { size: Math.round(this.sampleRate * MESSAGE_S), divide },
+    });
+    node.connect(this.#worklet);
+  }
+
+  /** Hand out 16-bit messages until stopped. */
+  start(onPcm) {
+    this.#flushed = new Promise((resolve) => {
+      this.#worklet.port.onmessage = ({ data }) => (data ? onPcm(data) : resolve());
+    });
+    this.#node.start?.();
+  }
+
+  /** Stop, once the last samples were handed out. */
+  async stop() {
+    this.onEnd = () => {};
+    this.#release();
+    this.#worklet.port.postMessage("flush");
+    await Promise.race([this.#flushed, new Promise((resolve) => setTimeout(resolve, FLUSH_MS))]);
+    if (this.#context.state !== "closed") await this.#context.close();
+  }
+}

@@ -1,0 +1,64 @@
+/** The transcript on the page: finals as paragraphs, and one open line whose last words may still change. */
+
+const UNSURE = 0.6; // below, a word is underlined as well as shaded: colour alone says nothing to some
+
+/** Draws into two elements: a log that is read aloud as it grows, and the line that is not. */
+export class Transcript {
+  #log;
+  #open;
+
+  constructor(log, open) {
+    this.#log = log;
+    this.#open = open;
+  }
+
+  get text() {
+    return Array.from(this.#log.querySelectorAll(".said"), (said) => said.textContent).join("\n");
+  }
+
+  get isEmpty() {
+    return !this.#log.hasChildNodes();
+  }
+
+  clear() {
+    this.#log.replaceChildren();
+    this.#open.replaceChildren();
+  }
+
+  /** Begin what comes from another source, under its name, where something stands above it. */
+  begin(name) {
+    this.#open.replaceChildren();
+    if (this.isEmpty) return;
+    const heading = document.createElement("h3");
+    heading.textContent = name;
+    this.#log.append(heading);
+  }
+
+  /** Show a result of the stream: words that cannot change are solid, the others faded. */
+  show({ words, stableWords, isFinal, start }) {
+    const spans = words.flatMap((word, i) => [i ? " " : "", wordSpan(word, i < stableWords)]);
+    this.#open.replaceChildren(...(isFinal ? [] : spans));
+    if (isFinal && words.length) this.#log.append(paragraph(spans, words[0].start ?? start));
+  }
+}
+
+function wordSpan({ word, punctuated_word: shown, confidence }, stable) {
+  const span = document.createElement("span");
+  span.textContent = shown ?? word;
+  span.className = stable ? "word stable" : "word unstable";
+  span.title = `${Math.round(confidence * 100)} % sure`;
+  if (stable) span.style.setProperty("--doubt", (1 - confidence).toFixed(2));
+  if (stable && confidence < UNSURE) span.classList.add("unsure");
+  return span;
+}
+
+function paragraph(spans, startSeconds) {
+  const [row, time, said] = ["p", "time", "span"].map((name) => document.createElement(name));
+  const whole = Math.floor(startSeconds);
+  time.textContent = `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+  time.setAttribute("aria-hidden", "true");
+  said.className = "said";
+  said.append(...spans);
+  row.append(time, said);
+  return row;
+}

@@ -1,0 +1,27 @@
+/** The audio thread: mono blocks of 128 floats in, 16-bit messages out by the port. "flush" asks for what is left. */
+
+import { Gatherer } from "./pcm.js";
+
+class PcmProcessor extends AudioWorkletProcessor {
+  #gatherer;
+
+  constructor({ processorOptions: { size, divide } }) {
+    super();
+    this.#gatherer = new Gatherer(size, divide);
+    this.port.onmessage = () => {
+      this.#post(this.#gatherer.rest());
+      this.port.postMessage(null); // nothing follows
+    };
+  }
+
+  process([[mono]]) {
+    if (mono) for (const pcm of this.#gatherer.add(mono)) this.#post(pcm); // without a source there is no channel
+    return true;
+  }
+
+  #post(pcm) {
+    this.port.postMessage(pcm, [pcm.buffer]);
+  }
+}
+
+registerProcessor("pcm", PcmProcessor);

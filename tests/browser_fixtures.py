@@ -1,0 +1,36 @@
+"""A pytest plugin of the tests that look at the page: a browser, and what the server is to serve.
+
+A module has them by `pytest_plugins = ["browser_fixtures"]`, and they last as long as that module: while Playwright
+runs, nothing else may run an event loop in its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browser import PROGRAM, chromium, microphone_file
+from playwright.sync_api import Browser
+from speech import SAMPLES, need_programs
+
+from model.acoustic import AcousticModel
+from server.decoders import make_decoder
+from server.settings import Settings
+
+HEARD = SAMPLES.parent / "porch_fan.flac"  # by the microphone
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, Any]:
+    """Options of a server with the shipped model and language model."""
+    model = AcousticModel.load()
+    return {"model": model, "decoder": make_decoder(Settings(), model.config)}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Chromium, whose microphone hears `HEARD`; without it the tests are skipped, in CI they fail."""
+    need_programs(PROGRAM)
+    with chromium(microphone_file(HEARD, tmp_path_factory.mktemp("microphone"))) as started:
+        yield started

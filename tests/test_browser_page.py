@@ -1,0 +1,93 @@
+"""The page in a real Chromium, against the real app and the shipped model: what a person sees, to the word."""
+
+import time
+
+from browser import OpenPage, cut_connections
+from speech import samples
+
+from server.decoders import make_decoder
+from server.settings import Settings
+
+pytest_plugins = ["browser_fixtures"]
+
+SPOKEN = {utterance.audio.stem: utterance for utterance in samples()}
+
+# Keeps how the words of the open line looked while it grew: "where is" solid, "my" faded → "where is|my".
+WATCH = """addEventListener("DOMContentLoaded", () => {
+  const open = document.getElementById("open"), text = (kind) =>
+    [...open.querySelectorAll(kind)].map((word) => word.textContent).join(" ");
+  window.looks = [];
+  new MutationObserver(() => window.looks.push(text(".stable") + "|" + text(".unstable")))
+    .observe(open, { childList: true });
+});"""
+
+
+def test_what_the_microphone_hears_stands_on_the_page(live_server, served, browser):
+    page = OpenPage(browser, live_server(**served), before=WATCH).plain()
+    page.press("Microphone")
+    page.page.wait_for_selector("#log .said")
+    page.press("Stop")
+    page.wait_idle()
+    assert page.said() == SPOKEN["porch_fan"].text
+    looks = page.page.evaluate("looks")
+    assert any("|turn on" in look for look in looks), "faded while it may change"
+    word = page.page.locator("#log .word").first
+    assert word.get_attribute("title").endswith("% sure")
+    assert 0 <= float(word.evaluate("word => word.style.getPropertyValue('--doubt')")) < 1
+    for name in ("result", "final"):
+        assert 0 <= int(page.page.locator(f"#{name}-latency output").inner_text()) < 2_000
+    assert int(page.page.locator("#level").get_attribute("aria-valuenow")) <= 0
+    assert page.problems == []
+    assert page.hosts == {page.host}
+
+
+def test_words_that_can_no_longer_change_are_solid_before_the_others(live_server, served, browser):
+    """With the greedy decoder, whose finished words are stable: they settle one by one, and the final keeps them."""
+    greedy = make_decoder(Settings(decoder="greedy"), served["model"].config)
+    page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain().fast()
+    page.page.set_input_files("#file", SPOKEN["porch_fan"].audio)
+    page.wait_idle()
+    looks = [look.partition("|") for look in page.page.evaluate("looks")]
+    settled = [solid.split() for solid, _, _ in looks if solid]
+    assert len(settled) >= 3
+    assert all(page.said().split()[: len(words)] == words for words in settled)
+    assert any(solid and faded for solid, _, faded in looks)
+    assert page.page.locator("#open .word").count() == 0, "the final took its place"
+
+
+def test_recordings_are_transcribed_faster_than_they_play(live_server, served, browser):
+    page = OpenPage(browser, live_server(**served)).plain().fast()
+    page.press("Sample")
+    page.wait_idle()
+    page.page.set_input_files("#file", SPOKEN["telephone_8khz"].audio)
+    page.wait_idle()
+    assert page.said() == f"{SPOKEN['demo'].text} {SPOKEN['telephone_8khz'].text}"
+    assert page.page.locator("#log h3").all_inner_texts() == ["telephone_8khz.wav"]
+    assert "× real time" in page.page.locator("#audio-seconds").inner_text()
+    page.press("Clear")
+    assert (page.said(), page.page.locator("#hint").is_visible()) == ("", True)
+    assert page.problems == []
+
+
+def test_formatted_text_is_asked_for_unless_told_otherwise(live_server, served, browser):
+    page = OpenPage(browser, live_server(**served)).fast()
+    page.page.set_input_files("#file", SPOKEN["order"].audio)
+    page.wait_idle()
+    assert page.said() == "Where is my order?"
+
+
+def test_a_recording_is_transcribed_as_it_plays_and_a_cut_connection_costs_no_word(live_server, served, browser):
+    """The audio since the last final is sent again, and what was said meanwhile follows."""
+    server = live_server(**served)
+    spoken, page = SPOKEN["porch_fan"], OpenPage(browser, server).plain()
+    began_s = time.monotonic()
+    page.page.set_input_files("#file", spoken.audio)
+    page.page.locator("#open").filter(has_text="turn on").wait_for()
+    cut_connections(server)
+    page.wait_idle()
+    assert time.monotonic() - began_s >= spoken.duration_s, "at the speed of speech"
+    assert page.said() == spoken.text
+    assert len([address for address in page.addresses if address.startswith("ws:")]) == 2
+    assert not page.page.locator("#problem").is_visible(), "what is mended is not complained of"
+    assert page.problems == []
+    assert page.hosts == {page.host}

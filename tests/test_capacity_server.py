@@ -1,0 +1,81 @@
+"""Admission by capacity and budgets of streams, through the real app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from live_server import LiveServer, transcript
+from spelling import spell
+from websockets.exceptions import InvalidStatus
+
+from server.deepgram_query import Models, parse_query
+from server.errors import BadParameter
+
+Start = Callable[..., LiveServer]
+RAW = [("encoding", "linear16"), ("sample_rate", "16000")]
+
+
+def test_a_replica_that_can_carry_one_stream_refuses_the_second_before_the_handshake(live_server: Start) -> None:
+    server = live_server(max_streams="auto", latency_budget_ms=0.001)  # no batch is that fast
+    assert server.metric("tutti_estimated_session_capacity") == 1
+    assert server.metric("tutti_sessions_max") == 1
+    with server.listen() as client:
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen()
+        assert refused.value.response.status_code == 503
+        assert int(refused.value.response.headers["Retry-After"]) >= 1
+        client.send(spell("served"))
+        client.say("CloseStream")
+        frames, code, _ = client.rest()
+        assert (transcript(frames), code) == ("served", 1000)
+    server.wait_idle()
+    assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 1
+    with server.listen() as client:
+        client.say("CloseStream")
+        client.rest()
+
+
+def test_by_default_a_replica_carries_as_many_as_it_thinks_it_can(live_server: Start) -> None:
+    server = live_server(max_streams="auto")
+    estimate = server.metric("tutti_estimated_session_capacity")
+    assert 10 < estimate <= server.replica.recognizer.admission.estimate + 1
+    assert server.metric("tutti_sessions_max") == min(estimate, 1_024)
+    assert server.metric("tutti_state_pool_slots_total") == 1_024
+
+
+def test_a_fixed_number_of_streams_leaves_the_estimate_to_those_who_read_it(live_server: Start) -> None:
+    server = live_server(max_streams=2)
+    assert server.metric("tutti_sessions_max") == 2
+    assert server.metric("tutti_estimated_session_capacity") > 2
+
+
+def test_a_streams_own_budget_reaches_the_engine(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = live_server(latency_budget_ms=150)
+    engine = server.replica.recognizer._engine
+    asked: list[Any] = []
+    opened = engine.open
+
+    def spy(**options: Any) -> int:
+        asked.append(options["budget_s"])
+        return int(opened(**options))
+
+    monkeypatch.setattr(engine, "open", spy)
+    for query in ({}, {"latency_budget_ms": 400}):
+        with server.listen(**query) as client:
+            client.say("CloseStream")
+            client.rest()
+    assert asked == [0.15, 0.4]
+    server.wait_idle()
+
+
+@pytest.mark.parametrize("value", ["0", "19", "10001", "-5", "fast", "50.5", ""])
+def test_a_budget_out_of_bounds_is_refused(value: str) -> None:
+    with pytest.raises(BadParameter, match="latency_budget_ms"):
+        parse_query([*RAW, ("latency_budget_ms", value)], Models("m", {}, strict=False), 2)
+
+
+def test_a_budget_within_bounds_is_taken_and_not_ignored() -> None:
+    request = parse_query([*RAW, ("latency_budget_ms", "20")], Models("m", {}, strict=False), 2)
+    assert (request.latency_budget_ms, request.ignored) == (20.0, ())

@@ -1,0 +1,122 @@
+"""The network in sherpa-onnx's form: the same log-probabilities, its caches, and a text that sherpa hears."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from speech import samples
+
+from model import checkpoint
+from model.audio import read_pcm
+from model.export_onnx import (
+    BLANK_TOKEN,
+    SPACE_TOKEN,
+    StreamingCtc,
+    energies_map,
+    export,
+    fresh_caches,
+    metadata,
+    quantize,
+    sherpa_filters,
+    tokens,
+)
+from model.features import mel_filters
+from model.network import Network
+
+FRAMES = 8
+STEPS = 12
+SPOKEN = next(u for u in samples() if u.audio.stem == "account_number")
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return checkpoint.load(checkpoint.SHIPPED)[0]
+
+
+@pytest.fixture(scope="module")
+def speech(network: Network) -> torch.Tensor:
+    """int16 (1, S) of whole steps."""
+    return torch.from_numpy(read_pcm(SPOKEN.audio)[: STEPS * network.config.step_samples].copy())[None]
+
+
+@torch.inference_mode()
+def test_the_wrapped_network_gives_the_same_log_probs_step_by_step(network: Network, speech: torch.Tensor) -> None:
+    whole, _ = network(speech, network.fresh_state(1))
+    padded = torch.cat([torch.zeros(1, network.features.overlap), speech.float() / 32768], dim=1)
+    log_mel = network.features.log_mel(padded)  # (1, 4n, F)
+    wrapped, caches, parts = StreamingCtc(network), fresh_caches(network, 1), []
+    # Silence at the start is zeros of features in a fresh stream's context, as in the network itself.
+    for at in range(0, log_mel.shape[1], FRAMES):
+        length = torch.tensor([FRAMES])
+        log_probs, lengths, *caches = wrapped.from_log_mel(log_mel[:, at : at + FRAMES], length, *caches)
+        assert lengths.tolist() == [2]
+        parts.append(log_probs)
+    found = torch.cat(parts, dim=1)
+    assert torch.allclose(found[:, :, -1], whole[:, :, 0], atol=1e-4)  # the blank has moved to the end
+    assert torch.allclose(found[:, :, :-1], whole[:, :, 1:], atol=1e-4)
+
+
+def test_sherpas_energies_become_ours_on_average(network: Network) -> None:
+    config = network.config
+    spectra = torch.rand(200, config.fft_size // 2 + 1, generator=torch.Generator().manual_seed(1)).double()
+    ours = spectra @ mel_filters(config).double()
+    theirs = spectra @ sherpa_filters(config) @ energies_map(config).double()
+    error = (theirs - ours).abs().sum() / ours.sum()
+    assert error < 0.15
+
+
+def test_tokens_and_metadata_are_what_sherpa_reads(network: Network) -> None:
+    lines = tokens(network.config).splitlines()
+    assert lines[0] == f"{SPACE_TOKEN} 0"
+    assert lines[-1] == f"{BLANK_TOKEN} {len(network.config.vocabulary) - 1}"
+    found = metadata(network)
+    assert (found["window_size"], found["chunk_shift"], found["subsampling_factor"]) == ("8", "8", "4")
+    assert int(found["vocab_size"]) == len(lines) - 1
+    assert all(isinstance(value, str) for value in found.values())
+
+
+@pytest.fixture(scope="module")
+def exported(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("onnx", reason="of the peers extra")
+    return export(network, tmp_path_factory.mktemp("onnx"))
+
+
+def test_the_file_computes_what_the_network_does(exported: Path, network: Network) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="of the peers extra")
+    session = runtime.InferenceSession(str(exported), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    rows = 3  # not the number that it was recorded with
+    signal = rng.normal(-6.0, 2.0, (rows, network.config.mel_bins, FRAMES)).astype(np.float32)
+    caches = [cache.numpy() for cache in fresh_caches(network, rows)]
+    wrapped = StreamingCtc(network).eval()
+    for _ in range(3):
+        length = np.full(rows, FRAMES)
+        values = (signal, length, *caches)
+        with torch.inference_mode():
+            expected = [part.numpy() for part in wrapped(*map(torch.from_numpy, values))]
+        given = dict(zip([one.name for one in session.get_inputs()], values, strict=True))
+        found = session.run(None, given)
+        for ours, theirs in zip(expected, found, strict=True):
+            np.testing.assert_allclose(theirs, ours, atol=2e-3)
+        caches = found[2:]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.int8.onnx"])
+def test_sherpa_hears_a_shipped_recording(exported: Path, name: str) -> None:
+    sherpa = pytest.importorskip("sherpa_onnx", reason="of the peers extra")
+    if name != exported.name:
+        pytest.importorskip("onnxruntime", reason="of the peers extra")
+        quantize(exported)
+    recognizer = sherpa.OnlineRecognizer.from_nemo_ctc(
+        tokens=str(exported.with_name("tokens.txt")), model=str(exported.with_name(name)), num_threads=1
+    )
+    stream = recognizer.create_stream()
+    audio = np.concatenate([read_pcm(SPOKEN.audio) / 32768, np.zeros(16_000)]).astype(np.float32)
+    stream.accept_waveform(16_000, audio)
+    while recognizer.is_ready(stream):
+        recognizer.decode_streams([stream])
+    heard = recognizer.get_result(stream).split()
+    assert len(set(heard) & set(SPOKEN.text.split())) >= 6  # of nine words: features are sherpa's own

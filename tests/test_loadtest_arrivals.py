@@ -1,0 +1,171 @@
+"""How a level is filled: by streams that come and go, come back when refused, hurry, or ride beside uploads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_listen import FakeListen, Plan
+from loadtest_bench import RECORDINGS, T0, recording, settings, write_manifest
+
+from clients.errors import Refused
+from loadtest.arrivals import RETRY_S, Arrivals, even_lengths_s, exponential_lengths_s, rate_hz, retry_s
+from loadtest.errors import BadSettings
+from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.playback import Playback
+from loadtest.report import faults
+from loadtest.run import measure_levels
+from loadtest.uploads import wav
+
+WITHIN_S = 15.0
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    return write_manifest(tmp_path)
+
+
+def under_load(
+    manifest: Path, plan: Callable[[int], Plan] = lambda _: Plan(), **changes: object
+) -> tuple[LevelReport, FakeListen]:
+    async def main() -> tuple[LevelReport, FakeListen]:
+        after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
+        async with after_reference.running() as server:
+            result = await measure_levels(settings(manifest, server.url, **changes), tell=lambda _: None)
+        return result.document.levels[0], server
+
+    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+
+
+def test_durations_have_their_mean_and_their_shape() -> None:
+    for lengths_s in (exponential_lengths_s, even_lengths_s):
+        found = lengths_s(20.0, 16)
+        assert statistics.mean(found) == pytest.approx(20.0)
+        assert list(found) == sorted(set(found))
+    assert min(even_lengths_s(20.0, 16)) >= 15.0
+    many = exponential_lengths_s(1.0, 1_000)
+    assert statistics.median(many) == pytest.approx(0.693, rel=0.02)  # ln 2
+    assert statistics.pstdev(many) == pytest.approx(1.0, rel=0.05)
+
+
+def test_arrivals_keep_the_level_by_littles_law() -> None:
+    assert rate_hz(280, 20.0) == 14.0
+
+
+def test_a_refused_client_waits_as_it_was_told_and_not_in_lockstep() -> None:
+    rng = random.Random(1)
+    waits = [retry_s(2.0, rng) for _ in range(100)]
+    assert 1.5 <= min(waits) < 1.7
+    assert 2.3 < max(waits) <= 2.5
+    assert 0.75 * RETRY_S <= retry_s(None, rng) <= 1.25 * RETRY_S
+
+
+def test_streams_come_and_go(manifest: Path) -> None:
+    level, server = under_load(manifest, arrivals=Arrivals.CHURN, streams=(6,), seconds=1.5)
+    assert faults(level) == []
+    assert level.arrivals == "churn"
+    came = len(server.connections) - RECORDINGS
+    assert came == pytest.approx(6 + 6 / 0.36 * 1.6, abs=14)  # those at the start, and a rate of 6 per 0.36 s
+    assert level.audio_s_per_s == pytest.approx(6, abs=3.5)
+    assert level.compared > 0
+
+
+def test_a_refused_stream_comes_back_when_it_was_told_to(manifest: Path) -> None:
+    """Refused at first and told to come back after 2 s: one stream, recordings of 0.36 s, so it would come sooner."""
+    level, server = under_load(
+        manifest, lambda number: Plan(refuse=503 if number == 0 else 0), streams=(1,), seconds=2.9, retry=True
+    )
+    assert level.refused == 1
+    assert level.complete + level.cut >= 1
+    assert len(server.connections) - RECORDINGS <= 1 + 5  # 2.9 s hold eight recordings
+
+
+def test_refusals_are_timed_from_dialling_and_their_advice_is_counted(manifest: Path) -> None:
+    level, _ = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
+    assert level.refusals is not None
+    assert level.refusals.answer_ms is not None
+    assert 0 < level.refusals.answer_ms.max < 500
+    assert level.refusals.statuses.keys() == {503}
+    assert level.refusals.without_retry_after == 0
+    measures = LevelMeasures(T0, T0 + 10, {})
+    playback = Playback(recording(), T0, measures)
+    playback.dialled(T0 + 0.04)
+    playback.refused(Refused(429, None, "quota"), T0 + 0.07)
+    report = measures.report(streams=1, to_s=T0 + 10, policy="", generator_cpu_cores=0.0, server=ServerFigures())
+    assert report.refusals is not None
+    assert report.refusals.answer_ms is not None
+    assert report.refusals.answer_ms.max == pytest.approx(30.0, abs=0.01)
+    assert (report.refusals.statuses, report.refusals.without_retry_after) == ({429: 1}, 1)
+
+
+def test_a_fast_stream_is_paced_faster_and_counted_apart() -> None:
+    measures = LevelMeasures(T0, T0 + 10, {})
+    playback = Playback(recording(4, 0.0), T0, measures.fast, speed=4.0)
+    due = []
+    playback.opened(T0)
+    while playback.next_s is not None:
+        due.append(round(playback.next_s - T0, 4))
+        playback.take(playback.next_s)
+    assert due == [0.02, 0.04, 0.06, 0.08]
+    playback.failed("over", T0 + 1.08)
+    assert measures.chunk.spread() is None
+    latencies = measures.fast.latencies.spread()
+    assert latencies is not None
+    assert (latencies.count, latencies.max) == (4, pytest.approx(1060.0, abs=0.1))
+    assert measures.unanswered == 4
+
+
+def test_fast_streams_play_beside_the_others(manifest: Path) -> None:
+    level, server = under_load(manifest, streams=(1,), seconds=1.0, fast_streams=2, fast_factor=4.0)
+    assert faults(level) == []
+    assert level.fast_latency_ms is not None
+    assert level.steps <= 1.0 / 0.08 + 2
+    assert level.fast_latency_ms.count > 2 * level.steps
+    assert len(server.connections) - RECORDINGS > 8
+
+
+def test_uploads_are_posted_over_and_over_and_counted(manifest: Path) -> None:
+    level, _ = under_load(manifest, uploads=2, streams=(1,))
+    assert level.uploads is not None
+    assert level.uploads.at_a_time == 2
+    assert level.uploads.failed > 0, "this server takes no uploads"
+    assert level.uploads.done == 0
+    assert level.failed == 0
+    assert wav([recording()], 1.0)[:4] == b"RIFF"
+
+
+def test_streams_of_a_given_length_are_made_of_the_recordings(manifest: Path) -> None:
+    level, _ = under_load_composed(manifest)
+    assert faults(level) == []
+    assert level.compared > 0
+
+
+def under_load_composed(manifest: Path) -> tuple[LevelReport, FakeListen]:
+    async def main() -> tuple[LevelReport, FakeListen]:
+        async with FakeListen().running() as server:
+            result = await measure_levels(
+                settings(manifest, server.url, stream_s=1.0, seconds=2.0), tell=lambda _: None
+            )
+        return result.document.levels[0], server
+
+    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+
+
+def test_the_split_is_asked_for_and_reported(manifest: Path) -> None:
+    level, server = under_load(manifest, lambda _: Plan(split=True), split=True)
+    assert server.connections[-1].query["latency"] == ["true"]
+    assert level.handover_ms is not None
+    assert level.write_ms is not None
+    assert (level.handover_ms.mean, level.write_ms.mean) == pytest.approx((0.25, 0.75), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"uploads": -1}, {"fast_factor": 0.5}, {"stream_s": 0.1}, {"level_seconds": (1.0, 2.0)}]
+)
+def test_manners_out_of_range_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(BadSettings):
+        settings(Path("m"), **changes)

@@ -1,0 +1,117 @@
+"""The generator's own WebSocket frames against the library that the rest of the world uses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+from fake_listen import FakeListen, Plan
+from hypothesis import given
+from hypothesis import strategies as st
+from loadtest_bench import RECORDINGS, settings, write_manifest
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
+
+from loadtest.frames import BINARY, CLOSE, PING, TEXT, BadFrame, FrameReader, masked
+from loadtest.measures import LevelReport
+from loadtest.report import faults
+from loadtest.run import measure_levels
+
+OPCODES = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, CLOSE: Opcode.CLOSE, PING: Opcode.PING}
+
+
+def from_server(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
+    return Frame(Opcode(opcode), payload, fin).serialize(mask=False)
+
+
+def library_reads(data: bytes) -> Frame:
+    reader = StreamReader()
+    reader.feed_data(data)
+    parsing = Frame.parse(reader.read_exact, mask=True)
+    try:
+        next(parsing)
+    except StopIteration as done:
+        frame: Frame = done.value
+        return frame
+    raise AssertionError("not a whole frame")
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 125, 126, 2_560, 65_535, 65_536])
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+def test_what_is_sent_is_what_the_library_reads(opcode: int, length: int) -> None:
+    payload = random.Random(length).randbytes(length)
+    frame = library_reads(masked(opcode, payload))
+    assert (frame.opcode, bytes(frame.data), frame.fin) == (OPCODES[opcode], payload, True)
+
+
+def test_each_frame_has_a_mask_of_its_own() -> None:
+    assert masked(BINARY, bytes(8)) != masked(BINARY, bytes(8))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([TEXT, PING]), st.binary(max_size=125))
+        | st.tuples(st.just(TEXT), st.binary(min_size=126, max_size=400))
+    ),
+    st.lists(st.integers(0, 2_000)),
+)
+def test_however_the_bytes_are_cut_the_same_messages_come_out(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    data = b"".join(from_server(opcode, payload) for opcode, payload in frames)
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    reader = FrameReader()
+    found = [frame for first, last in itertools.pairwise(edges) for frame in reader.feed(data[first:last])]
+    assert found == frames
+
+
+def test_fragments_are_joined_and_a_ping_between_them_is_seen() -> None:
+    data = from_server(TEXT, b"one ", fin=False) + from_server(PING, b"p") + from_server(0, b"two")
+    assert FrameReader().feed(data) == [(PING, b"p"), (TEXT, b"one two")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        masked(TEXT, b"a server does not mask"),
+        from_server(0, b"nothing to continue"),
+        from_server(TEXT, b"a", fin=False) + from_server(TEXT, b"b"),
+        bytes([0x81, 127]) + (1 << 40).to_bytes(8, "big"),
+    ],
+    ids=["masked", "no beginning", "no end", "too long"],
+)
+def test_a_server_that_breaks_the_framing_is_refused(data: bytes) -> None:
+    with pytest.raises(BadFrame):
+        FrameReader().feed(data)
+
+
+def test_the_library_takes_our_whole_conversation() -> None:
+    """Against websockets' own server protocol: two messages and the answer to its close."""
+    server = ServerProtocol()
+    server.receive_data(
+        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    [request] = server.events_received()
+    server.send_response(server.accept(request))
+    server.receive_data(masked(BINARY, b"audio") + masked(TEXT, b"{}"))
+    assert [bytes(frame.data) for frame in server.events_received()] == [b"audio", b"{}"]
+    server.send_close(1000, "")
+    server.receive_data(masked(CLOSE, (1000).to_bytes(2, "big")))
+    assert server.close_rcvd is not None
+    assert (server.close_rcvd.code, server.state) == (1000, State.CLOSING)  # nothing but the end of TCP is missing
+
+
+def test_a_server_that_breaks_the_framing_under_load_is_a_failure(tmp_path) -> None:
+    async def main() -> LevelReport:
+        plan = lambda number: Plan(broken_frame=number == RECORDINGS + 1)  # noqa: E731
+        async with FakeListen(plan).running() as server:
+            result = await measure_levels(settings(write_manifest(tmp_path), server.url), tell=lambda _: None)
+        return result.document.levels[0]
+
+    level = asyncio.run(asyncio.wait_for(main(), 15.0))
+    assert level.failed == 1
+    assert "closed with 1002" in next(iter(level.problems))
+    assert faults(level)

@@ -1,0 +1,281 @@
+"""Media made to harm: each is a clear error, soon, and never more audio or work than it was paid for."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("av")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from media_files import container, decoded, opus_packets, speech
+
+from server.errors import BadParameter
+from server.media import (
+    Inflated,
+    LiveDecoder,
+    MediaError,
+    NotInstalled,
+    NotTaken,
+    Undecodable,
+    audio_form,
+    open_at_the_door,
+    open_decoder,
+)
+from server.media import decoder as decoder_module
+from server.media.allowance import BURST_S, Allowance
+from server.media.flac_frames import crc8, crc16
+
+MESSAGE_BYTES = 2**20  # the most that the server takes at once
+SOON_S = 4.0  # of processor time for a message, in Python, on a machine of any kind
+HEAD = b"OpusHead\x01\x01\0\0\x80\xbb\0\0\0\0\0"
+LONGEST = b"\xfb\x06"  # six Opus frames of 20 ms and no bytes in them
+
+
+def sniffed() -> LiveDecoder:
+    return open_decoder(audio_form(None, None), 16_000)
+
+
+def page(packets: list[bytes], flags: int = 0, serial: int = 1, lengths: bytes | None = None) -> bytes:
+    lengths = lengths if lengths is not None else bytes(len(packet) for packet in packets)
+    return (
+        b"OggS\0" + bytes([flags]) + struct.pack("<qIIIB", 0, serial, 0, 0, len(lengths)) + lengths + b"".join(packets)
+    )
+
+
+def element(name: int, body: bytes, size: int | None = None) -> bytes:
+    identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
+    return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
+
+
+def webm(codec: bytes = b"A_OPUS", kind: int = 2, *, private: bytes = HEAD, extra: bytes = b"") -> bytes:
+    entry = (
+        element(0xD7, b"\1") + element(0x83, bytes([kind])) + element(0x86, codec) + element(0x63A2, private) + extra
+    )
+    header = element(0x1A45DFA3, b"") + element(0x18538067, b"", (1 << 56) - 1)
+    return header + element(0x1654AE6B, element(0xAE, entry))
+
+
+def flac_head(block: int = 65_535, rate: int = 16_000, channels: int = 1) -> bytes:
+    bits = rate << 44 | (channels - 1) << 41 | 15 << 36
+    info = struct.pack(">HH", block, block) + bytes(6) + bits.to_bytes(8, "big") + bytes(16)
+    return b"fLaC" + b"\x80\0\0\x22" + info
+
+
+def flac_silence(number: int) -> bytes:
+    """Four seconds in 14 bytes."""
+    coded = bytes([number]) if number < 128 else bytes([0xC0 | number >> 6, 0x80 | number & 63])
+    head = b"\xff\xf8\x70\x00" + coded + struct.pack(">H", 65_534)
+    frame = head + bytes([crc8(head)]) + b"\0\0\0"
+    return frame + struct.pack(">H", crc16(frame))
+
+
+OGG = page([HEAD], flags=2) + page([b"OpusTags" + bytes(8)])
+BLOCK = element(0xA3, b"\x81\0\0\x80" + LONGEST)
+BOMBS: dict[str, bytes] = {
+    "ogg": OGG + page([LONGEST] * 255) * 200,
+    "webm": webm() + BLOCK * 5_000,
+    "flac": flac_head() + b"".join(flac_silence(n) for n in range(2_000)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_few_bytes_that_decode_to_hours_are_refused_after_seconds(name: str) -> None:
+    whole = sniffed().feed(BOMBS[name][:2_000], 1e9)
+    assert len(whole) / 16_000 > 4  # the bomb is real
+    with pytest.raises(Inflated):
+        sniffed().feed(BOMBS[name], 20.0)
+
+
+def test_what_may_be_decoded_grows_with_bytes_and_with_time() -> None:
+    silent = Allowance(1_000.0, 20.0)
+    total_s = 0.0
+    while (limit_s := silent.limit_s(14, 1_000.0)) >= 4.0:
+        silent.spend(4.0)
+        total_s += 4.0
+        assert total_s < 2 * BURST_S
+    assert limit_s < 4.0
+    assert silent.limit_s(14, 1_060.0) == 20.0  # a muted microphone sends so little for hours, in real time
+    file = Allowance(0.0, 20.0)
+    for _ in range(10_000):  # five hours of Opus at 6 kbit/s, at once
+        assert file.limit_s(1_500, 0.0) == 20.0
+        file.spend(2.0)
+
+
+ENDLESS: dict[str, bytes] = {
+    "wav chunks": b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 131_000,
+    "wav chunk of four gigabytes": b"RIFF\0\0\0\0WAVEJUNK\xff\xff\xff\xff",
+    "ogg pages without packets": page([HEAD], flags=2) + page([]) * 38_000,
+    "ogg pages of another stream": page([HEAD], flags=2) + page([b"x"], serial=2) * 30_000,
+    "ogg beginnings": page([HEAD], flags=2) * 20_000,
+    "ogg tags": page([HEAD], flags=2)
+    + page([b"OpusTags" + bytes(247)] + [bytes(255)] * 254)
+    + page([bytes(255)] * 255, 1) * 14,
+    "webm voids": webm() + b"\xec\x80" * 500_000,
+    "webm void of an exabyte": webm() + element(0xEC, b"", 1 << 55),
+    "webm clusters": webm() + element(0x1F43B675, b"", (1 << 56) - 1) * 80_000,
+    "webm blocks of another track": webm() + element(0xA3, b"\x82\0\0\0x") * 60_000,
+    "webm empty blocks": webm() + element(0xA3, b"\x81\0\0\0") * 60_000,
+    "flac metadata": flac_head().replace(b"\x80", b"\0", 1) + b"\1\0\0\0" * 250_000,
+    "flac beginnings of frames": flac_head() + flac_silence(0) + b"\xff\xf8" * 500_000,
+    "flac frame without an end": flac_head() + flac_silence(0)[:-2] + bytes(2**20 - 200),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_goes_on_without_audio_is_refused_in_bounded_time(name: str) -> None:
+    """Python's own time for one message of the largest size."""
+    data, decoder, began_s = ENDLESS[name], sniffed(), time.process_time()
+    assert len(data) <= MESSAGE_BYTES
+    messages = [data] + [bytes(MESSAGE_BYTES) if "byte" in name else data] * 40
+    with pytest.raises(Undecodable):
+        decoded(decoder, messages, 20.0)
+    assert time.process_time() - began_s < SOON_S
+
+
+WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
+    "text": (b"hello, is this on?", Undecodable, "encoding and sample_rate"),
+    "raw samples": (speech().tobytes()[8_000:], Undecodable, "encoding and sample_rate"),
+    "mp3": (b"ID3\4\0\0\0\0\0\0", NotTaken, "upload"),
+    "mp3 without tags": (b"\xff\xfb\x90\x64" + bytes(8), NotTaken, "upload"),
+    "mp4": (b"\0\0\0\x1cftypM4A \0\0\0\0", NotTaken, "upload"),
+    "ogg vorbis": (page([b"\1vorbis" + bytes(23)], 2) + page([b"x"]), NotTaken, "no Opus"),
+    "ogg out of step": (OGG + b"Oggz" + bytes(100), Undecodable, "does not begin"),
+    "ogg with a packet too long": (
+        OGG + page([bytes(255)] * 255) + page([bytes(255)] * 255, 1),
+        Undecodable,
+        "too long",
+    ),
+    "ogg opus without channels": (page([b"OpusHead\1\0" + bytes(9)], 2), Undecodable, "header"),
+    "ogg opus of nine channels": (page([b"OpusHead\1\x09" + bytes(9)], 2), NotTaken, "9 channels"),
+    "ogg opus with a mapping that makes no sense": (
+        page([b"OpusHead\1\2\0\0\x80\xbb\0\0\0\0\1\2\1\x09\x09"], 2) + page([b"OpusTags"]) + page([LONGEST]),
+        Undecodable,
+        "opus",
+    ),
+    "ogg opus packets of nothing": (OGG + page([b"\xff" * 100]), Undecodable, "no opus"),
+    "webm with video alone": (webm(b"V_VP8", 1), NotTaken, "no audio track"),
+    "webm with vorbis": (webm(b"A_VORBIS"), NotTaken, "A_VORBIS"),
+    "webm that is encrypted": (webm(extra=element(0x6D80, b"\0")), NotTaken, "encrypted"),
+    "webm with a broken header": (webm(private=b"x" * 30), Undecodable, "Opus header"),
+    "webm with tracks cut short": (
+        element(0x1A45DFA3, b"") + element(0x1654AE6B, b"\xae\xff\x01"),
+        Undecodable,
+        "header is damaged",
+    ),
+    "webm of huge tracks": (element(0x1A45DFA3, b"") + element(0x1654AE6B, b"", 2**40), Undecodable, "larger"),
+    "webm with a huge block": (webm() + element(0xA3, b"", 2**30), Undecodable, "larger"),
+    "webm without its header": (element(0x1A45DFA3, b"") + BLOCK, NotTaken, "its header"),
+    "webm with laced blocks": (webm() + element(0xA3, b"\x81\0\0\x86" + LONGEST), NotTaken, "several packets"),
+    "webm with a torn block": (webm() + element(0xA3, b"\x81\0"), Undecodable, "damaged"),
+    "webm out of step": (webm() + bytes(100), Undecodable, "no WebM element"),
+    "flac of no rate": (flac_head(rate=0), NotTaken, "0 Hz"),
+    "flac of 96 kHz": (flac_head(rate=96_000), NotTaken, "96000 Hz"),
+    "flac without header": (b"fLaC\x84\0\0\x22" + bytes(40), Undecodable, "no header"),
+    "flac frames out of step": (flac_head() + bytes(100), Undecodable, "does not begin"),
+    "flac that changes its channels": (
+        flac_head() + flac_silence(0) + b"\xff\xf8\x70\x10" + bytes(2**18 + 2_000),
+        Undecodable,
+        "kind",
+    ),
+    "flac with a wrong checksum": (
+        flac_head() + flac_silence(0)[:-1] + b"\1" + flac_silence(1),
+        Undecodable,
+        "no flac",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_recognised_is_named(name: str) -> None:
+    data, error, named = WRONG[name]
+    with pytest.raises(error, match=named) as raised:
+        decoded(sniffed(), [data])
+    assert len(str(raised.value).encode()) <= 113  # with DATA-0000 before it, it fits a close frame
+
+
+def test_a_stream_that_says_nothing_and_one_that_breaks_off_end_without_harm() -> None:
+    assert len(sniffed().flush()) == 0
+    with pytest.raises(Undecodable, match="ends before"):
+        decoded(sniffed(), [b"OggS"])
+    torn = container("webm", "libopus", speech(48_000), 48_000)
+    assert len(decoded(sniffed(), [torn[: len(torn) // 2]])) > 0
+
+
+@pytest.mark.parametrize(
+    ("packet", "named"),
+    [
+        (b"OggS\0\2" + bytes(40), "ogg-opus"),
+        (b"\xff" * 100, "no opus"),
+        (bytes(70_000), "one Opus packet"),
+        (b"\x03\x30", "no opus"),
+    ],
+)
+def test_a_message_that_is_no_opus_packet_is_refused(packet: bytes, named: str) -> None:
+    decoder = open_decoder(audio_form("opus", 48_000), 16_000)
+    decoder.feed(opus_packets(speech(48_000))[5], 1.0)
+    with pytest.raises(Undecodable, match=named):
+        decoder.feed(packet, 1.0)
+
+
+def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module.importlib.util, "find_spec", lambda name: None)
+    for encoding, rate in [("opus", 48_000), ("ogg-opus", None), ("flac", None)]:
+        with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
+            open_decoder(audio_form(encoding, rate), 16_000)
+    with pytest.raises(BadParameter, match="encoding: opus needs"):
+        open_at_the_door(audio_form("opus", 48_000), 16_000, multichannel=False)
+    monkeypatch.setitem(__import__("sys").modules, "server.media.codec", None)  # an import of it fails
+    with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
+        decoded(sniffed(), [OGG])
+    wav = container("wav", "pcm_s16le", speech(), 16_000)
+    assert len(decoded(sniffed(), [wav])) == len(speech())
+
+
+REAL: dict[str, Callable[[], bytes]] = {
+    "webm": lambda: container("webm", "libopus", speech(48_000), 48_000, options={"live": "1"}),
+    "ogg": lambda: container("ogg", "libopus", speech(), 16_000),
+    "flac": lambda: container("flac", "flac", speech(), 16_000),
+    "wav": lambda: container("wav", "pcm_s24le", speech(), 16_000),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataObject) -> None:
+    """Nothing but MediaError, and no more audio than the limit, whatever is overwritten, cut out or put in."""
+    body = bytearray(REAL[name]())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body) - 1) | st.integers(0, min(600, len(body) - 1)))
+        junk = data.draw(st.binary(max_size=12) | st.binary(min_size=1, max_size=3).map(lambda b: b * 50))
+        body[at : at + data.draw(st.integers(0, 40))] = junk
+        body = body or bytearray(b"x")
+    decoder = sniffed()
+    try:
+        for start in range(0, len(body), 4_096):
+            assert len(decoder.feed(bytes(body[start : start + 4_096]), 20.0)) <= 20.2 * 16_000
+        decoder.settle()
+        tail = decoder.flush()
+        assert tail.dtype == np.int16
+    except MediaError:
+        return
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([b"RIFF____WAVE", b"OggS\0", OGG, b"fLaC", flac_head(), webm(), b"\x1a\x45\xdf\xa3", b""]),
+    st.binary(max_size=300),
+)
+def test_garbage_behind_a_good_beginning_ends_the_same_way(beginning: bytes, garbage: bytes) -> None:
+    decoder = sniffed()
+    try:
+        decoder.feed(beginning + garbage, 20.0)
+        decoder.flush()
+    except MediaError:
+        return

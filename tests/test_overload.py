@@ -1,0 +1,135 @@
+"""A real server with few slots under three times its load, for seconds: what is felt, what is refused, what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import soundfile
+from fake_listen import FakeListen
+from live_server import LiveServer
+from loadtest_bench import T0, settings, write_manifest
+from rich.console import Console
+from spelling import silence, spell
+
+from loadtest.bars import Bar, unmet
+from loadtest.errors import BadSettings
+from loadtest.idleness import IdleFigures, bars
+from loadtest.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
+from loadtest.overload import Overload, Plan, judge, overload, run
+from loadtest.run import measure_levels
+from loadtest.settings import LoadSettings
+
+Start = Callable[..., LiveServer]
+SLOTS = 4
+WORDS = ("one small step", "a giant leap", "for all of us")
+
+
+@pytest.fixture
+def spoken(tmp_path: Path) -> LoadSettings:
+    """Load with recordings of about a second, each with words of its own."""
+    rows = []
+    for number, words in enumerate(WORDS):
+        soundfile.write(tmp_path / f"{number}.wav", np.concatenate([spell(words), silence(0.3)]), 16_000)
+        rows.append(json.dumps({"audio": f"{number}.wav", "text": words}))
+    manifest = tmp_path / "spoken.jsonl"
+    manifest.write_text("\n".join(rows))
+    return LoadSettings("", (1,), warmup_s=0.2, manifest=manifest, retry=True)
+
+
+def test_an_overloaded_server_serves_whom_it_accepts_refuses_the_rest_and_keeps_nothing(
+    live_server: Start, spoken: LoadSettings
+) -> None:
+    server = live_server(max_streams=SLOTS)
+    plan = Plan(factor=3.0, seconds=3.0, full_s=1.0, limit=SLOTS)
+    found = asyncio.run(overload(f"ws://{server.host}", plan, spoken, "c", Console(quiet=True)))
+    level, refusals = found.overloaded, found.overloaded.refusals
+    assert level.streams == 3 * SLOTS
+    assert level.compared > 0
+    assert level.audio_s_per_s == pytest.approx(SLOTS, abs=1.5), "about as many are served as there are slots"
+    assert refusals is not None
+    assert refusals.answer_ms is not None
+    assert refusals.answer_ms.count >= 2 * SLOTS
+    server.wait_idle()
+    slow = {"accepted streams, chunk latency p98", "refusals, time to the answer p98"}  # this process does all the work
+    not_offered = {"tasks"} if found.after.tasks is None else set[str]()
+    assert {bar.what for bar in found.bars if not bar.met} <= slow | not_offered, unmet(found.bars)
+
+
+def test_uploads_ride_beside_live_streams(live_server: Start, spoken: LoadSettings) -> None:
+    server = live_server(max_streams=SLOTS)
+    asked = replace(spoken, url=f"ws://{server.host}", streams=(1,), seconds=1.5, uploads=1)
+    result = asyncio.run(measure_levels(asked, tell=lambda _: None))
+    [level] = result.document.levels
+    assert level.uploads is not None
+    assert level.uploads.failed == 0
+    assert level.uploads.done > 0
+    assert level.uploads.audio_s_per_s > 1
+    assert (level.failed, level.mismatched) == (0, 0)
+    server.wait_idle()
+
+
+def overloaded(p98_s: float, refusals: RefusalFigures | None) -> LevelReport:
+    measures = LevelMeasures(T0, T0 + 60, {})
+    measures.step_answered(T0 + 1, T0 + 1 + p98_s)
+    report = measures.report(streams=3, to_s=T0 + 60, policy="", generator_cpu_cores=0.0, server=ServerFigures())
+    return msgspec.structs.replace(report, refusals=refusals)
+
+
+def refused_within(seconds: float, status: int = 503, without: int = 0) -> RefusalFigures:
+    measures = LevelMeasures(T0, T0 + 60, {})
+    measures.refusal.add(seconds)
+    return RefusalFigures(measures.refusal.spread(), {status: 1}, without)
+
+
+@pytest.mark.parametrize(
+    ("level", "missed"),
+    [
+        (overloaded(0.09, refused_within(0.04)), []),
+        (overloaded(0.11, refused_within(0.04)), ["accepted streams, chunk latency p98"]),
+        (overloaded(0.09, refused_within(0.06)), ["refusals, time to the answer p98"]),
+        (overloaded(0.09, refused_within(0.04, 429)), ["refusals with another status than 503"]),
+        (overloaded(0.09, refused_within(0.04, without=1)), ["refusals without Retry-After"]),
+    ],
+)
+def test_each_bar_of_an_overload_can_be_missed(level: LevelReport, missed: list[str]) -> None:
+    assert [bar.what for bar in judge(level) if not bar.met] == missed
+
+
+def test_an_overload_that_refused_nobody_was_none() -> None:
+    assert len([bar for bar in judge(overloaded(0.01, None)) if not bar.met]) == 3
+    with pytest.raises(BadSettings):
+        Plan(factor=1.0)
+
+
+def test_what_is_left_shows_and_what_is_not_said_is_not_believed() -> None:
+    idle = IdleFigures(0, 0, 0, 5, 100.0)
+    assert unmet(bars(idle, idle)) == []
+    assert unmet(bars(idle, msgspec.structs.replace(idle, memory_mib=100.9))) == []
+    for changes in ({"sessions": 1}, {"slots": 1}, {"queued_steps": 1}, {"tasks": 6}, {"memory_mib": 101.2}):
+        assert len(unmet(bars(idle, msgspec.structs.replace(idle, **changes)))) == 1
+    assert len(unmet(bars(idle, IdleFigures(None, None, None, None, None)))) == 5
+    assert Bar("x", 1, None).line == "x: not measured (at most 1)"
+
+
+def test_what_it_found_is_written_and_a_server_without_figures_is_a_bad_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.overload.IDLE_WITHIN_S", 0.0)
+    with FakeListen().in_thread() as server:
+        base = settings(write_manifest(tmp_path))
+        where = contextlib.nullcontext(server.url)
+        assert run(where, Plan(seconds=0.5, full_s=0.5, limit=1), base, tmp_path, "command") == 1
+        with pytest.raises(BadSettings, match="--limit"):
+            run(where, Plan(), base, tmp_path, "command")
+    kept = msgspec.json.decode((tmp_path / "overload.json").read_bytes(), type=Overload)
+    assert (kept.limit, kept.overloaded.streams) == (1, 3)
+    assert "`command`" in (tmp_path / "overload.md").read_text()
+    assert "slots left: not measured" in capsys.readouterr().err

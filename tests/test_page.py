@@ -1,0 +1,60 @@
+"""The page's routes: types, policy, caching, and nothing beyond the table."""
+
+import re
+
+import pytest
+from live_server import LiveServer
+
+from server.page import ASSETS
+
+
+@pytest.fixture(scope="module")
+def client():
+    with LiveServer() as server, server.http as http:
+        yield http
+
+
+TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "flac": "audio/flac"}
+
+
+@pytest.mark.parametrize("path", ["/", *(f"/web/{name}" for name in ASSETS), "/web/sample.flac"])
+def test_each_file_has_its_type_and_the_policy(client, path):
+    answer = client.get(path)
+    assert answer.status_code == 200
+    expected = "text/html" if path == "/" else TYPES[path.rpartition(".")[2]]
+    assert answer.headers["content-type"].partition(";")[0] == expected
+    assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.content
+    head = client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(answer.content))
+
+
+def test_what_a_browser_has_already_is_not_sent_again(client):
+    first = client.get("/web/app.js")
+    assert first.headers["cache-control"] == "no-cache"
+    again = client.get("/web/app.js", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    assert client.get("/web/app.js", headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_files_have_tags_of_their_own(client):
+    assert len({client.get(f"/web/{name}").headers["etag"] for name in ASSETS}) == len(ASSETS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/web/", "/web/../page.py", "/web/%2e%2e/page.py", "/web/..%2fpage.py", "/web//etc/passwd", "/web/index.html",
+     "/web/app.js/", "/web/app.js%00.css", "/web/%2e%2e%2f%2e%2e%2fpyproject.toml"],
+)  # fmt: skip
+def test_what_is_not_in_the_table_is_not_there(client, path):
+    answer = client.get(path, follow_redirects=False)
+    assert answer.status_code in (307, 404)
+    assert not re.search(r"import|root:|\[project\]", answer.text)
+
+
+def test_nothing_can_be_written(client):
+    assert client.post("/").status_code == 405
+    assert client.put("/web/app.js", content=b"x").status_code == 405

@@ -1,0 +1,81 @@
+"""Peer (a) as it is measured, and the packed states that (b) and (c) carry, with the shipped network."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from speech import samples
+
+from loadtest.peers import bench
+from loadtest.peers.contestants import chosen
+from loadtest.peers.launch import launched
+from loadtest.peers.network import PeerNetwork
+from loadtest.peers.stream import Stream
+from loadtest.run import measure
+from loadtest.settings import LoadSettings
+from model.audio import read_pcm
+
+SHORT = next(u for u in samples() if u.audio.stem == "yes")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["as written", "recorded"])
+def network(request: pytest.FixtureRequest) -> PeerNetwork:
+    threads = torch.get_num_threads()
+    made = PeerNetwork(threads=1, recorded=request.param)
+    torch.set_num_threads(threads)
+    return made
+
+
+def alone(network: PeerNetwork, pcm: bytes) -> tuple[str, list[list[int]]]:
+    stream, state, heard = Stream(network.card), network.fresh_state(), []
+    for step in [*stream.audio(pcm), *stream.rest()]:
+        symbols, state = network.step_one(step, state)
+        stream.heard(symbols)
+        heard.append(symbols)
+    return stream.text, heard
+
+
+def test_packed_states_give_what_tensors_give_in_any_batch(network: PeerNetwork) -> None:
+    audios = [read_pcm(u.audio).tobytes() for u in samples() if u.audio.stem in ("yes", "no", "stop")]
+    steps = [list(Stream(network.card).audio(pcm)) for pcm in audios]
+    count = min(len(one) for one in steps)
+    rows = [network.fresh_row() for _ in audios]
+    heard: list[list[list[int]]] = [[] for _ in audios]
+    for at in range(count):
+        symbols, after = network.step_rows([one[at] for one in steps], rows)
+        rows = list(after)
+        for stream, found in zip(heard, symbols, strict=True):
+            stream.append(found)
+    assert all(row.nbytes == network.row_bytes for row in rows)
+    for pcm, found in zip(audios, heard, strict=True):
+        assert found == alone(network, pcm)[1][:count]
+
+
+def test_it_is_launched_loaded_and_stopped() -> None:
+    (contestant,) = chosen("fastapi")
+    with launched(contestant.command) as server:
+        settings = LoadSettings(url=server.url, streams=(2,), seconds=2.0, warmup_s=0.5, max_recordings=3)
+        (level,) = measure(settings, tell=lambda _: None).document.levels
+        sizes, spent = server.batches(), server.cpu_by_name()
+    assert bench.sustained(level, 10_000.0)  # whole: how fast it was is no matter of this test
+    assert level.steps > 20
+    assert level.compared
+    assert not level.mismatched
+    assert set(sizes) == {1}
+    assert sizes[1] >= level.steps
+    assert spent["fastapi_torch"] > 0.0
+
+
+def test_its_text_is_the_networks(network: PeerNetwork) -> None:
+    text, _ = alone(network, read_pcm(SHORT.audio).tobytes())
+    assert text == SHORT.text
+
+
+def test_a_row_of_zeros_is_a_fresh_state(network: PeerNetwork) -> None:
+    pcm = np.random.default_rng(1).integers(-9_000, 9_000, network.card.step_bytes // 2).astype(np.int16).tobytes()
+    symbols, _ = network.step_rows([pcm] * 2, [network.fresh_row()] * 2)
+    assert symbols[0] == symbols[1] == network.step_one(pcm, network.fresh_state())[0]
+    assert json.dumps(symbols)  # plain numbers, which any framework can carry

@@ -1,0 +1,139 @@
+"""Calibration: known costs are found again in what they add up to, and the frugal client counts right."""
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from spelling import CONFIG
+
+from batching.simulation import ServiceTable
+from loadtest import simulation_check
+from server import calibrate, loopback
+from server.engine_times import EngineTimes
+
+BATCH_S, RECEIVE_S, DECODE_S, WRITE_S, OPEN_S, IDLE = 1.5e-4, 4e-5, 1e-5, 3e-5, 2e-3, 0.01
+TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})
+
+
+def window(batches, rows, *, written=True, opened=0, round_trips_s=()):
+    """What a server with the costs above would show."""
+    row_s = RECEIVE_S + DECODE_S + (WRITE_S if written else 0.0)
+    loop_s = batches * BATCH_S + rows * row_s + opened * OPEN_S + IDLE * calibrate.WINDOW_S * (not opened)
+    return loopback.Window(loop_s, batches, rows, rows * DECODE_S, tuple(round_trips_s))
+
+
+def test_known_costs_are_found_again():
+    alone_s = BATCH_S + RECEIVE_S + DECODE_S + WRITE_S + 0.001 + 5e-5
+    windows = {
+        20: window(740, 750, round_trips_s=[alone_s + 2e-4]),
+        60: window(1_900, 2_250, round_trips_s=[0.003]),
+        120: window(2_000, 4_500, round_trips_s=[0.004]),
+        200: window(1_500, 7_500, round_trips_s=[0.005]),
+    }
+    visits = window(360, 360, opened=calibrate.VISITS)
+    times = EngineTimes({1: [0.001], 8: [0.002]}, {1: 0.001 + 5e-5, 8: 0.002 + 5e-5})
+    found = calibrate.conclude(times, windows, window(1_600, 7_500, written=False), visits, table=TABLE)
+    assert found.batch_s == pytest.approx(BATCH_S, rel=0.01)
+    assert found.receive_s == pytest.approx(RECEIVE_S, rel=0.05)
+    assert found.decode_s == pytest.approx(DECODE_S, rel=0.05)
+    assert found.write_s == pytest.approx(WRITE_S, rel=0.05)
+    assert found.open_s == pytest.approx(OPEN_S, rel=0.01)
+    assert found.engine_s == pytest.approx(5e-5, rel=0.01)
+    assert found.path_s == pytest.approx(2e-4, rel=0.1)
+
+
+def test_what_batches_take_beyond_the_engine_grows_with_the_loops_load():
+    def loaded(busy):
+        """Batches that take 0.1 ms and 4 ms · load longer; one in ten three times that."""
+        longer_s = 1e-4 + 4e-3 * busy
+        steps = {
+            (rows, TABLE.median(rows) + longer_s * (3.0 if n == 0 else 7 / 9))
+            for rows in range(1, 9)
+            for n in range(10)
+        }
+        times = sorted(steps) * 10
+        return loopback.Window(busy * calibrate.WINDOW_S, 1, 1, 0.0, (), tuple(times))
+
+    steady = {n: loaded(busy) for n, busy in ((20, 0.01), (60, 0.1), (120, 0.2), (200, 0.3))}
+    found = calibrate.interfering(steady, TABLE)
+    assert found.busy_s > 0
+    assert found.shape == tuple(sorted(found.shape))
+    mean_s = np.mean([took_s - TABLE.median(rows) for rows, took_s in steady[200].steps])
+    assert found.idle_s + 0.3 * found.busy_s == pytest.approx(mean_s, rel=0.01)
+
+
+def test_batches_as_fast_as_the_engine_alone_show_no_interference():
+    steps = tuple((rows, 0.999 * TABLE.median(rows)) for rows in range(1, 9))
+    steady = {n: loopback.Window(0.1, 1, 1, 0.0, (), steps) for n in (20, 60, 120)}
+    found = calibrate.interfering(steady, TABLE)
+    assert (found.idle_s, found.busy_s) == (0.0, 0.0)
+
+
+def test_a_cost_that_the_measurements_deny_is_zero_and_none_is_negative():
+    done = np.array([(100.0, 100.0, 3.0), (50.0, 200.0, 3.0), (20.0, 400.0, 3.0)])
+    shares = calibrate._shares(done, [row * 1e-4 - batch * 1e-5 for batch, row, _ in done])
+    assert min(shares) == 0.0
+    assert shares[1] == pytest.approx(1e-4, rel=0.2)
+
+
+def test_frames_are_what_the_protocol_asks_for():
+    frame = loopback.binary_frame(b"\x01\x02" * 100)
+    assert frame[:2] == bytes([0x82, 0x80 | 126])
+    assert int.from_bytes(frame[2:4], "big") == 200
+    assert frame[4:] == bytes(4) + b"\x01\x02" * 100
+    assert loopback.text_frame(b"{}") == bytes([0x81, 0x82, 0, 0, 0, 0]) + b"{}"
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="times of threads are read from Linux")
+def test_the_frugal_client_is_answered_step_by_step(live_server):
+    server = live_server()
+    port = int(server.host.rsplit(":", 1)[1])
+    audio = [bytes(2 * CONFIG.step_samples)]
+    seen = loopback.load(port, os.getpid(), audio, streams=3, seconds=0.5, answers=True)
+    assert seen.rows == pytest.approx(3 * 0.5 / 0.08, abs=4)
+    assert len(seen.round_trips_s) == pytest.approx(seen.rows, abs=4)
+    assert all(0 < took_s < 5 for took_s in seen.round_trips_s)
+    assert 1 <= seen.batches <= seen.rows
+    visits = loopback.visit(port, os.getpid(), audio[0], 3)
+    assert visits.rows % 3 == 0
+    assert visits.rows >= 3 * 2  # its step, and at least one that flushes
+
+
+def test_a_server_that_is_not_there_does_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert not loopback.server_answers(port)
+
+
+def report(**values):
+    """A level's report, empty but for these values."""
+    from loadtest.measures import LevelMeasures, ServerFigures
+
+    empty = LevelMeasures(0.0, 10.0, {}).report(
+        streams=40, to_s=10.0, policy="", generator_cpu_cores=0.1, server=ServerFigures()
+    )
+    return msgspec.structs.replace(empty, **values)
+
+
+def test_a_generators_costs_are_its_processor_time_and_its_tick():
+    from loadtest.latencies import Latencies
+
+    lag = Latencies()
+    for number in range(1_000):
+        lag.add(number * 1e-6)  # a clock of milliseconds is late by anything up to one
+    send, receive, tick = simulation_check.client_costs(report(generator_lag_ms=lag.spread()))
+    assert send == receive == pytest.approx(0.1 / (40 / 0.08) * 1e6 / 2)
+    assert tick == pytest.approx(1_000, rel=0.05)
+
+
+def test_a_check_passes_only_when_every_load_is_near():
+    figures = simulation_check.Figures(5.0, 8.0, 10.0, 2.0)
+    rows = tuple(simulation_check.Row(100, 3.0, figures, figures, off) for off in (0.1, -0.24))
+    check = simulation_check.Check("command", rows, (1.0, 1.0, 1.0), {}, simulation_check.environment.describe(1))
+    assert check.within
+    assert "| 100 |" in simulation_check.markdown(check)
+    far = msgspec.structs.replace(rows[0], off=-0.26)
+    assert not msgspec.structs.replace(check, rows=(*rows, far)).within

@@ -1,0 +1,145 @@
+"""Plans: capacity is what the simulator carries, answers move with the objective, and the commands work."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from batching.batcher import Policy
+from batching.simulation import Calibration, Overheads, Provenance, ServiceTable, Serving, capacity, plan, run_load
+from batching.simulation.planning import most_streams
+from server.cli import app
+from server.plan_runs import parse_client, parse_levels
+
+TINY = Calibration(
+    Provenance(hardware="a test's machine", cores=2, model="tiny", threads=1),
+    0.08,
+    ServiceTable.constant({1: 0.012, 8: 0.02, 16: 0.03}),
+    Overheads(receive_s=5e-5, batch_s=1e-4, write_s=5e-5, engine_s=1e-4),
+)
+SERVING = Serving(max_batch=16, stream_s=math.inf)
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "calibration.json"
+    TINY.save(path)
+    return str(path)
+
+
+def test_capacity_is_carried_and_a_few_streams_more_are_not():
+    found = capacity(TINY, SERVING, 0.08)
+    assert found.within(0.08)
+    most = most_streams(TINY, SERVING)
+    assert found.streams < most
+    beyond = run_load(TINY, SERVING, found.streams + max(2, most // 50))
+    assert not beyond.stable or beyond.latency_ms.p98 > 80
+
+
+def test_nothing_beyond_the_bound_is_carried_at_any_latency():
+    for policy in Policy:
+        serving = replace(SERVING, policy=policy)
+        assert not run_load(TINY, serving, round(1.1 * most_streams(TINY, serving))).stable
+
+
+@pytest.mark.parametrize("policy", [Policy.EAGER, Policy.DEADLINE, Policy.SINGLE])
+def test_a_laxer_objective_never_takes_more_replicas(policy):
+    serving = replace(SERVING, policy=policy)
+    plans = [plan(TINY, serving, streams=5_000, slo_s=slo_s) for slo_s in (0.015, 0.03, 0.06, 0.3)]
+    replicas = [math.inf if found is None else found.replicas for found in plans]
+    assert replicas == sorted(replicas, reverse=True)
+    assert replicas[-1] < math.inf
+
+
+def test_a_plan_divides_the_streams_and_keeps_the_headroom():
+    found = plan(TINY, SERVING, streams=1_000, slo_s=0.1, headroom=0.3)
+    assert found.replicas * found.streams_per_replica >= 1_000
+    assert (found.replicas - 1) * found.streams_per_replica < 1_000
+    assert found.streams_per_replica <= 0.7 * found.capacity
+    assert found.at.within(0.1)
+    assert plan(TINY, SERVING, streams=1_000, slo_s=0.1, headroom=0.6).replicas > found.replicas
+
+
+def test_eager_carries_several_times_what_single_does():
+    eager, single = (capacity(TINY, replace(SERVING, policy=policy), 0.1) for policy in (Policy.EAGER, Policy.SINGLE))
+    assert eager.streams > 4 * single.streams
+    assert not run_load(TINY, replace(SERVING, policy=Policy.SINGLE), single.streams + 2).stable
+
+
+def test_an_objective_below_one_step_is_not_possible():
+    assert capacity(TINY, SERVING, 0.012) is None
+    assert plan(TINY, SERVING, streams=1, slo_s=0.012) is None
+
+
+@pytest.mark.parametrize("bad", [{"streams": 0}, {"slo_s": 0.0}, {"headroom": 1.0}])
+def test_a_plan_without_sense_is_refused(bad):
+    with pytest.raises(ValueError):
+        plan(TINY, SERVING, **({"streams": 1, "slo_s": 0.1, "headroom": 0.1} | bad))
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,-3"])
+def test_client_costs_are_three_numbers(text):
+    with pytest.raises(ValueError):
+        parse_client(text)
+
+
+def test_levels_are_positive_numbers():
+    assert parse_levels("3,4") == (3, 4)
+    with pytest.raises(ValueError):
+        parse_levels("0,4")
+
+
+def test_the_command_answers_in_words_and_in_json(calibration):
+    options = ["plan", "--streams", "1000", "--slo-ms", "80", "--max-batch", "16", "--calibration", calibration]
+    done = runner.invoke(app, [*options, "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert document["plan"]["at"]["latency_ms"]["p98"] <= 80
+    words = runner.invoke(app, options).output
+    assert "a test's machine" in words
+    assert f"{document['plan']['replicas']:,}" in words
+
+
+def test_the_command_says_when_it_is_not_possible(calibration):
+    done = runner.invoke(app, ["plan", "--slo-ms", "12", "--calibration", calibration])
+    assert done.exit_code == 1
+    assert "not possible" in done.output
+
+
+def test_the_command_predicts_levels_with_a_generator_beside(calibration):
+    options = ["plan", "--calibration", calibration, "--levels", "5,10", "--seconds", "2", "--json"]
+    alone, beside = (
+        json.loads(runner.invoke(app, [*options, *more]).stdout.splitlines()[-1])["levels"]
+        for more in ([], ["--client-us", "50,50,1000"])
+    )
+    assert [level["streams"] for level in alone] == [5, 10]
+    assert all(b["latency_ms"]["p50"] > a["latency_ms"]["p50"] for a, b in zip(alone, beside, strict=True))
+
+
+def test_deep_speech_is_a_setting_of_the_command():
+    done = runner.invoke(app, ["plan", "--deep-speech", "--seconds", "5", "--json"])
+    assert done.exit_code == 0, done.output
+    levels = json.loads(done.stdout.splitlines()[-1])["levels"]
+    assert [(level["policy"], level["streams"]) for level in levels] == [
+        (policy, streams) for policy in ("eager", "single") for streams in (10, 20, 30)
+    ]
+    assert "not measured" in done.output
+
+
+@pytest.mark.parametrize(
+    "options", [["--calibration", "no such file"], ["--policy", "lazy"], ["--levels", "x"], ["--client-us", "1"]]
+)
+def test_bad_options_end_with_usage(options, calibration):
+    done = runner.invoke(app, ["plan", "--calibration", calibration, *options])
+    assert done.exit_code == 2
+
+
+def test_a_plot_is_drawn(calibration, tmp_path):
+    path = tmp_path / "plan.png"
+    options = ["--levels", "5", "--seconds", "1", "--plot", str(path), "--calibration", calibration]
+    done = runner.invoke(app, ["plan", *options])
+    assert done.exit_code == 0, done.output
+    assert path.read_bytes().startswith(b"\x89PNG")
