@@ -23,7 +23,7 @@ from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed,
 from batching.pace import Pace
 from batching.pool import Handle, StatePool
 from batching.service_times import ServiceTimes
-from batching.step_model import RowSpec, StepModel, TensorSpec
+from batching.step_model import RowSpec, SlabModel, StepModel, TensorSpec
 
 __all__ = [
     "AlreadyOpen",
@@ -44,6 +44,7 @@ __all__ = [
     "QueueFull",
     "RepeatedHandle",
     "RowSpec",
+    "SlabModel",
     "ServiceTimes",
     "StaleHandle",
     "StatePool",

@@ -104,7 +104,7 @@ class Stepper:
         rows: list[Any] = [*inputs, *[self._blank] * (total - len(inputs))]
         try:
             joined = b"".join(rows)  # numpy's own joining gives the lock away once a row
-        except BufferError:  # a view with gaps
+        except TypeError:  # what join makes of a view with gaps
             joined = b"".join([row.tobytes() for row in rows])
         self._bytes[: len(joined)] = joined
 

@@ -50,7 +50,18 @@ def calibrate(
     model = AcousticModel.load(model_path, device=device, precision=precision)
     tell(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
     times = measure_engine(model, SIZES)
-    options = ["--decoder", decoder, "--threads", str(threads), "--device", device, "--precision", precision]
+    options = [
+        "--max-streams",
+        "1024",
+        "--decoder",
+        decoder,
+        "--threads",
+        str(threads),
+        "--device",
+        device,
+        "--precision",
+        precision,
+    ]
     options += ["--model", str(model_path)] if model_path else []
     noise = np.random.default_rng(1).integers(-300, 300, (64, model.config.step_samples), dtype=np.int16)
     audio = [step.tobytes() for step in noise]
@@ -66,9 +77,10 @@ def calibrate(
     step_s = model.config.step_samples / model.config.sample_rate
     overheads = conclude(times, windows, silent, visits, table=table)
     interference = interfering(windows, table)
-    return Calibration(
-        _provenance(model, threads), step_s, table, overheads, interference, round(visits.rows / VISITS) - 1
-    )
+    # Without the file that it goes to, and so without a path of this machine.
+    command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
+    provenance = _provenance(model, threads, command)
+    return Calibration(provenance, step_s, table, overheads, interference, round(visits.rows / VISITS) - 1)
 
 
 def conclude(
@@ -151,7 +163,7 @@ def _served(options: list[str]) -> Iterator[tuple[int, int]]:
         process.wait()
 
 
-def _provenance(model: AcousticModel, threads: int) -> Provenance:
+def _provenance(model: AcousticModel, threads: int, command: str) -> Provenance:
     return Provenance(
         hardware=_processor(),
         cores=len(os.sched_getaffinity(0)),
@@ -162,7 +174,7 @@ def _provenance(model: AcousticModel, threads: int) -> Provenance:
         threads=threads or torch.get_num_threads(),
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         versions={name: version(name) for name in ("tutti", "torch", "numpy", "uvicorn", "uvloop")},
-        command=shlex.join(["tutti", *sys.argv[1:]]),
+        command=command,
     )
 
 

@@ -71,7 +71,7 @@ def serve(
     lm: LmOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: eager.")] = None,
     max_streams: Annotated[
-        str | None, typer.Option(help="Streams at a time; more get 503. Default: auto, as many as it can carry.")
+        str | None, typer.Option(help="Streams at a time; more get 503. auto: as many as it can carry. Default: 512.")
     ] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. Default: 128.")] = None,
     latency_budget_ms: Annotated[float | None, typer.Option(help="Deadline of a live step, ms. Default: 100.")] = None,
@@ -278,20 +278,25 @@ def ceiling(
     from model.acoustic import AcousticModel
     from model.ceiling import measure
     from model.errors import ModelError
+    from server.engine_rate import batch_ms
     from server.serve import set_threads
 
     set_threads(threads)
     try:
-        figures = measure(AcousticModel.load(model, device=device, precision=precision))
+        loaded = AcousticModel.load(model, device=device, precision=precision)
     except ModelError as error:
         _fail(error)
+    figures = measure(loaded)
+    engine_ms = {rows: round(batch_ms(loaded, rows), 3) for rows in figures.step_ms if rows >= loaded.min_rows}
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(figures)))
+        typer.echo(json.dumps(dataclasses.asdict(figures) | {"engine_ms": engine_ms}))
         return
     typer.echo(f"{figures.precision}, {figures.threads} compute threads; bare step, median:")
     for rows, ms in figures.step_ms.items():
         typer.echo(f"  batch {rows:4d}  {ms:8.2f} ms  = {rows * 80 / ms:7.0f} live streams")
-    typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s")
+    typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s ({figures.share:.0%})")
+    typer.echo("engine, of the bare step's rate, by batch:")
+    typer.echo("  " + ", ".join(f"{rows}: {figures.step_ms[rows] / ms:.0%}" for rows, ms in engine_ms.items()))
 
 
 def _settings(options: dict[str, Any]) -> Any:

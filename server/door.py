@@ -11,6 +11,7 @@ from server.auth import Credentials
 from server.deepgram_query import ListenRequest, parse_query
 from server.errors import REFUSALS, Refused
 from server.replica import Replica
+from server.retry import RetryAfter
 
 MAX_NOTED = 256  # names of ignored parameters that are remembered, so that each is logged once
 
@@ -31,6 +32,7 @@ class Door:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._noted: set[str] = set()
+        self._retry = RetryAfter()
 
     def admit(self, connection: HTTPConnection, credentials: Credentials, *, live: bool) -> ListenRequest:
         """Return what the query asks for. Raises: Refused. An upload has no endpoints unless it asks for them."""
@@ -56,7 +58,7 @@ class Door:
         one_line = message.encode("ascii", "replace").decode().replace("\r", " ").replace("\n", " ")
         headers = {"dg-error": one_line, "dg-request-id": request_id}
         if entry.retry_after_s is not None:
-            headers["Retry-After"] = str(entry.retry_after_s)
+            headers["Retry-After"] = str(self._retry.seconds(entry.retry_after_s, self._replica.clock()))
         body = msgspec.json.encode(RefusalBody(entry.err_code, message, request_id))
         return Response(body, entry.status, headers, media_type="application/json")
 

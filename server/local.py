@@ -86,7 +86,7 @@ class LocalTranscriber:
         replica, request = self._replica, self._request
         session = replica.session(request.live_options(), replica.limits)
         sink = _Sink(Projector(request, 1, new_request_id(), created_now(), replica.card))
-        recognition = replica.recognizer.open(session, sink)
+        recognition = replica.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))
         try:
             while (frame := await sink.next()) is not None:

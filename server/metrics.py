@@ -47,6 +47,7 @@ class Metrics:
         self.sessions_draining = Gauge("tutti_sessions_draining", "Sessions open while draining", registry=registry)
         self.queue_depth = Gauge("tutti_batch_queue_depth", "Steps ready and waiting for a batch", registry=registry)
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
+        self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
         self.slots_used = Gauge("tutti_state_pool_slots_used", "Recurrent-state slots taken", registry=registry)
         Gauge("tutti_state_pool_slots_total", "Recurrent-state slots", registry=registry).set(max_streams)
         self.build_info = Gauge(

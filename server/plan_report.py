@@ -15,6 +15,7 @@ def provenance_line(device: Calibration) -> str:
     parts = [at.model, at.precision, at.hardware]
     parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
     parts += [f"measured {at.date[:10]}"] if at.date else []
+    parts += ["optimistic: interference in the server not measured"] if at.date and not _interferes(device) else []
     return "; ".join(part for part in parts if part)
 
 
@@ -75,6 +76,10 @@ def calibration_lines(device: Calibration) -> list[str]:
         f"  engine outside the step: {costs.engine_s * 1e6:.0f} µs a batch",
         f"  in the server a batch takes {longer} ms longer than in the engine alone: event loop idle … busy",
     ]
+
+
+def _interferes(device: Calibration) -> bool:
+    return device.interference.idle_s + device.interference.busy_s > 0
 
 
 def _cells(point: Point) -> tuple[str, ...]:

@@ -30,5 +30,6 @@ class Pulse:
 
     def _beat(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         self._metrics.loop_lag.observe(max(0.0, loop.time() - due))
+        self._metrics.loop_tasks.set(len(asyncio.all_tasks(loop)))
         self._sessions.observe_backlog()
         self.start()

@@ -141,14 +141,21 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @rule()
     def sleep_until_woken(self) -> None:
-        """A caller that sleeps as told, with nothing pushed meanwhile, gets a batch when it wakes."""
+        """A caller sleeps as told, with nothing pushed meanwhile."""
         wake_at = self.wake_at()
         if wake_at is None:
             assert not self.oldest()
         else:
-            self.now = wake_at
-            self.take()
-            assert self.running
+            self.sleep(wake_at)
+
+    def sleep(self, wake_at: float) -> None:
+        """Whoever wakes when told gets a batch, unless a step came due in the sleep and is held for a fuller one."""
+        assert wake_at >= self.now
+        slept_from, self.now = self.now, wake_at
+        self.take()
+        if not self.running:
+            assert self.policy is Policy.DEADLINE
+            assert any(slept_from < step.due_s <= self.now for step in self.oldest().values())
 
     @rule(seconds=st.sampled_from((0.001, 0.004, 0.03, 0.1)))
     def batch(self, seconds: float) -> None:
@@ -259,10 +266,7 @@ class BatcherMachine(RuleBasedStateMachine):
         if not hasattr(self, "batcher"):
             return
         while (wake_at := self.wake_at()) is not None:
-            assert wake_at >= self.now
-            self.now = wake_at
-            self.take()
-            assert self.running
+            self.sleep(wake_at)
         assert self.gone == self.pushed
 
 

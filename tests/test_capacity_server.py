@@ -37,7 +37,7 @@ def test_a_replica_that_can_carry_one_stream_refuses_the_second_before_the_hands
         client.rest()
 
 
-def test_by_default_a_replica_carries_as_many_as_it_thinks_it_can(live_server: Start) -> None:
+def test_a_replica_told_to_judge_for_itself_takes_as_many_as_it_thinks_it_can_carry(live_server: Start) -> None:
     server = live_server(max_streams="auto")
     estimate = server.metric("tutti_estimated_session_capacity")
     assert 10 < estimate <= server.replica.recognizer.admission.estimate + 1

@@ -154,6 +154,25 @@ def test_the_recorded_step_is_the_network_to_the_bit(precision):
         assert all(torch.equal(recorded[name], state[name]) for name in state)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_step_in_slabs_is_the_network_to_the_bit_and_keeps_only_what_it_is_told(precision):
+    model, generator = AcousticModel.random(precision=precision), torch.Generator().manual_seed(0)
+    slabs = model.network.fresh_state(12)
+    pcm, index = torch.zeros(8, SMALL.step_samples, dtype=torch.int16), torch.zeros(8, dtype=torch.int64)
+    step = torch.inference_mode()(model.in_slabs(pcm, index, slabs))
+    for first, count, kept in [(0, 8, 8), (0, 8, 8), (3, 5, 4), (0, 4, 0), (2, 4, 3), (1, 7, 7)]:
+        index[:] = torch.randperm(12, generator=generator)[:8]
+        pcm[:] = noise(8, 1, seed=first + count)
+        rows, before = index[first : first + count], {name: slab.clone() for name, slab in slabs.items()}
+        with torch.inference_mode():
+            state = {name: slab[rows] for name, slab in before.items()}
+            expected, after = model.network(pcm[first : first + count], state)
+        assert torch.equal(step(first, count, kept), expected)
+        for name, slab in slabs.items():
+            before[name][rows[:kept]] = after[name][:kept]
+            assert torch.equal(slab, before[name]), name
+
+
 def test_log_probs_are_float32_distributions_in_every_precision():
     for precision in ("fp32", "bf16", "int8"):
         model = AcousticModel.random(precision=precision)

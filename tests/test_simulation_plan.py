@@ -8,9 +8,20 @@ import pytest
 from typer.testing import CliRunner
 
 from batching.batcher import Policy
-from batching.simulation import Calibration, Overheads, Provenance, ServiceTable, Serving, capacity, plan, run_load
+from batching.simulation import (
+    Calibration,
+    Interference,
+    Overheads,
+    Provenance,
+    ServiceTable,
+    Serving,
+    capacity,
+    plan,
+    run_load,
+)
 from batching.simulation.planning import most_streams
 from server.cli import app
+from server.plan_report import provenance_line
 from server.plan_runs import parse_client, parse_levels
 
 TINY = Calibration(
@@ -101,6 +112,13 @@ def test_the_command_answers_in_words_and_in_json(calibration):
     words = runner.invoke(app, options).output
     assert "a test's machine" in words
     assert f"{document['plan']['replicas']:,}" in words
+
+
+def test_a_calibration_without_interference_is_called_optimistic():
+    measured = replace(TINY, provenance=replace(TINY.provenance, date="2026-11-21"))
+    complete = replace(measured, interference=Interference(busy_s=1e-3))
+    assert "optimistic" in provenance_line(measured)
+    assert "optimistic" not in provenance_line(complete)
 
 
 def test_the_command_says_when_it_is_not_possible(calibration):
