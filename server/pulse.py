@@ -21,6 +21,7 @@ class Pulse:
     def start(self) -> None:
         """Begin. On the loop."""
         loop = asyncio.get_running_loop()
+        self._metrics.loop_tasks.set(len(asyncio.all_tasks(loop)))
         self._timer = loop.call_later(PERIOD_S, self._beat, loop, loop.time() + PERIOD_S)
 
     def stop(self) -> None:
@@ -30,6 +31,5 @@ class Pulse:
 
     def _beat(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         self._metrics.loop_lag.observe(max(0.0, loop.time() - due))
-        self._metrics.loop_tasks.set(len(asyncio.all_tasks(loop)))
         self._sessions.observe_backlog()
         self.start()
