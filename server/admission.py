@@ -16,6 +16,8 @@ RETURN_SHARE = 0.95
 FREE_AT_ONCE = 32
 """Streams that may come within a period whatever the room. Beyond it half of the room is given away, so that what they
 cost is seen before the other half goes: a thousand clients that come back together would all be let in otherwise."""
+TAKEN = "all streams are taken"
+FOLLOWING = "this server carries as many streams as it can"
 
 
 class Admission:
@@ -55,16 +57,21 @@ class Admission:
         if self._capacity.look(now, cpu_s, used):
             self._estimate = self._capacity.streams()
 
+    def refuse_if_full(self, used: int) -> None:
+        """Say at once, before a request has cost anything, that nobody can come in. Raises: ServerFull."""
+        if used and used >= self.limit:
+            raise ServerFull(FOLLOWING if self._follow else TAKEN)
+
     def check(self, used: int, wanted: int, now: float) -> None:
         """Let `wanted` more streams in beside `used`. Raises: ServerFull, which changes nothing but the return."""
         if not self._follow:
             if used + wanted > self._slots:
-                raise ServerFull("all streams are taken")
+                raise ServerFull(TAKEN)
             return
         room = int(self.limit * RETURN_SHARE if self._full else self.limit) - used
         self._full = room < wanted and used > 0  # a stream alone is always served
         if self._full:
-            raise ServerFull("this server carries as many streams as it can")
+            raise ServerFull(FOLLOWING)
         if self._since_s is None or now - self._since_s >= PERIOD_S:
             self._since_s, self._came, self._may_come = now, 0, max(FREE_AT_ONCE, room // 2)
         if self._came + wanted > self._may_come:

@@ -82,6 +82,7 @@ def create_app(
         pulse.start()
         yield
         pulse.stop()
+        replica.decoding.close()
         await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan)

@@ -35,11 +35,11 @@ class Deadlines:
         self.heard_s = now  # the client, last
         self.progress_s = now  # the engine, last; or the moment from which an answer was due
 
-    def due(self, now: float, writing_since_s: float, backlog_s: float, *, listening: bool) -> Due:
-        """Say what is due; `listening` is false while we leave the socket unread, so that silence is our own doing."""
+    def due(self, now: float, writing_since_s: float, *, owed: bool, listening: bool) -> Due:
+        """Say what is due; `owed` is true while audio waits for an answer, `listening` false while we do not read."""
         if now - writing_since_s >= self._limits.write_timeout_s:
             return Due.CUT
-        if backlog_s and self._stall_left_s(now) <= 0:
+        if owed and self._stall_left_s(now) <= 0:
             return Due.STALLED
         return Due.IDLE if listening and self._idle_left_s(now) <= 0 else Due.NOTHING
 

@@ -76,6 +76,10 @@ class Projector:
         """Answer a text frame that means nothing."""
         return _encode(Error("SchemaError", description, text[:MAX_ECHO]))
 
+    def undecodable(self, description: str) -> bytes:
+        """Tell what is wrong with the audio, which ends the stream."""
+        return _encode(Error("DATA-0000", description))
+
     def configured(self, keyterms: Sequence[str]) -> bytes:
         """Answer a change of settings with the key terms that hold now."""
         return _encode(ConfigureSuccess(self._request_id, list(keyterms)))

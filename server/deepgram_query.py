@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from model.ctc.bias import BiasError
 from server.errors import BadParameter
 from server.keyterms import NO_KEYTERMS, Keyterms, Keyword
+from server.media.encodings import RAW, AudioForm, audio_form
 from server.session import SessionOptions
 from server.text_format import Style
 
@@ -55,9 +56,9 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class ListenRequest:
-    """What the query asks for. `raw_rate` is None where the body is a container that names its own sample rate."""
+    """What the query asks for; `form` says what audio comes."""
 
-    raw_rate: int | None
+    form: AudioForm
     channels: int
     multichannel: bool
     interim_results: bool
@@ -74,13 +75,11 @@ class ListenRequest:
     keyterms: Keyterms
     ignored: tuple[str, ...]
 
-    def live_options(self) -> SessionOptions:
-        """Options of a live stream. Raises: BadParameter for a container."""
-        if self.raw_rate is None:
-            raise BadParameter("encoding: live streams need encoding=linear16; containers are not supported yet")
+    def live_options(self, model_rate: int) -> SessionOptions:
+        """Options of a live stream for a model that hears `model_rate` Hz."""
         return SessionOptions(
-            sample_rate=self.raw_rate,
-            channels=self.channels,
+            sample_rate=self.form.decoded_rate(model_rate),
+            channels=self.form.decoded_channels(multichannel=self.multichannel),
             multichannel=self.multichannel,
             partials=self.interim_results,
             every_step=self.step_results,
@@ -107,7 +106,7 @@ def parse_query(
     known = KNOWN | set(BIASING) if supports_keyterms else KNOWN
     ignored = sorted(name for name, value in query.items() if _ignored(name, value, known))
     return ListenRequest(
-        raw_rate=_raw_rate(query),
+        form=_form(query, channels),
         channels=channels,
         multichannel=multichannel,
         interim_results=_boolean(query, "interim_results", default=False),
@@ -155,15 +154,12 @@ def _keyword(value: str) -> Keyword:
     return word.strip(), float(boost)
 
 
-def _raw_rate(query: Mapping[str, str]) -> int | None:
+def _form(query: Mapping[str, str], channels: int) -> AudioForm:
+    """What audio comes; `sample_rate` counts, and is looked at, only beside an encoding that does not tell it."""
     encoding = query.get("encoding")
-    if encoding is None:
-        return None
-    if encoding != "linear16":
-        raise BadParameter(f"encoding: {encoding[:64]!r} is not supported; send linear16")
-    if "sample_rate" not in query:
-        raise BadParameter("sample_rate: required with encoding=linear16")
-    return _integer(query, "sample_rate", SAMPLE_RATES, default=0)
+    raw = encoding is not None and encoding in RAW and "sample_rate" in query
+    rate = _integer(query, "sample_rate", SAMPLE_RATES, default=0) if raw else None
+    return audio_form(encoding, rate, channels)
 
 
 def _endpointing(query: Mapping[str, str], default: bool) -> float | None:

@@ -38,7 +38,8 @@ class Door:
         """Return what the query asks for. Raises: Refused. An upload has no endpoints unless it asks for them."""
         replica = self._replica
         replica.keys.check(credentials)
-        replica.sessions.refuse_if_draining()  # before the query, whose key terms cost time
+        replica.sessions.refuse_if_draining()  # these two before the query, whose key terms cost time
+        replica.recognizer.refuse_if_full()
         pairs = connection.query_params.multi_items()
         request = parse_query(
             pairs,

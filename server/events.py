@@ -30,6 +30,7 @@ class CloseReason(StrEnum):
     IDLE = "idle"
     DRAIN = "drain"
     TOO_FAST = "too_fast"
+    BAD_AUDIO = "bad_audio"
     STALLED = "stalled"
     BROKEN = "broken"
     SLOW_CONSUMER = "slow_consumer"

@@ -9,6 +9,7 @@ from server.deepgram import Projector
 from server.door import Door
 from server.errors import Refused
 from server.live import LiveStream
+from server.media import open_at_the_door
 from server.replica import Replica, created_now, new_request_id
 
 
@@ -26,7 +27,9 @@ class Listen:
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         try:
             request = self._door.admit(socket, credentials, live=True)
-            session = replica.session(request.live_options(), replica.limits)
+            rate = replica.config.sample_rate
+            decoder = open_at_the_door(request.form, rate, multichannel=request.multichannel)
+            session = replica.session(request.live_options(rate), replica.limits)
             projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
             stream = LiveStream(
                 socket,
@@ -36,6 +39,9 @@ class Listen:
                 metrics=replica.metrics,
                 clock=replica.clock,
                 request_id=request_id,
+                form=request.form,
+                decoder=decoder,
+                pool=replica.decoding,
             )
             budget_ms = request.latency_budget_ms
             recognition = replica.recognizer.open(

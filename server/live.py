@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 import structlog
 from starlette.websockets import WebSocket
 
-from server.backpressure import Backpressure
+from server.audio import PCM
+from server.backpressure import HIGH_WATER, Backpressure
 from server.configuring import configure
 from server.deadlines import Deadlines, Due, LiveLimits
 from server.deepgram import Projector
 from server.deepgram_frames import CloseStream, Configure, Finalize, parse_frame
 from server.errors import CLOSES, BacklogExceeded, BadFrame
 from server.events import Closed, CloseReason, Event, Final, FinalReason, Partial, StepTiming, StreamBroken
+from server.media import AudioForm, DecodingPool, Inflated, Lane, LiveDecoder, MediaError
 from server.metrics import Metrics
 from server.outbox import FrameKind, OutFrame
 from server.recognition import Recognition
@@ -47,6 +49,9 @@ class LiveStream:
         metrics: Metrics,
         clock: Callable[[], float],
         request_id: str,
+        form: AudioForm,
+        decoder: LiveDecoder,
+        pool: DecodingPool,
     ) -> None:
         self._wire = wire_of(socket)
         self._session = session
@@ -66,11 +71,28 @@ class LiveStream:
         self._deadlines = Deadlines(limits, self._opened_s)
         self._first_audio_s: float | None = None
         self._said_something = False
+        self._ending = False  # the end was asked for: nothing that the client sends now means anything
+        self._received_s = metrics.audio_seconds[form.encoding]
+        high_s = limits.max_backlog_s * HIGH_WATER
+        self._lane = Lane(
+            pool,
+            decoder,
+            deliver=self._on_samples,
+            fail=self._on_bad_audio,
+            room=lambda: session.backlog_s <= high_s,
+            max_piece_s=limits.max_backlog_s - high_s,
+            opened_s=self._opened_s,
+        )
 
     @property
     def backlog_s(self) -> float:
         """Audio received and not yet consumed."""
-        return self._session.backlog_s
+        return self._session.backlog_s + self._lane.waiting_s
+
+    @property
+    def _owed(self) -> bool:
+        """Whether audio that was received waits for an answer."""
+        return self._session.backlog_s > 0 or self._lane.pending
 
     async def run(self, recognition: Recognition) -> None:
         """Serve the accepted connection, which `recognition` admitted, to its end."""
@@ -91,7 +113,7 @@ class LiveStream:
 
     def drain(self) -> None:
         """Say what is pending, then close for a restart."""
-        self._close_session(CloseReason.DRAIN)
+        self._close(CloseReason.DRAIN)
 
     # Client to server
 
@@ -113,15 +135,15 @@ class LiveStream:
 
     def _take(self, message: bytes | str) -> None:
         self._deadlines.heard_s = self._clock()
-        if self._reason is not None or self._session.closing:
-            return  # nothing that follows the end means anything; only the disconnect is awaited
+        if self._reason is not None or self._ending:
+            return  # only the disconnect is awaited
         if isinstance(message, str):
             self._on_text(message)
         elif message:
             self._on_audio(message)
         else:
-            self._close_session(CloseReason.CLOSE_STREAM)
-        if self._reason is None and self._backpressure.rises(self._session.backlog_s):
+            self._close(CloseReason.CLOSE_STREAM)
+        if self._reason is None and self._backpressure.rises(self.backlog_s):
             self._wire.pause_reading()
 
     def _take_held(self) -> None:
@@ -132,19 +154,35 @@ class LiveStream:
             self._wire.resume_reading()
 
     def _on_audio(self, chunk: bytes) -> None:
-        before_s, heard_s = self._session.audio_s, self._deadlines.heard_s
-        if not self._session.backlog_s:
+        self._metrics.audio_bytes.inc(len(chunk))
+        heard_s = self._deadlines.heard_s
+        if not self._owed:
             self._deadlines.progress_s = heard_s  # nothing was due until now
         try:
-            work = self._session.audio(chunk, heard_s)
+            self._lane.audio(chunk, heard_s)
+        except BacklogExceeded:
+            self._end(CloseReason.TOO_FAST)
+
+    def _on_samples(self, samples: PCM, arrived_s: float) -> None:
+        """Take decoded audio, in the order in which it was sent."""
+        session = self._session
+        before_s = session.audio_s
+        try:
+            work = session.samples(samples, arrived_s)
         except BacklogExceeded:
             self._end(CloseReason.TOO_FAST)
             return
         if self._first_audio_s is None:
-            self._first_audio_s = heard_s
-        self._metrics.audio_bytes.inc(len(chunk))
-        self._metrics.audio_seconds["linear16"].inc(self._session.audio_s - before_s)
+            self._first_audio_s = arrived_s
+        self._received_s.inc(session.audio_s - before_s)
         self._push(work)
+
+    def _on_bad_audio(self, error: MediaError) -> None:
+        if isinstance(error, Inflated):
+            self._end(CloseReason.TOO_FAST)
+            return
+        self._put(OutFrame(self._projector.undecodable(str(error)), FrameKind.OTHER))
+        self._end(CloseReason.BAD_AUDIO)
 
     def _on_text(self, text: str) -> None:
         try:
@@ -154,15 +192,28 @@ class LiveStream:
             return
         match action:
             case Finalize(channel):
-                self._flush(*self._session.finalize(channel, self._deadlines.heard_s))
+                self._lane.settle(lambda: self._finalize(channel), self._deadlines.heard_s)
             case CloseStream():
-                self._close_session(CloseReason.CLOSE_STREAM)
+                self._close(CloseReason.CLOSE_STREAM)
             case Configure(keyterms):
-                self._put(OutFrame(configure(self._session, self._projector, keyterms), FrameKind.OTHER))
+                self._lane.then(lambda: self._configure(keyterms))
 
-    def _close_session(self, reason: CloseReason) -> None:
-        if self._reason is None and not self._session.closing:
-            self._flush(*self._session.close(reason, self._clock()))
+    # What waits for the audio before it to be decoded
+
+    def _finalize(self, channel: int | None) -> None:
+        self._flush(*self._session.finalize(channel, self._clock()))
+
+    def _configure(self, keyterms: list[str] | None) -> None:
+        self._put(OutFrame(configure(self._session, self._projector, keyterms), FrameKind.OTHER))
+
+    def _close(self, reason: CloseReason) -> None:
+        if self._reason is not None or self._ending:
+            return
+        self._ending = True
+        now = self._clock()
+        if not self._owed:
+            self._deadlines.progress_s = now
+        self._lane.flush(lambda: self._flush(*self._session.close(reason, self._clock())), now)
 
     def _flush(self, work: Sequence[Work], events: Sequence[Event]) -> None:
         self._push(work)
@@ -180,8 +231,13 @@ class LiveStream:
         for event in events:
             if self._reason is None:
                 self._say(event, timing)
-        if self._backpressure.falls(self._session.backlog_s):
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Read and decode again what waited for room."""
+        if self._backpressure.holding and self._backpressure.falls(self.backlog_s):
             self._take_held()
+        self._lane.resume()
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:
         payload = self._projector.frame(event, timing, self._writer.write_s)
@@ -225,6 +281,7 @@ class LiveStream:
             self._writer.end(CLOSES[reason])
 
     def _stop_recognition(self) -> None:
+        self._lane.close()
         if self._recognition is not None:
             self._recognition.close()
         self._held.clear()
@@ -245,13 +302,13 @@ class LiveStream:
             return
         now = self._clock()
         writing_since_s, listening = self._writer.waiting_since(now), not self._backpressure.holding
-        due = self._deadlines.due(now, writing_since_s, self._session.backlog_s, listening=listening)
+        due = self._deadlines.due(now, writing_since_s, owed=self._owed, listening=listening)
         if due is Due.CUT:
             self._cut()
         elif due is Due.STALLED:
             self._end(CloseReason.STALLED)
         elif due is Due.IDLE:
-            self._close_session(CloseReason.IDLE)
+            self._close(CloseReason.IDLE)
         if self._reason is None:
             self._arm(self._deadlines.wait_s(now))
 

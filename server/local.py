@@ -84,7 +84,7 @@ class LocalTranscriber:
 
     async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         replica, request = self._replica, self._request
-        session = replica.session(request.live_options(), replica.limits)
+        session = replica.session(request.live_options(replica.config.sample_rate), replica.limits)
         sink = _Sink(Projector(request, 1, new_request_id(), created_now(), replica.card))
         recognition = replica.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))

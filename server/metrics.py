@@ -13,6 +13,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from server.histograms import Spread, histogram, histograms
+from server.media.encodings import Encoding
 
 # Quantiles are exact only at edges, so each latency objective has one of its own.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -66,7 +67,7 @@ class Metrics:
                 self.sessions.labels(protocol, outcome)
         self.rejected = Counter("tutti_handshakes_rejected", "Requests refused", ["reason"], registry=registry)
         audio = Counter("tutti_audio_seconds", "Audio received", ["encoding"], registry=registry)
-        self.audio_seconds = {name: audio.labels(name) for name in ("linear16", "container")}
+        self.audio_seconds = {name: audio.labels(name) for name in Encoding}
         self.audio_bytes = Counter("tutti_audio_bytes_received", "Bytes of audio received", registry=registry)
         results = Counter("tutti_results", "Transcripts sent", ["kind"], registry=registry)
         self.results = {kind: results.labels(kind) for kind in ("interim", "final")}

@@ -110,6 +110,10 @@ class Recognizer:
 
     # Sessions
 
+    def refuse_if_full(self) -> None:
+        """Spare a request that cannot be served. Raises: ServerFull."""
+        self.admission.refuse_if_full(self.slots_used)
+
     def open(
         self, session: Session, sink: Sink, *, background: bool = False, budget_s: float | None = None
     ) -> Recognition:

@@ -14,6 +14,7 @@ from server.deadlines import LiveLimits
 from server.deepgram_messages import ModelCard
 from server.deepgram_query import Models
 from server.drain import OpenSessions
+from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Recognizer
 from server.session import Limits, Session, SessionOptions
@@ -39,6 +40,7 @@ class Replica:
     live_limits: LiveLimits
     window_samples: int | None
     clock: Callable[[], float]
+    decoding: DecodingPool
 
     @property
     def ready(self) -> bool:

@@ -14,7 +14,7 @@ from server.deepgram_prerecorded import recording_answer
 from server.deepgram_query import ListenRequest
 from server.door import Door
 from server.errors import BadParameter, ClientGone, Refused, ServerDraining, ServerFull, TooLarge, TooSlow
-from server.recording import Recording
+from server.media.recording import Recording
 from server.replica import Replica, created_now, new_request_id
 from server.session import SessionOptions
 from server.text_format import FormattedWord
@@ -58,8 +58,7 @@ class Transcribe:
         recording = await asyncio.to_thread(
             Recording,
             body,
-            raw_rate=asked.raw_rate,
-            raw_channels=asked.channels,
+            asked.form,
             rate=config.sample_rate,
             max_s=replica.settings.max_upload_s,
         )
@@ -75,7 +74,7 @@ class Transcribe:
         replica.sessions.refuse_if_draining()
         session = replica.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
         transcripts = await self._run(Upload(session, asked.style), request, recording)
-        replica.metrics.audio_seconds["container"].inc(session.audio_s)
+        replica.metrics.audio_seconds[asked.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return recording_answer(
             transcripts,

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from server.errors import ClientGone, RecognitionFailed, Refused, ServerDraining
 from server.events import Closed, CloseReason, Event, Final, FinalReason, StepTiming, StreamBroken
+from server.media.recording import Recording
+from server.media.uploads import BLOCK_S
 from server.recognition import Recognition
-from server.recording import BLOCK_S, Recording
 from server.session import Session
 from server.text_format import FormattedWord, Sentences, Style
 

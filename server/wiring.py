@@ -21,6 +21,7 @@ from server.deadlines import LiveLimits
 from server.deepgram_messages import ModelCard
 from server.deepgram_query import Models
 from server.drain import OpenSessions
+from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Deliver, MakeEngine, Recognizer
 from server.replica import Replica
@@ -83,6 +84,7 @@ def build_replica(
         live_limits=_live_limits(settings),
         window_samples=window,
         clock=clock,
+        decoding=DecodingPool(),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica

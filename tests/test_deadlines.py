@@ -10,22 +10,22 @@ LIMITS = LiveLimits(idle_timeout_s=10.0, stall_timeout_s=30.0, write_timeout_s=5
 
 
 @pytest.mark.parametrize(
-    ("signs_s", "backlog_s", "listening", "due"),
+    ("signs_s", "owed", "listening", "due"),
     [
         # last heard, last progress, writing since
-        ((99.0, 99.0, 100.0), 0.0, True, Due.NOTHING),
-        ((90.0, 99.0, 100.0), 0.0, True, Due.IDLE),
-        ((90.0, 99.0, 100.0), 0.0, False, Due.NOTHING),  # it is we who do not listen
-        ((99.0, 70.0, 100.0), 0.0, True, Due.NOTHING),  # nothing waits for an answer
-        ((99.0, 70.0, 100.0), 0.1, True, Due.STALLED),
-        ((90.0, 70.0, 100.0), 0.1, True, Due.STALLED),
-        ((90.0, 70.0, 95.0), 0.1, True, Due.CUT),  # nothing else can be told to who does not read
+        ((99.0, 99.0, 100.0), False, True, Due.NOTHING),
+        ((90.0, 99.0, 100.0), False, True, Due.IDLE),
+        ((90.0, 99.0, 100.0), False, False, Due.NOTHING),  # it is we who do not listen
+        ((99.0, 70.0, 100.0), False, True, Due.NOTHING),  # nothing waits for an answer
+        ((99.0, 70.0, 100.0), True, True, Due.STALLED),
+        ((90.0, 70.0, 100.0), True, True, Due.STALLED),
+        ((90.0, 70.0, 95.0), True, True, Due.CUT),  # nothing else can be told to who does not read
     ],
 )
-def test_what_is_due(signs_s: tuple[float, float, float], backlog_s: float, listening: bool, due: Due) -> None:
+def test_what_is_due(signs_s: tuple[float, float, float], owed: bool, listening: bool, due: Due) -> None:
     deadlines = Deadlines(LIMITS, 0.0)
     deadlines.heard_s, deadlines.progress_s, writing_since_s = signs_s
-    assert deadlines.due(100.0, writing_since_s, backlog_s, listening=listening) is due
+    assert deadlines.due(100.0, writing_since_s, owed=owed, listening=listening) is due
 
 
 def test_one_looks_again_when_the_next_thing_can_be_due_and_never_at_once() -> None:

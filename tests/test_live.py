@@ -17,6 +17,7 @@ from server.deepgram_messages import ModelCard
 from server.deepgram_query import Models, parse_query
 from server.events import StepTiming
 from server.live import LiveStream
+from server.media import DecodingPool, open_decoder
 from server.metrics import Metrics
 from server.recognition import Recognition
 from server.session import Limits, Session
@@ -34,7 +35,8 @@ class Bench:
     def __init__(self, **query: str) -> None:
         self.wire, self.clock, self.metrics = FakeWire(), FakeClock(), Metrics(max_batch=8, max_streams=8)
         request = parse_query({**QUERY, **query}.items(), Models("spelling", {}, strict=False), 1)
-        self.session = Session(request.live_options(), CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
+        options = request.live_options(CONFIG.sample_rate)
+        self.session = Session(options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
         scope = {"type": "websocket", "extensions": {WIRE_EXTENSION: self.wire}}
         self.stream = LiveStream(
             WebSocket(scope, None, None),  # type: ignore[arg-type]
@@ -44,6 +46,9 @@ class Bench:
             metrics=self.metrics,
             clock=self.clock,
             request_id="id",
+            form=request.form,
+            decoder=open_decoder(request.form, CONFIG.sample_rate),
+            pool=DecodingPool(),
         )
         self.pushed: list[Work] = []
         self.recognition = Recognition(self, self.session, self.stream, [0])

@@ -83,6 +83,7 @@ class Lane:
         self._deliver = deliver
         self._fail = fail
         self._room = room
+        self._max_piece_s = max_piece_s
         self._allowance = Allowance(opened_s, max_piece_s)
         self._waiting: deque[_Audio | _Hold] = deque()
         self._waiting_bytes = 0
@@ -92,6 +93,11 @@ class Lane:
     def waiting_s(self) -> float:
         """About how much audio waits to be decoded: a part of the backlog that decides whether to read on."""
         return self._waiting_bytes / BYTES_A_SECOND
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits, or is being decoded."""
+        return self._busy or bool(self._waiting)
 
     def audio(self, chunk: bytes, arrived_s: float) -> None:
         """Take a message. Raises: BacklogExceeded."""
@@ -145,7 +151,7 @@ class Lane:
 
     def _decode_now(self, chunk: bytes, arrived_s: float) -> None:
         try:
-            samples = self._decoder.feed(chunk, self._allowance.limit_s(len(chunk), arrived_s))
+            samples = self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
         except MediaError as error:
             self._end(error)
             return
@@ -163,20 +169,21 @@ class Lane:
         self._pool.submit(work).add_done_callback(partial(self._done, item))
 
     def _done(self, item: _Audio | _Hold, future: asyncio.Future[PCM]) -> None:
-        self._busy = False
         error = None if future.cancelled() else future.exception()
-        if self._closed or future.cancelled():
-            return
-        if error is not None:
-            self._end(error)
-            return
-        samples = future.result()
+        if not (self._closed or future.cancelled()):
+            if error is not None:
+                self._end(error)
+            else:
+                self._take(item, future.result())
+        self._busy = False  # not before: whoever is told of samples may ask to go on
+        self.resume()
+
+    def _take(self, item: _Audio | _Hold, samples: PCM) -> None:
         self._allowance.spend(len(samples) / self._decoder.rate)
         if len(samples):
             self._deliver(samples, item.arrived_s)
         if isinstance(item, _Hold) and not self._closed:
             item.action()
-        self.resume()
 
     def _end(self, error: BaseException) -> None:
         self.close()
