@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench bench-peers train lm evaluate samples screenshots clean help
+.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -38,8 +38,16 @@ format: setup  ## put the code into shape
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup  ## live streams against the eager and the single policy; writes loadtest/results/policies.*
-	@$(BIN)/python -m loadtest.compare
+bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*
+	@$(BIN)/python -m loadtest.capacity
+
+overload: setup  ## three times more streams than there is room for; writes loadtest/results/overload.*
+	@$(BIN)/python -m loadtest.overload
+
+CAPACITY ?= 400  # streams that this machine sustains: loadtest/results/capacity.md
+
+soak: setup  ## half an hour with streams coming and going; writes loadtest/results/soak.*
+	@$(BIN)/python -m loadtest.soak --capacity $(CAPACITY)
 
 bench-peers: setup  ## tutti beside FastAPI, Ray Serve, mosec and sherpa-onnx; writes loadtest/results/peers.*
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]'

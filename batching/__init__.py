@@ -18,8 +18,9 @@ from batching.errors import (
     StepFailed,
     UnknownStream,
     WrongInput,
+    WrongState,
 )
-from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed, WarmedUp
+from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.pace import Pace
 from batching.pool import Handle, StatePool
 from batching.service_times import ServiceTimes
@@ -47,6 +48,7 @@ __all__ = [
     "ServiceTimes",
     "SlabModel",
     "StaleHandle",
+    "StateExported",
     "StatePool",
     "StepFailed",
     "StepModel",
@@ -57,4 +59,5 @@ __all__ = [
     "UnknownStream",
     "WarmedUp",
     "WrongInput",
+    "WrongState",
 ]

@@ -152,6 +152,10 @@ class Batcher:
         self._queued -= len(closed.steps)
         return len(closed.steps)
 
+    def waiting(self, stream: StreamId) -> int:
+        """Steps of this stream that wait. Raises: UnknownStream."""
+        return len(self._find(stream).steps)
+
     def push(self, stream: StreamId, item: object, now: float) -> None:
         """Queue a step that is ready at `now`. Raises: UnknownStream, QueueFull."""
         owner = self._find(stream)

@@ -34,6 +34,22 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Export:
+    """Tell a stream's state as it is behind the steps that were pushed before this."""
+
+    stream: StreamId
+    tag: object
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Let the steps that are pushed after this go on from a state that was exported."""
+
+    stream: StreamId
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Forget a stream."""
 
@@ -45,4 +61,4 @@ class Stop:
     """End the thread."""
 
 
-Command = Open | Step | Close | Stop
+Command = Open | Step | Export | Restore | Close | Stop

@@ -8,12 +8,9 @@ loop.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
@@ -21,9 +18,11 @@ import numpy as np
 import torch
 
 from batching.batcher import Batcher, Pending, Policy, StreamId, checked_budget
-from batching.commands import Close, Command, Open, Step, Stop
-from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput
-from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed, WarmedUp
+from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
+from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
+from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.exports import Exports
+from batching.mailbox import Mailbox
 from batching.pace import Pace
 from batching.pool import Handle
 from batching.step_model import StepModel
@@ -34,7 +33,8 @@ class Engine:
     """The front of the model thread.
 
     A stream's life: `open`, any number of `push`, exactly one `close`, also after it failed. Every push is answered
-    by a row of a `BatchDone`, or by the stream's end: `StreamFailed`, its own close, or `EngineStopped`.
+    by a row of a `BatchDone`, or by the stream's end: `StreamFailed`, its own close, or `EngineStopped`. What `export`
+    tells of a stream, `restore` makes another one go on from, in this engine or in any with the same model.
     """
 
     def __init__(
@@ -75,9 +75,8 @@ class Engine:
         self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed, and not closed by their owner yet
         self._ids = itertools.count(1)
-        self._commands: deque[Command] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._asleep = False  # whoever appends a command meanwhile rings the bell
+        self._exports = Exports()
+        self._mail = Mailbox()
         # Every stream's allowance, its open and its close: reached only if the model thread hangs.
         self._max_commands = capacity * (max_queued + 2)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
@@ -107,7 +106,7 @@ class Engine:
 
     def stop(self, timeout_s: float) -> None:
         """End the thread after its present batch; waiting steps are dropped. Raises: EngineDown if it does not end."""
-        self._put(Stop())
+        self._mail.put(Stop())
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -123,7 +122,7 @@ class Engine:
         stream = next(self._ids)
         checked_budget(budget_s)
         if self._takes():
-            self._put(Open(stream, budget_s, background))
+            self._mail.put(Open(stream, budget_s, background))
         return stream
 
     def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
@@ -134,7 +133,7 @@ class Engine:
         """
         self._check(inputs)
         if self._takes():
-            self._put(Step(stream, inputs, tag, reset, self._clock()))
+            self._mail.put(Step(stream, inputs, tag, reset, self._clock()))
 
     def push_all(self, stream: StreamId, steps: Iterable[tuple[np.ndarray, object, bool]]) -> None:
         """Hand over (inputs, tag, reset) steps, all ready now, as `push` does one. Raises: as `push`, before any is."""
@@ -143,12 +142,34 @@ class Engine:
         for command in commands:
             self._check(command.inputs)
         if self._takes():
-            self._commands.extend(commands)
-            self._ring()
+            self._mail.put_all(commands)
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of what `StateExported` carries and `restore` takes."""
+        return self._pool.row_bytes
+
+    def export(self, stream: StreamId, tag: object = None) -> None:
+        """Have the state told as the steps pushed so far leave it; `tag` comes back with `StateExported`.
+
+        The event follows the `BatchDone` of the last of those steps. Raises: QueueFull if the model thread hangs.
+        """
+        if self._takes():
+            self._mail.put(Export(stream, tag))
+
+    def restore(self, stream: StreamId, state: bytes) -> None:
+        """Let the steps pushed from now on go on from an exported state. None of the stream's steps may wait.
+
+        Raises: WrongState for another size; QueueFull if the model thread hangs.
+        """
+        if len(state) != self.state_bytes:
+            raise WrongState(f"a state of {len(state)} bytes, must be {self.state_bytes}")
+        if self._takes():
+            self._mail.put(Restore(stream, state))
 
     def close(self, stream: StreamId) -> None:
         """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
-        self._put(Close(stream))
+        self._mail.put(Close(stream))
 
     def _check(self, inputs: np.ndarray) -> None:
         if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
@@ -158,18 +179,9 @@ class Engine:
         """Whether commands are still read: after the end `EngineStopped` has spoken for all. Raises: QueueFull."""
         if self._ended:
             return False
-        if len(self._commands) >= self._max_commands:
+        if len(self._mail) >= self._max_commands:
             raise QueueFull(f"{self._max_commands} commands wait for the model thread")
         return True
-
-    def _put(self, command: Command) -> None:
-        self._commands.append(command)
-        self._ring()
-
-    def _ring(self) -> None:
-        if self._asleep:
-            self._asleep = False  # one ring is enough for all that is appended until it wakes
-            self._bell.put(None)
 
     # Called on the model thread:
 
@@ -203,32 +215,28 @@ class Engine:
     def _obey(self) -> bool:
         """Carry out the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
         now = self._clock()
-        wake_at = None if self._commands else self._batcher.wake_at(now)
-        if not self._commands and (wake_at is None or wake_at > now):
-            self._sleep(None if wake_at is None else wake_at - now)
+        wake_at = None if self._mail else self._batcher.wake_at(now)
+        if not self._mail and (wake_at is None or wake_at > now):
+            self._busy_since = None
+            self._mail.sleep(None if wake_at is None else wake_at - now)
         self._busy_since = self._clock()
         # As many as there are now, not until empty: a fast producer must not keep the next batch waiting.
-        for _ in range(len(self._commands)):
-            command = self._commands.popleft()
+        for _ in range(len(self._mail)):
+            command = self._mail.take()
             if type(command) is Step:  # nearly all of them
                 self._queue(command)
             elif not self._carry_out(command):
                 return False
         return True
 
-    def _sleep(self, seconds: float | None) -> None:
-        """Wait for a command, or so long."""
-        self._busy_since = None
-        self._asleep = True
-        if not self._commands:  # whoever appended before the flag was up did not ring
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=seconds)
-        self._asleep = False
-
     def _carry_out(self, command: Command) -> bool:
         match command:
             case Open():
                 self._admit(command)
+            case Export(stream, tag):
+                self._export(stream, tag)
+            case Restore(stream, state):
+                self._restore(stream, state)
             case Close(stream):
                 self._close(stream)
             case Stop():
@@ -255,13 +263,37 @@ class Engine:
         except UnknownStream as error:
             self._deliver(StreamFailed(step.stream, error))
 
+    def _export(self, stream: StreamId, tag: object) -> None:
+        if stream not in self._handles:
+            self._miss(stream)
+        elif steps := self._batcher.waiting(stream):
+            self._exports.add(stream, steps, tag)
+        else:
+            self._tell_state(stream, tag)
+
+    def _tell_state(self, stream: StreamId, tag: object) -> None:
+        self._deliver(StateExported(stream, tag, self._pool.export(self._handles[stream])))
+
+    def _restore(self, stream: StreamId, state: bytes) -> None:
+        if stream not in self._handles:
+            self._miss(stream)
+        elif self._batcher.waiting(stream):
+            self._fail(stream, WrongState(f"stream {stream} has steps waiting, which a new state would change"))
+        else:
+            self._pool.restore(self._handles[stream], state)
+
+    def _miss(self, stream: StreamId) -> None:
+        """Tell that a stream is not open, unless it failed: then its owner is being told."""
+        if stream not in self._failed:
+            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+
     def _close(self, stream: StreamId) -> None:
         if stream in self._handles:
             self._forget(stream)
         elif stream in self._failed:
             self._failed.remove(stream)
         else:
-            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+            self._miss(stream)
             return
         self._deliver(StreamClosed(stream))
 
@@ -293,6 +325,9 @@ class Engine:
                 queued=self._batcher.queued,
             )
         )
+        if self._exports:
+            for stream, tag in self._exports.ran(streams):
+                self._tell_state(stream, tag)
 
     def _fail(self, stream: StreamId, error: Exception) -> None:
         self._forget(stream)
@@ -305,4 +340,5 @@ class Engine:
     def _forget(self, stream: StreamId) -> None:
         self._batcher.close(stream)
         self._background.discard(stream)
+        self._exports.forget(stream)
         self._pool.release(self._handles.pop(stream))

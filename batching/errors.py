@@ -9,7 +9,8 @@ BatchingError
 │   ├── AlreadyOpen     the stream was opened twice
 │   ├── StaleHandle     the handle's slot was released, or belongs to another pool
 │   ├── RepeatedHandle  one stream appears twice in a batch
-│   └── WrongInput      a step's array has another shape or dtype than the model takes
+│   ├── WrongInput      a step's array has another shape or dtype than the model takes
+│   └── WrongState      a state to go on with has another size than the model's, or comes behind steps that wait
 ├── StepFailed          the model: its step raised; the reason is the error's __cause__
 └── EngineDown          the operator: the model thread has ended, or does not end
 """
@@ -53,6 +54,10 @@ class RepeatedHandle(Misuse):
 
 class WrongInput(Misuse):
     """A step's array has another shape or dtype than the model takes."""
+
+
+class WrongState(Misuse):
+    """A state to go on with has another size than the model's, or comes while the stream's steps wait."""
 
 
 class StepFailed(BatchingError):

@@ -42,12 +42,22 @@ class BatchDone:
 class StreamFailed:
     """The stream can go no further: its queue and state are gone, and pushes are ignored until its owner closes it.
 
-    `error` is `StepFailed` (with what the step raised as its `__cause__`), `PoolFull` or `QueueFull`; or
-    `UnknownStream`, when a push or a close named a stream that is not open.
+    `error` is `StepFailed` (with what the step raised as its `__cause__`), `PoolFull`, `QueueFull` or `WrongState`; or
+    `UnknownStream`, when something was asked for a stream that is not open.
     """
 
     stream: StreamId
     error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class StateExported:
+    """A copy of a stream's state behind its latest step that a `BatchDone` has answered, for `Engine.restore`."""
+
+    stream: StreamId
+    tag: object
+    """What was given to `export`."""
+    state: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +74,4 @@ class EngineStopped:
     error: BaseException | None
 
 
-EngineEvent = WarmedUp | BatchDone | StreamFailed | StreamClosed | EngineStopped
+EngineEvent = WarmedUp | BatchDone | StateExported | StreamFailed | StreamClosed | EngineStopped

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from batching.errors import PoolFull, RepeatedHandle, StaleHandle
+from batching.errors import PoolFull, RepeatedHandle, StaleHandle, WrongState
 from batching.step_model import RowSpec
 
 
@@ -37,6 +37,11 @@ class StatePool:
         self._slabs = {
             name: torch.zeros((capacity + 1, *row.shape), dtype=row.dtype, device=device) for name, row in spec.items()
         }
+        # The same memory as bytes, (capacity + 1, row's bytes): what is written of a row and read again.
+        self._bytes = [
+            slab.flatten().view(torch.uint8).reshape(capacity + 1, -1) for slab in self._slabs.values() if slab.numel()
+        ]
+        self.row_bytes = sum(rows.shape[1] for rows in self._bytes)
         self._free = list(reversed(range(capacity)))  # a stack: the slot freed last is warm in the caches
         self._generations = [0] * capacity
         self._owners: dict[int, Handle] = {}
@@ -77,6 +82,25 @@ class StatePool:
         self._check(handle)
         for slab in self._slabs.values():
             slab[handle.slot].zero_()
+
+    def export(self, handle: Handle) -> bytes:
+        """Return a copy of the slot's whole state, `row_bytes` long, in the order of the spec. Raises: StaleHandle."""
+        self._check(handle)
+        if self._device.type == "cpu":  # numpy keeps the interpreter's lock for so few bytes, torch gives it away
+            return b"".join([rows.numpy()[handle.slot].tobytes() for rows in self._bytes])
+        if not self._bytes:
+            return b""
+        return torch.cat([rows[handle.slot] for rows in self._bytes]).cpu().numpy().tobytes()  # one copy to the host
+
+    def restore(self, handle: Handle, state: bytes) -> None:
+        """Give the slot the state that `export` made, of any pool with the same spec. Raises: StaleHandle, WrongState."""
+        self._check(handle)
+        if len(state) != self.row_bytes:
+            raise WrongState(f"a state of {len(state)} bytes, must be {self.row_bytes}")
+        whole = torch.frombuffer(bytearray(state), dtype=torch.uint8) if state else torch.empty(0, dtype=torch.uint8)
+        whole = whole.to(self._device)
+        for rows, row in zip(self._bytes, whole.split([rows.shape[1] for rows in self._bytes]), strict=True):
+            rows[handle.slot] = row
 
     def gather(self, handles: Sequence[Handle], rows: int) -> dict[str, Tensor]:
         """Copy the states of B streams into a batch of `rows` >= B; the rows beyond B are zero.

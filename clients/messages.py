@@ -117,16 +117,46 @@ class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
     description: str = ""
 
 
-Message = Results | Metadata | SpeechStarted | UtteranceEnd | Error | ConfigureSuccess | ConfigureFailure
+class Ticket(msgspec.Struct, frozen=True, tag="Ticket"):
+    """Under `resumable=true`: lets any replica go on from `audio_s`, after `finals` finals of this stream."""
+
+    ticket: str
+    audio_s: float
+    finals: int = 0
+
+
+class Resumed(msgspec.Struct, frozen=True, tag="Resumed"):
+    """The stream goes on; its audio is wanted from `audio_s` on."""
+
+    audio_s: float
+
+
+class ResumeRefused(msgspec.Struct, frozen=True, tag="ResumeRefused"):
+    """The ticket is of no use here; the stream is open, and knows nothing of what was before."""
+
+    code: str = ""
+    description: str = ""
+
+
+Message = (
+    Results
+    | Metadata
+    | SpeechStarted
+    | UtteranceEnd
+    | Error
+    | ConfigureSuccess
+    | ConfigureFailure
+    | Ticket
+    | Resumed
+    | ResumeRefused
+)
 
 
 class _Tag(msgspec.Struct):
     type: str
 
 
-_KNOWN = frozenset(
-    {"Results", "Metadata", "SpeechStarted", "UtteranceEnd", "Error", "ConfigureSuccess", "ConfigureFailure"}
-)
+_KNOWN = frozenset(kind.__name__ for kind in Message.__args__)
 _message: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _tag = msgspec.json.Decoder(_Tag)
 

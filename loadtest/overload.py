@@ -51,6 +51,7 @@ class Overload(msgspec.Struct, frozen=True):
     full: LevelReport
     overloaded: LevelReport
     before: IdleFigures
+    after_first: IdleFigures
     after: IdleFigures
     environment: Environment
     retry: bool = True
@@ -58,7 +59,11 @@ class Overload(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How hard, and how long: `factor` times the limit for `seconds`, after the limit itself for `full_s`."""
+    """How hard, and how long: `factor` times the limit for `seconds`, after the limit itself for `full_s`.
+
+    A second overload follows, as long as the first was full: what one leaves in the allocator is bounded, what each
+    leaves behind is a leak, and only the second tells them apart.
+    """
 
     factor: float = 3.0
     seconds: float = 60.0
@@ -72,7 +77,7 @@ class Plan:
 
 
 async def overload(url: str, plan: Plan, base: LoadSettings, command: str, console: Console) -> Overload:
-    """Load to the limit, wait until idle, overload, wait until idle.
+    """Load to the limit, overload, overload again; wait until idle after each.
 
     Raises: LoadTestError, ClientError.
     """
@@ -84,13 +89,24 @@ async def overload(url: str, plan: Plan, base: LoadSettings, command: str, conso
     before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     offered = round(plan.factor * limit)
     over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), tell=console.print)
-    before = msgspec.structs.replace(before, tasks=quiet.tasks)
+    first = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
+    await measure_levels(replace(settings, streams=(offered,), seconds=plan.full_s), tell=console.print)
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     [level] = over.document.levels
-    judged = (*judge(level), *bars(before, after))
+    judged = (*judge(level), *bars(msgspec.structs.replace(first, tasks=quiet.tasks), after))
     place = over.document.environment
     return Overload(
-        command, limit, plan.factor, judged, full.document.levels[0], level, before, after, place, base.retry
+        command,
+        limit,
+        plan.factor,
+        judged,
+        full.document.levels[0],
+        level,
+        before=before,
+        after_first=first,
+        after=after,
+        environment=place,
+        retry=base.retry,
     )
 
 
@@ -116,7 +132,8 @@ def markdown(found: Overload) -> str:
     lines += [f"{level.streams} streams offered for {level.seconds:g} s to a server with room for {found.limit}. "]
     lines[-1] += f"Refused ones come back {'when they were told to' if found.retry else 'with their next stream'}. "
     lines[-1] += "Chunk latency from the scheduled send of a step's last "
-    lines[-1] += "sample, refusals from dialling; memory and tasks beside those after the same server was merely full."
+    lines[-1] += "sample, refusals from dialling; tasks beside those of the fresh server, memory after a "
+    lines[-1] += "second overload beside that after the first."
     lines += ["", *table(found.bars), ""]
     for name, at in (("Full", found.full), ("Overloaded", level)):
         if (chunk := at.chunk_latency_ms) is not None:
@@ -125,6 +142,9 @@ def markdown(found: Overload) -> str:
             lines[-1] += f"{at.compared} transcripts compared with those alone, {at.mismatched} differ.  "
     if refusals is not None and (answer := refusals.answer_ms) is not None:
         lines += [f"{answer.count} refusals: p50 {answer.p50:.1f}, p98 {answer.p98:.1f}, max {answer.max:.1f} ms.  "]
+    memory = [figures.memory_mib for figures in (found.before, found.after_first, found.after)]
+    if None not in memory:
+        lines += ["Memory when full, after one overload, after two: {} MiB.  ".format(", ".join(map(str, memory)))]
     return "\n".join([*lines, "", *place_lines(found.environment), ""])
 
 

@@ -30,6 +30,8 @@ from loadtest.settings import STEP_S, LoadSettings, parse_streams
 RESULTS = Path(__file__).parent / "results"
 SHARES = (0.4, 0.6, 0.8)
 LIGHT_STREAMS = 40
+STREAM_S = 15.0
+"""Seconds of a stream: opening one costs the loop as much as twenty steps, and calls do not come every two seconds."""
 TOLERANCE = 0.25
 SLO_MS = 100.0
 COMMAND_WITHIN_S = 300.0
@@ -172,7 +174,7 @@ def check_simulation(
         streams = tuple(max(1, round(share * plan["capacity"] / 10) * 10) for share in SHARES)
         console.print(f"simulated capacity {plan['capacity']} streams; loads {streams}")
     with served(["--decoder", "greedy", "--max-streams", "1024"]) as url:
-        loads = LoadSettings(url=url, streams=(LIGHT_STREAMS, *streams), seconds=seconds, seed=seed)
+        loads = LoadSettings(url=url, streams=(LIGHT_STREAMS, *streams), seconds=seconds, stream_s=STREAM_S, seed=seed)
         light, *levels = measure(loads, tell=console.print).document.levels
     client_us = client_costs(light)
     return tuple(compare(level, calibration, client_us) for level in levels), client_us, calibration

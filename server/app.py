@@ -12,8 +12,11 @@ import msgspec
 from fastapi import FastAPI, Response
 
 from model.ctc import Decoder
-from server.door import Door
+from server.door import Door, GivesBack
+from server.grant import Grant
+from server.hangup import on_hangup
 from server.listen import Listen
+from server.origins import allow_pages
 from server.page import page_router
 from server.pulse import Pulse
 from server.replica import Replica
@@ -80,6 +83,7 @@ def create_app(
         pulse = Pulse(replica.metrics, replica.sessions)
         await replica.recognizer.start()
         pulse.start()
+        on_hangup(replica.keys.reload)
         yield
         pulse.stop()
         replica.decoding.close()
@@ -88,6 +92,9 @@ def create_app(
     app = FastAPI(title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan)
     app.state.replica = replica
     door = Door(replica)
+    app.add_middleware(GivesBack)
+    allow_pages(app, settings)
+    app.add_api_route("/v1/auth/grant", Grant(replica, door).grant, methods=["POST"], response_class=Response)
     app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
     app.add_api_route("/v1/listen", Transcribe(replica, door).upload, methods=["POST"], response_class=Response)
     app.include_router(page_router())

@@ -85,7 +85,7 @@ def serve(
         float | None, typer.Option(help="Close a stream after so many silent seconds. Default: 10.")
     ] = None,
     drain_timeout_s: Annotated[
-        float | None, typer.Option(help="Seconds for streams to end on SIGTERM. Default: 5.")
+        float | None, typer.Option(help="Seconds for streams to end on SIGTERM. Default: 20.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. Default: info.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json. Default: console.")] = None,

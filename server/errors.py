@@ -7,6 +7,8 @@ ServerError
 │   ├── TooLarge         the client: an uploaded body is over the limit
 │   ├── TooSlow          the client: an uploaded body did not arrive in time
 │   ├── NotAuthorised    the client: no key, or a wrong one
+│   ├── NotAllowed       the client: its key, token or web page may not do this
+│   ├── TooManyStreams   the client: its key has as many streams open as it may
 │   ├── ServerFull       nobody: come back later
 │   ├── ServerDraining   nobody: another replica will take it
 │   ├── ServerNotReady   the operator: the engine is starting, stalled or dead
@@ -52,6 +54,14 @@ class TooSlow(Refused):
 
 class NotAuthorised(Refused):
     """No key was given, or a wrong one."""
+
+
+class NotAllowed(Refused):
+    """The key, the token or the web page may not do this."""
+
+
+class TooManyStreams(Refused):
+    """The key has as many streams open as it may."""
 
 
 class ServerFull(Refused):
@@ -111,6 +121,8 @@ REFUSALS: dict[type[Refused], Refusal] = {
     TooLarge: Refusal(413, "PAYLOAD_TOO_LARGE", "bad_request"),
     TooSlow: Refusal(408, "REQUEST_TIMEOUT", "bad_request"),
     NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
+    NotAllowed: Refusal(403, "INSUFFICIENT_PERMISSIONS", "auth"),
+    TooManyStreams: Refusal(429, "TOO_MANY_REQUESTS", "quota", retry_after_s=1),
     ServerFull: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=1),
     ServerDraining: Refusal(503, "SERVICE_UNAVAILABLE", "draining", retry_after_s=5),
     ServerNotReady: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=5),

@@ -44,7 +44,12 @@ class Settings(BaseSettings):
     max_backlog_s: float = Field(30.0, gt=0)
     stall_timeout_s: float = Field(30.0, gt=0)  # without an answer from the engine
     write_timeout_s: float = Field(10.0, gt=0)  # for a client to take one frame
-    drain_timeout_s: float = Field(5.0, ge=0)
+    drain_timeout_s: float = Field(20.0, ge=0)  # for streams to end; the whole fits Kubernetes' 30 s of grace
+    drain_spread_s: float = Field(3.0, ge=0)  # over which the streams left are closed, so that they do not return at once
+    drain_linger_s: float = Field(0.0, ge=0)  # at least so long "draining" is answered, for load balancers to notice
+    engine_timeout_s: float = Field(60.0, gt=0)  # an engine that has been at one step for so long is given up
+    handshake_timeout_s: float = Field(10.0, gt=0)  # for the head of a request to arrive
+    max_session_s: float = Field(86_400.0, gt=0)  # of a live connection
 
     max_upload_bytes: int = Field(100 * 2**20, ge=1)
     upload_timeout_s: float = Field(120.0, gt=0)  # for a body to arrive
@@ -52,14 +57,23 @@ class Settings(BaseSettings):
     max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory
 
     api_keys: tuple[SecretStr, ...] = ()
-    api_keys_file: Path | None = None  # one sha256 hex digest a line
+    api_keys_file: Path | None = None  # a line a key: server/keys_file.py; read again when it changes
+    max_streams_per_key: int | None = Field(None, ge=1)  # where the file says nothing else; None: no quota
+    token_keys: tuple[SecretStr, ...] = ()  # the first signs browser tokens, all are accepted; none: one of its own
+    token_keys_file: Path | None = None  # one a line
+    allowed_origins: tuple[str, ...] = ()  # of web pages, beside this server's own; "*": any
 
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
     strict_models: bool = False
 
+    admin_keys: tuple[SecretStr, ...] = ()  # for /admin/…; none: from this machine alone, and no key
+    admin_keys_file: Path | None = None  # one sha256 hex digest a line
+
+    otel_endpoint: str | None = None  # OTLP over HTTP, e.g. http://127.0.0.1:4318; None: as OTEL_… variables say
     commit: str = "unknown"  # of the build, for `tutti_build_info`
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
+    access_log: bool = True  # a line for each HTTP request; those of probes at level debug
 
     @property
     def slots(self) -> int:

@@ -27,6 +27,7 @@ from server.recognizer import Deliver, MakeEngine, Recognizer
 from server.replica import Replica
 from server.session import Limits
 from server.settings import Settings
+from server.tokens import Tokens
 from server.upload import MAX_BACKLOG_S
 
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
@@ -79,7 +80,7 @@ def build_replica(
         recognizer=recognizer,
         sessions=OpenSessions(metrics),
         metrics=metrics,
-        keys=KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file),
+        keys=_keys(settings, clock),
         limits=_limits(settings),
         live_limits=_live_limits(settings),
         window_samples=window,
@@ -100,6 +101,11 @@ def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Adm
     metrics.estimated_capacity.set_function(lambda: float(admission.estimate))
     metrics.sessions_max.set_function(lambda: float(admission.limit))
     return admission
+
+
+def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
+    tokens = Tokens.load((key.get_secret_value() for key in settings.token_keys), settings.token_keys_file)
+    return KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file, tokens, clock)
 
 
 def _limits(settings: Settings) -> Limits:

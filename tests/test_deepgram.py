@@ -30,11 +30,13 @@ from server.events import (
     UtteranceGap,
 )
 from server.keyterms import Keyterms
+from server.media import AudioForm, Encoding
 from server.session import SessionOptions
 from server.text_format import format_words
 
 MODELS = Models("small", {"*": "default"}, strict=False)
 RAW = "encoding=linear16&sample_rate=16000"
+MODEL_RATE = 16_000
 CARD = ModelCard.of("small", "3", "00ff")
 WORDS = (Word("turn", 3.36, 3.6, 0.97), Word("down", 4.2, 4.56, 0.91))
 TIMING = StepTiming(
@@ -93,17 +95,26 @@ PIPECAT = (
 )
 def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tuple[str, ...]) -> None:
     request = query(text)
-    assert request.live_options() == options
+    assert request.live_options(MODEL_RATE) == options
     assert request.ignored == ignored
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "encoding"),
-        ("sample_rate=16000", "encoding"),
         ("encoding=linear16", "sample_rate"),
-        ("encoding=opus&sample_rate=16000", "encoding"),
+        ("encoding=", "encoding"),
+        ("encoding=Linear16&sample_rate=16000", "encoding"),
+        ("encoding=amr-nb&sample_rate=8000", "encoding"),
+        ("encoding=amr-wb&sample_rate=16000", "encoding"),
+        ("encoding=speex&sample_rate=16000", "encoding"),
+        ("encoding=g729&sample_rate=8000", "encoding"),
+        ("encoding=container", "encoding"),
+        ("encoding=linear32", "sample_rate"),
+        ("encoding=mulaw", "sample_rate"),
+        ("encoding=alaw", "sample_rate"),
+        ("encoding=opus", "sample_rate"),
+        ("encoding=opus&sample_rate=48000&channels=3", "channels"),
         ("encoding=linear16&sample_rate=7999", "sample_rate"),
         ("encoding=linear16&sample_rate=48001", "sample_rate"),
         ("encoding=linear16&sample_rate=16e3", "sample_rate"),
@@ -124,7 +135,7 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
 )
 def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(named + ": ")):
-        query(text).live_options()
+        query(text)
 
 
 def test_every_parameter_that_is_understood_is_documented() -> None:
@@ -143,7 +154,7 @@ def test_any_model_name_will_do_unless_names_are_strict() -> None:
 
 def test_an_upload_names_no_rate_and_has_no_endpoints_unless_asked() -> None:
     request = query("model=nova-3", default_endpointing=False)
-    assert (request.raw_rate, request.endpointing_ms) == (None, None)
+    assert (request.form, request.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
     assert query("endpointing=500", default_endpointing=False).endpointing_ms == 500
 
 

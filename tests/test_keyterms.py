@@ -57,7 +57,7 @@ def query(text: str, *, supports_keyterms: bool = True) -> ListenRequest:
 def test_every_key_term_of_a_query_counts(text: str, phrases: tuple[str, ...], keywords: tuple[object, ...]) -> None:
     request = query(f"{RAW}&{text}")
     assert (request.keyterms.phrases, request.keyterms.keywords) == (phrases, keywords)
-    assert request.live_options().keyterms == request.keyterms
+    assert request.live_options(16_000).keyterms == request.keyterms
     assert bool(request.keyterms.bias) == bool(phrases or keywords)
     assert request.ignored == ()
 

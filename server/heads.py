@@ -1,0 +1,80 @@
+"""uvicorn's HTTP protocol, with what it lacks: a bound on how long the head of a request takes to arrive, and how large
+it may be; and an answer to handshakes that are none.
+
+Without them a client that sends a byte now and then, or never ends its headers, holds a socket and memory for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 * 1024  # beyond one read of the transport: the largest query of key terms is an eighth of it
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+NO_HANDSHAKE = "Invalid WebSocket handshake."
+
+
+class HeadProtocol(HttpToolsProtocol):
+    """Waits `timeout_s` for each head; `head_protocol` sets it, for uvicorn makes the instances."""
+
+    timeout_s = 10.0
+    _timer: asyncio.TimerHandle | None = None  # runs while a head is awaited
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Await the first head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer with the connection."""
+        self._cancel()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Await the rest of this head."""
+        super().on_message_begin()
+        if self._timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._cancel()
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Read, and give up on a head that is too large."""
+        super().data_received(data)
+        if self._timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.transport.write(TOO_LARGE)
+                self.transport.close()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand over to the WebSocket's protocol, which says nothing when the head is not to its liking."""
+        super().handle_websocket_upgrade()
+        socket = cast(Any, self.transport.get_protocol())
+        if socket.conn.handshake_exc is not None and not socket.handshake_initiated:
+            socket.handshake_complete = True
+            self.send_400_response(NO_HANDSHAKE)
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._timer = self.loop.call_later(self.timeout_s, self._give_up)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def head_protocol(timeout_s: float) -> type[HeadProtocol]:
+    """Return the class for `uvicorn.Config(http=…)`."""
+    return type("TimedHeadProtocol", (HeadProtocol,), {"timeout_s": timeout_s})

@@ -1,0 +1,58 @@
+"""How many streams each key has open on this replica, and how many it may have. Counted in process, by key."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from server.errors import TooManyStreams
+
+
+class Quotas:
+    """The streams that are open, by the id of their key."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def take(self, owner: str, streams: int, limit: int | None) -> Lease:
+        """Count streams against a key; None is no limit. Raises: TooManyStreams."""
+        lease = Lease(self._open, owner)
+        lease.grow(streams, limit)
+        return lease
+
+    def open_streams(self, owner: str) -> int:
+        """Streams of this key that are open."""
+        return self._open[owner]
+
+    def __len__(self) -> int:
+        """Keys that have a stream open."""
+        return len(self._open)
+
+
+class Lease:
+    """The share of one request; whoever took it releases it once."""
+
+    def __init__(self, open_streams: Counter[str], owner: str) -> None:
+        self._open = open_streams
+        self._owner = owner
+        self._held = 0
+        self._released = False
+
+    def grow(self, streams: int, limit: int | None) -> None:
+        """Count further streams. Raises: TooManyStreams, which changes nothing."""
+        assert not self._released, "a lease that was given back"
+        if limit is not None and self._open[self._owner] + streams > limit:
+            self._forget_if_none()
+            raise TooManyStreams(f"this key may have {limit} streams open at a time")
+        self._open[self._owner] += streams
+        self._held += streams
+
+    def release(self) -> None:
+        """Give everything back."""
+        assert not self._released, "a lease is given back once"
+        self._released = True
+        self._open[self._owner] -= self._held
+        self._forget_if_none()
+
+    def _forget_if_none(self) -> None:
+        if not self._open[self._owner]:
+            del self._open[self._owner]

@@ -1,0 +1,230 @@
+"""What a server says to what it hears, by rule, with tickets: frames in, frames out, no socket and no time.
+
+A step of 80 ms of a channel is one word, made of its bytes and of the key terms that hold when it is whole; some words
+end an utterance. A Finalize and a CloseStream say the rest as a word of its own, and steps begin anew at that sample.
+So any audio or message that is lost, doubled or moved by a byte changes the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+
+Frame = dict[str, Any]
+TICKET_STEPS = 5
+ENDS = 7  # one word in so many ends an utterance
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Raw audio."""
+
+    rate: int = 1000
+    sample_bytes: int = 2
+    channels: int = 1
+    multichannel: bool = False
+
+    @property
+    def frame_bytes(self) -> int:
+        return self.sample_bytes * self.channels
+
+    @property
+    def step_bytes(self) -> int:
+        return round(0.08 * self.rate) * self.frame_bytes
+
+    def seconds(self, size: int) -> float:
+        return size / self.frame_bytes / self.rate
+
+
+@dataclass(slots=True)
+class State:
+    """What a ticket carries; positions in bytes of the server's own time line."""
+
+    heard: int = 0  # up to the last whole step
+    grid: int = 0  # where steps begin
+    starts: list[int] = field(default_factory=list)  # of each channel's open segment
+    words: list[list[tuple[str, int, int]]] = field(default_factory=list)  # its words
+    finals: int = 0
+    keyterms: list[str] = field(default_factory=list)
+
+
+class FakeRecognition:
+    """One connection's worth; `keys` open tickets, the first makes them; without any, tickets are unknown words."""
+
+    def __init__(
+        self, shape: Shape, keys: tuple[str, ...] = (), ticket_steps: int = TICKET_STEPS, *, interims: bool = True
+    ) -> None:
+        self.shape = shape
+        self.closed = False
+        self.heard_audio = bytearray()  # everything, in the order of arrival
+        self._keys = keys
+        self._ticket_steps = ticket_steps
+        self._interims = interims
+        self._begin(State())
+        self._steps = 0
+        self._told_finals = 0  # not to be said again
+        self._told_s = -1.0
+
+    def _begin(self, state: State) -> None:
+        transcripts = self.shape.channels if self.shape.multichannel else 1
+        state.starts = state.starts or [state.heard] * transcripts
+        state.words = state.words or [[] for _ in range(transcripts)]
+        self._state = state
+        self._rest = b""  # of a step, and of a sample
+
+    @property
+    def tickets(self) -> bool:
+        """Whether it gives tickets."""
+        return bool(self._keys)
+
+    @property
+    def _transcripts(self) -> int:
+        return len(self._state.starts)
+
+    def hear(self, frame: bytes | str) -> list[Frame]:
+        """The answers to one frame."""
+        if isinstance(frame, bytes):
+            assert frame, "an empty frame ends a stream"
+            return self._audio(frame)
+        message = msgspec.json.decode(frame)
+        match message["type"]:
+            case "Finalize":
+                return self._flush([message["channel"]] if "channel" in message else None, from_finalize=True)
+            case "Configure":
+                self._state.keyterms = message["keyterms"]
+                return [{"type": "ConfigureSuccess", "keyterms": message["keyterms"]}]
+            case "CloseStream":
+                return self._close()
+            case "KeepAlive":
+                return []
+            case "Resume" if self._keys:
+                return [self._resume(message)]
+        return [{"type": "Error", "variant": "SchemaError", "description": "unknown message type"}]
+
+    # Audio
+
+    def _audio(self, pcm: bytes) -> list[Frame]:
+        self.heard_audio += pcm
+        self._rest += pcm
+        frames: list[Frame] = []
+        size = self.shape.step_bytes
+        while len(self._rest) >= size:
+            step, self._rest = self._rest[:size], self._rest[size:]
+            frames += self._step(step)
+        return frames
+
+    def _step(self, step: bytes) -> list[Frame]:
+        state = self._state
+        first, state.heard = state.heard, state.heard + len(step)
+        self._steps += 1
+        frames: list[Frame] = []
+        for channel in range(self._transcripts):
+            word = self._word(step, channel)
+            state.words[channel].append((word, first, state.heard))
+            if zlib.crc32(word.encode()) % ENDS == 0:
+                frames += self._final(channel, speech_final=True)
+            elif self._interims:
+                frames += self._interim(channel)
+        if self._keys and self._steps % self._ticket_steps == 0:
+            frames.append(self.ticket())
+        return frames
+
+    def _word(self, pcm: bytes, channel: int) -> str:
+        own = pcm
+        if self.shape.multichannel:
+            width, size = self.shape.sample_bytes, self.shape.frame_bytes
+            own = b"".join(pcm[at : at + width] for at in range(channel * width, len(pcm), size))
+        return f"w{zlib.crc32(own + '|'.join(self._state.keyterms).encode()) % 10000}"
+
+    def _flush(self, channels: list[int] | None, *, from_finalize: bool) -> list[Frame]:
+        """Finals of everything heard; the rest of a step, in whole samples, is a word."""
+        state, size = self._state, self.shape.frame_bytes
+        whole = len(self._rest) // size * size
+        rest, self._rest = self._rest[:whole], self._rest[whole:]
+        if rest:
+            first, state.heard = state.heard, state.heard + whole
+            for channel in range(self._transcripts):
+                state.words[channel].append((self._word(rest, channel), first, state.heard))
+        frames: list[Frame] = []
+        for channel in range(self._transcripts) if channels is None else channels:
+            frames += self._final(channel, speech_final=True, from_finalize=from_finalize)
+        return frames
+
+    def _close(self) -> list[Frame]:
+        frames = self._flush(None, from_finalize=False)
+        self.closed = True
+        duration_s = self.shape.seconds(self._state.heard)
+        return [*frames, {"type": "Metadata", "request_id": "r", "duration": duration_s, "channels": 1}]
+
+    def drain(self) -> list[Frame]:
+        """What a server says before it closes with 1012: a ticket, or what it has."""
+        return [self.ticket()] if self._keys else self._close()
+
+    # Results
+
+    def _final(self, channel: int, **flags: bool) -> list[Frame]:
+        state = self._state
+        frame = self._results(channel, is_final=True, **flags)
+        state.starts[channel], state.words[channel] = state.heard, []
+        state.finals += 1
+        return [frame] if state.finals > self._told_finals else []
+
+    def _interim(self, channel: int) -> list[Frame]:
+        frame = self._results(channel, is_final=False)
+        return [frame] if frame["start"] + frame["duration"] > self._told_s + 1e-6 else []
+
+    def _results(self, channel: int, *, is_final: bool, **flags: bool) -> Frame:
+        state, seconds = self._state, self.shape.seconds
+        words = [
+            {"word": word, "start": seconds(first), "end": seconds(last), "confidence": 0.5}
+            for word, first, last in state.words[channel]
+        ]
+        text = " ".join(word for word, _, _ in state.words[channel])
+        start = state.starts[channel]
+        return {
+            "type": "Results",
+            "channel_index": [channel, self._transcripts],
+            "start": round(seconds(start), 6),
+            "duration": round(seconds(state.heard - start), 6),
+            "is_final": is_final,
+            "speech_final": False,
+            "from_finalize": False,
+            "channel": {"alternatives": [{"transcript": text, "confidence": 0.5, "words": words}]},
+        } | flags
+
+    # Tickets
+
+    def ticket(self) -> Frame:
+        """What the stream is, up to the last whole step."""
+        sealed = msgspec.json.encode({"key": self._keys[0], "state": asdict(self._state)})
+        return {
+            "type": "Ticket",
+            "ticket": base64.urlsafe_b64encode(sealed).decode().rstrip("="),
+            "audio_s": round(self.shape.seconds(self._state.heard), 6),
+            "finals": self._state.finals,
+        }
+
+    def _resume(self, message: Frame) -> Frame:
+        assert not self.heard_audio, "Resume comes before all audio"
+        if "ticket" not in message:
+            heard = round(message["from_s"] * self.shape.rate) * self.shape.frame_bytes
+            self._begin(State(heard=heard, finals=message["finals"]))
+        else:
+            text = message["ticket"]
+            opened = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+            if opened["key"] not in self._keys:
+                return {"type": "ResumeRefused", "code": "TICKET_FORGED", "description": "not of this key"}
+            self._begin(msgspec.convert(opened["state"], State))
+            self._told_s = message["cursor_s"]
+        self._told_finals = message["finals"]
+        return {"type": "Resumed", "audio_s": round(self.shape.seconds(self._state.heard), 6)}
+
+
+def undisturbed(shape: Shape, script: list[bytes | str]) -> list[Frame]:
+    """What a server says to a script over one connection."""
+    server = FakeRecognition(shape)
+    return [frame for said in script for frame in server.hear(said)]

@@ -1,0 +1,171 @@
+"""vosk-server's protocol without a socket: exactly one answer to each frame of audio, in order."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from adapters import RATE, asked, heard, noise, said, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.adapter import Bias, Finish, Flush, HangUp
+from server.audio import Resampler
+from server.errors import BadFrame
+from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted
+from server.keyterms import MAX_TERMS
+from server.vosk.adapter import VoskAdapter
+from server.vosk.messages import key_terms, parse_frame
+
+AUDIO = noise(0.1).tobytes()
+EOF, RESET = '{"eof" : 1}', '{"reset" : 1}'
+
+
+def adapter(config: dict[str, object] | None = None) -> VoskAdapter:
+    """A connection whose client sends at the model's rate."""
+    made = VoskAdapter(RATE)
+    assert not list(made.opened())
+    assert not said(made.text(json.dumps({"config": {"sample_rate": RATE} | (config or {})}))), "no answer to config"
+    return made
+
+
+def final(text: str, reason: FinalReason = FinalReason.ENDPOINT, start_s: float = 0.0) -> Final:
+    return Final(0, start_s, 1.0, words(text, start_s), reason)
+
+
+def partial(text: str) -> Partial:
+    return Partial(0, 0.0, 1.0, words(text), 0)
+
+
+def test_every_frame_of_audio_is_answered_at_once_with_the_newest_text() -> None:
+    vosk = adapter()
+    assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
+    assert not list(vosk.event(SpeechStarted(0, 0.1), None))
+    assert not list(vosk.event(partial("hello"), None)), "the server does not speak unasked"
+    assert said(vosk.binary(AUDIO)) == [{"partial": "hello"}]
+    vosk.event(partial("hello the"), None)
+    vosk.event(partial("hello there"), None)
+    assert said(vosk.binary(b"")) == [{"partial": "hello there"}], "an empty frame is a frame"
+    assert said(vosk.binary(AUDIO)) == [{"partial": "hello there"}]
+
+
+def test_a_final_rides_on_the_next_answer_and_its_words_are_described() -> None:
+    vosk = adapter()
+    vosk.event(partial("so yes"), None)
+    assert not list(vosk.event(final("so yes"), None))
+    result = [
+        {"conf": 0.9, "end": 0.1, "start": 0.0, "word": "so"},
+        {"conf": 0.9, "end": 0.2, "start": 0.1, "word": "yes"},
+    ]
+    assert said(vosk.binary(AUDIO)) == [{"text": "so yes", "result": result}]
+    assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
+
+
+def test_finals_that_come_between_two_frames_are_one_answer() -> None:
+    vosk = adapter({"words": 0})
+    vosk.event(final("one"), None)
+    vosk.event(final("", FinalReason.ENDPOINT), None)
+    vosk.event(final("two", FinalReason.MAX_LEN), None)
+    vosk.event(partial("thr"), None)
+    assert said(vosk.binary(AUDIO)) == [{"text": "one two"}]
+    assert said(vosk.binary(AUDIO)) == [{"partial": "thr"}]
+
+
+def test_silence_is_no_final() -> None:
+    vosk = adapter()
+    vosk.event(final(""), None)
+    assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
+
+
+def test_reset_is_answered_when_the_text_is_complete_and_frames_behind_it_after_that() -> None:
+    vosk = adapter({"words": 0})
+    vosk.event(final("one"), None)
+    assert asked(vosk.text(RESET)) == [Flush()]
+    assert not said(vosk.binary(AUDIO))
+    assert not said(vosk.binary(AUDIO))
+    assert asked(vosk.text(RESET)) == [Flush()]
+    assert not said(vosk.binary(AUDIO))
+    vosk.event(partial("two"), None)
+    assert said(vosk.event(final("two", FinalReason.FINALIZE), None)) == [
+        {"text": "one two"},
+        {"partial": ""},
+        {"partial": ""},
+    ]
+    assert said(vosk.event(final("", FinalReason.FINALIZE), None)) == [{"text": ""}, {"partial": ""}]
+    assert said(vosk.binary(AUDIO)) == [{"partial": ""}], "nothing is owed any more"
+
+
+def test_eof_is_answered_with_all_that_is_left_even_nothing() -> None:
+    vosk = adapter({"words": 0})
+    vosk.event(final("one"), None)
+    assert asked(vosk.text(EOF)) == [Finish()]
+    assert not list(vosk.event(final("two", FinalReason.CLOSE), None))
+    assert said(vosk.event(Closed(CloseReason.CLOSE_STREAM, 1.0), None)) == [{"text": "one two"}]
+    silent = adapter()
+    silent.text(EOF)
+    assert said(silent.event(Closed(CloseReason.CLOSE_STREAM, 0.0), None)) == [{"text": ""}]
+
+
+@pytest.mark.parametrize("reason", [CloseReason.DRAIN, CloseReason.IDLE])
+def test_when_the_server_ends_it_says_what_it_has_and_nothing_otherwise(reason: CloseReason) -> None:
+    vosk = adapter({"words": 0})
+    assert not list(vosk.event(Closed(reason, 1.0), None))
+    vosk.event(final("half", FinalReason.CLOSE), None)
+    assert said(vosk.event(Closed(reason, 1.0), None)) == [{"text": "half"}]
+
+
+def test_alternatives() -> None:
+    vosk = adapter({"max_alternatives": 3, "words": False})
+    vosk.event(final("yes no"), None)
+    assert said(vosk.binary(AUDIO)) == [{"alternatives": [{"confidence": 0.9, "text": "yes no"}]}]
+
+
+def test_phrases_are_key_terms_and_unk_is_none() -> None:
+    vosk = VoskAdapter(RATE)
+    grammar = ["turn on", "[unk]", "turn [unk] off", "", "word " * 21]
+    assert asked(vosk.text(json.dumps({"config": {"phrase_list": grammar}}))) == [Bias(("turn on", "turn off"))]
+    assert len(key_terms([f"w{n}" for n in range(5_000)])) == MAX_TERMS
+    assert key_terms(["x" * 3_000, "short"]) == ("short",)
+
+
+@pytest.mark.parametrize("rate", [16_000, "16000", 16000.0, "16000.000000"])
+def test_the_rate_comes_in_many_forms(rate: object) -> None:
+    vosk = VoskAdapter(RATE)
+    vosk.text(json.dumps({"config": {"sample_rate": rate}}))
+    assert heard(vosk.binary(AUDIO)).tobytes() == AUDIO
+
+
+@given(st.lists(st.integers(0, 1_600), max_size=12))
+def test_audio_at_the_default_rate_however_it_is_cut(cuts: list[int]) -> None:
+    data = noise(0.1, 8_000).tobytes()
+    edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
+    vosk = VoskAdapter(RATE)
+    actions = [a for start, end in zip(edges, edges[1:], strict=False) for a in vosk.binary(data[start:end])]
+    actions += vosk.text(EOF)
+    resampler = Resampler(8_000, RATE)
+    whole = np.concatenate([resampler.resample(np.frombuffer(data, "<i2")), resampler.flush()])
+    assert heard(actions).tobytes() == whole.tobytes()
+    assert len(said(actions)) == len(edges) - 1
+
+
+def test_a_rate_that_comes_late_is_ignored() -> None:
+    vosk = adapter()
+    vosk.binary(AUDIO)
+    vosk.text('{"config":{"sample_rate":8000}}')
+    assert len(heard(vosk.binary(AUDIO))) * 2 == len(AUDIO)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hello", "[]", "{}", '{"eof":0}', '{"config":3}', '{"config":{"sample_rate":"fast"}}', "[" * 9_999]
+    + [f'{{"config":{{"sample_rate":{rate}}}}}' for rate in ("NaN", "1e999", "7999", "48001", "-1", "16000.5")]
+    + ['{"config":{"max_alternatives":-1}}', '{"config":{"phrase_list":[1,{}]}}', '"' + "x" * 300_000 + '"'],
+)
+def test_text_that_means_nothing_ends_the_connection(text: str) -> None:
+    with pytest.raises(BadFrame):
+        parse_frame(text)
+    (action,) = VoskAdapter(RATE).text(text)
+    assert isinstance(action, HangUp)
+    assert action.close.code == 1008
+    assert len(action.close.reason.encode()) <= 123
