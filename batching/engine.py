@@ -1,4 +1,4 @@
-"""The engine: a thread that owns model, batcher and state pool, and runs one batch after another.
+"""The engine: a thread that owns model, batcher and state pool (`worker.py`), and runs one batch after another.
 
 Any thread may open, push and close: each call appends immutable commands to one queue. The model thread carries out
 what has arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it sleeps until
@@ -11,22 +11,20 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import cast
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 
-from batching.batcher import Batcher, Pending, Policy, StreamId, checked_budget
-from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
-from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
-from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from batching.exports import Exports
+from batching.batcher import Batcher, Policy, StreamId, checked_budget
+from batching.commands import Close, Export, Open, Restore, Step, Stop
+from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
+from batching.events import EngineEvent, EngineStopped
 from batching.mailbox import Mailbox
 from batching.pace import Pace
-from batching.pool import Handle
 from batching.step_model import StepModel
 from batching.stepper import Stepper
+from batching.worker import Worker
 
 
 class Engine:
@@ -61,21 +59,18 @@ class Engine:
         model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` explains the
         policy and the sizes of batches, `Stepper` the tiles.
         """
-        self._stepper = Stepper(model, capacity=capacity, max_batch=max_batch, tile_rows=tile_rows)
-        self._pool = self._stepper.pool
-        self._input_shape, self._input_dtype = self._stepper.input_shape, self._stepper.input_dtype
-        self._device = model.device
-        self._warm_up = warm_up
-        self._batcher = Batcher(
+        stepper = Stepper(model, capacity=capacity, max_batch=max_batch, tile_rows=tile_rows)
+        batcher = Batcher(
             policy, max_batch=max_batch, max_queued=max_queued, background_rows=background_rows, pace=Pace(step_s)
         )
+        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock)
+        self._input_shape, self._input_dtype = stepper.input_shape, stepper.input_dtype
+        self._state_bytes = stepper.pool.row_bytes
+        self._device = model.device
+        self._warm_up = warm_up
         self._deliver = deliver
         self._clock = clock
-        self._handles: dict[StreamId, Handle] = {}
-        self._background: set[StreamId] = set()
-        self._failed: set[StreamId] = set()  # failed, and not closed by their owner yet
         self._ids = itertools.count(1)
-        self._exports = Exports()
         self._mail = Mailbox()
         # Every stream's allowance, its open and its close: reached only if the model thread hangs.
         self._max_commands = capacity * (max_queued + 2)
@@ -147,7 +142,7 @@ class Engine:
     @property
     def state_bytes(self) -> int:
         """Size of what `StateExported` carries and `restore` takes."""
-        return self._pool.row_bytes
+        return self._state_bytes
 
     def export(self, stream: StreamId, tag: object = None) -> None:
         """Have the state told as the steps pushed so far leave it; `tag` comes back with `StateExported`.
@@ -191,8 +186,9 @@ class Engine:
                 torch.cuda.set_device(self._device)
             with torch.inference_mode():
                 if self._warm_up:
-                    self._learn(self._stepper.warm_up(self._clock))
-                self._serve()
+                    self._worker.warm_up()
+                while self._obey():
+                    self._worker.run_batch()
         except BaseException as error:
             self._failure = error
             raise  # to threading.excepthook: an engine never dies in silence
@@ -201,21 +197,10 @@ class Engine:
             self._busy_since = None
             self._deliver(EngineStopped(self._failure))
 
-    def _serve(self) -> None:
-        while self._obey():
-            batch = self._batcher.next_batch(self._clock())
-            if batch:
-                self._run(batch)
-
-    def _learn(self, step_s: Mapping[int, float]) -> None:
-        for rows, seconds in step_s.items():
-            self._batcher.ran(rows, seconds)
-        self._deliver(WarmedUp(step_s))
-
     def _obey(self) -> bool:
         """Carry out the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
         now = self._clock()
-        wake_at = None if self._mail else self._batcher.wake_at(now)
+        wake_at = None if self._mail else self._worker.wake_at(now)
         if not self._mail and (wake_at is None or wake_at > now):
             self._busy_since = None
             self._mail.sleep(None if wake_at is None else wake_at - now)
@@ -224,121 +209,7 @@ class Engine:
         for _ in range(len(self._mail)):
             command = self._mail.take()
             if type(command) is Step:  # nearly all of them
-                self._queue(command)
-            elif not self._carry_out(command):
+                self._worker.queue(command)
+            elif not self._worker.carry_out(command):
                 return False
         return True
-
-    def _carry_out(self, command: Command) -> bool:
-        match command:
-            case Open():
-                self._admit(command)
-            case Export(stream, tag):
-                self._export(stream, tag)
-            case Restore(stream, state):
-                self._restore(stream, state)
-            case Close(stream):
-                self._close(stream)
-            case Stop():
-                return False
-        return True
-
-    def _admit(self, command: Open) -> None:
-        try:
-            self._handles[command.stream] = self._pool.take()
-        except PoolFull as error:
-            self._report_failed(command.stream, error)
-        else:
-            self._batcher.open(command.stream, budget_s=command.budget_s, background=command.background)
-            if command.background:
-                self._background.add(command.stream)
-
-    def _queue(self, step: Step) -> None:
-        if step.stream in self._failed:
-            return
-        try:
-            self._batcher.push(step.stream, step, step.ready_s)
-        except QueueFull as error:
-            self._fail(step.stream, error)
-        except UnknownStream as error:
-            self._deliver(StreamFailed(step.stream, error))
-
-    def _export(self, stream: StreamId, tag: object) -> None:
-        if stream not in self._handles:
-            self._miss(stream)
-        elif steps := self._batcher.waiting(stream):
-            self._exports.add(stream, steps, tag)
-        else:
-            self._tell_state(stream, tag)
-
-    def _tell_state(self, stream: StreamId, tag: object) -> None:
-        self._deliver(StateExported(stream, tag, self._pool.export(self._handles[stream])))
-
-    def _restore(self, stream: StreamId, state: bytes) -> None:
-        if stream not in self._handles:
-            self._miss(stream)
-        elif self._batcher.waiting(stream):
-            self._fail(stream, WrongState(f"stream {stream} has steps waiting, which a new state would change"))
-        else:
-            self._pool.restore(self._handles[stream], state)
-
-    def _miss(self, stream: StreamId) -> None:
-        """Tell that a stream is not open, unless it failed: then its owner is being told."""
-        if stream not in self._failed:
-            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
-
-    def _close(self, stream: StreamId) -> None:
-        if stream in self._handles:
-            self._forget(stream)
-        elif stream in self._failed:
-            self._failed.remove(stream)
-        else:
-            self._miss(stream)
-            return
-        self._deliver(StreamClosed(stream))
-
-    def _run(self, batch: tuple[Pending, ...]) -> None:
-        started_s = self._clock()
-        steps = cast(list[Step], [pending.item for pending in batch])
-        streams, inputs, tags, resets, ready_s = zip(*steps, strict=True)
-        handles = [self._handles[stream] for stream in streams]
-        if any(resets):
-            for handle in itertools.compress(handles, resets):
-                self._pool.reset(handle)
-        try:
-            outputs = self._stepper.run(handles, inputs)
-        except StepFailed as error:
-            for stream in streams:
-                self._fail(stream, error)
-            return
-        step_s = self._clock() - started_s
-        self._batcher.ran(len(batch), step_s)
-        self._deliver(
-            BatchDone(
-                streams=streams,
-                tags=tags,
-                outputs=outputs,
-                queue_wait_s=tuple([started_s - ready for ready in ready_s]),
-                live_wait_s=tuple([started_s - p.due_s for p in batch if p.stream not in self._background]),
-                started_s=started_s,
-                step_s=step_s,
-                queued=self._batcher.queued,
-            )
-        )
-        if self._exports:
-            for stream, tag in self._exports.ran(streams):
-                self._tell_state(stream, tag)
-
-    def _fail(self, stream: StreamId, error: Exception) -> None:
-        self._forget(stream)
-        self._report_failed(stream, error)
-
-    def _report_failed(self, stream: StreamId, error: Exception) -> None:
-        self._failed.add(stream)
-        self._deliver(StreamFailed(stream, error))
-
-    def _forget(self, stream: StreamId) -> None:
-        self._batcher.close(stream)
-        self._background.discard(stream)
-        self._exports.forget(stream)
-        self._pool.release(self._handles.pop(stream))

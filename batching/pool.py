@@ -93,14 +93,17 @@ class StatePool:
         return torch.cat([rows[handle.slot] for rows in self._bytes]).cpu().numpy().tobytes()  # one copy to the host
 
     def restore(self, handle: Handle, state: bytes) -> None:
-        """Give the slot the state that `export` made, of any pool with the same spec. Raises: StaleHandle, WrongState."""
+        """Give the slot what `export` made, in any pool with the same spec. Raises: StaleHandle, WrongState."""
         self._check(handle)
         if len(state) != self.row_bytes:
             raise WrongState(f"a state of {len(state)} bytes, must be {self.row_bytes}")
-        whole = torch.frombuffer(bytearray(state), dtype=torch.uint8) if state else torch.empty(0, dtype=torch.uint8)
-        whole = whole.to(self._device)
-        for rows, row in zip(self._bytes, whole.split([rows.shape[1] for rows in self._bytes]), strict=True):
-            rows[handle.slot] = row
+        if not state:
+            return
+        whole = torch.from_numpy(np.frombuffer(bytearray(state), np.uint8)).to(self._device)
+        end = 0
+        for rows in self._bytes:
+            begin, end = end, end + rows.shape[1]
+            rows[handle.slot] = whole[begin:end]
 
     def gather(self, handles: Sequence[Handle], rows: int) -> dict[str, Tensor]:
         """Copy the states of B streams into a batch of `rows` >= B; the rows beyond B are zero.

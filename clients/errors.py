@@ -6,7 +6,8 @@ ClientError
 ├── Unreachable        no server answered at the address      → the user or the operator
 ├── Refused            the server answered with an HTTP error → by status: key, query, or try later
 ├── ClosedAbnormally   the connection ended before its time   → by code: retry on 1012 and 1013
-└── BadMessage         the server sent what we cannot read    → report it as a bug
+├── BadMessage         the server sent what we cannot read    → report it as a bug
+└── Interrupted        the user stopped before it began       → nobody
 """
 
 from __future__ import annotations
@@ -64,3 +65,7 @@ class ClosedAbnormally(ClientError):
 
 class BadMessage(ClientError):
     """A message of a known type that does not have that type's shape."""
+
+
+class Interrupted(ClientError):
+    """The user wanted no more before there was anything to show."""

@@ -53,7 +53,7 @@ class ListenClient:
         Raises:
             ClosedAbnormally: the server has ended the stream.
         """
-        await self._send(pcm if isinstance(pcm, bytes) else pcm.astype("<i2").tobytes())
+        await self.send_frame(pcm if isinstance(pcm, bytes) else pcm.astype("<i2").tobytes())
 
     async def finalize(self, channel: int | None = None) -> None:
         """Ask for a final of everything sent so far; the stream stays open."""
@@ -98,9 +98,14 @@ class ListenClient:
                 return message
 
     async def _control(self, kind: str, **fields: object) -> None:
-        await self._send(msgspec.json.encode({"type": kind, **fields}).decode())
+        await self.send_frame(msgspec.json.encode({"type": kind, **fields}).decode())
 
-    async def _send(self, frame: str | bytes) -> None:
+    async def send_frame(self, frame: str | bytes) -> None:
+        """Send a frame as it is, once the connection takes it.
+
+        Raises:
+            ClosedAbnormally: the server has ended the stream.
+        """
         try:
             await self._connection.send(frame)
         except ConnectionClosed as error:
@@ -115,9 +120,12 @@ async def connect(
     sample_rate: int = 16000,
     interim_results: bool = True,
     open_timeout_s: float = 10.0,
+    dead_after_s: float = 40.0,
     **query: QueryValue,
 ) -> AsyncIterator[ListenClient]:
     """Open a stream of 16-bit PCM; further keyword arguments go into the query as they are.
+
+    A server that has not answered a ping after `dead_after_s` counts as lost.
 
     Raises:
         BadUrl: `url` cannot be understood.
@@ -136,6 +144,9 @@ async def connect(
         additional_headers=None if api_key is None else {"Authorization": f"Token {api_key}"},
         compression=None,  # PCM does not compress
         open_timeout=open_timeout_s,
+        ping_interval=dead_after_s / 2,
+        ping_timeout=dead_after_s / 2,
+        close_timeout=LEAVE_WITHIN_S,
         proxy=None if is_loopback(address) else True,
     )
     try:

@@ -6,6 +6,7 @@ Owns the schedule of one recording. Knows no socket; its clock is the event loop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -16,22 +17,34 @@ MESSAGE_S = 0.08
 
 
 class PcmSource:
-    """(S,) int16 samples as messages of bytes; remembers when the first was asked for and the last one taken."""
+    """(S,) int16 samples as messages of bytes; remembers when the first was asked for and the last one taken.
+
+    Once `stopping` is set there are no more.
+    """
 
     def __init__(
-        self, pcm: NDArray[np.int16], sample_rate: int, *, realtime: bool, message_s: float = MESSAGE_S
+        self,
+        pcm: NDArray[np.int16],
+        sample_rate: int,
+        *,
+        realtime: bool,
+        message_s: float = MESSAGE_S,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         self._pcm = pcm.astype("<i2", copy=False)
         self._rate = sample_rate
         self._realtime = realtime
         self._message_samples = max(1, round(message_s * sample_rate))
+        self._stopping = stopping
+        self._taken = 0
         self.began_s: float | None = None
         self.ended_s: float | None = None
 
     @property
     def duration_s(self) -> float:
-        """Seconds of audio."""
-        return len(self._pcm) / self._rate
+        """Seconds of audio; of what was taken before it was stopped."""
+        samples = len(self._pcm) if self._stopping is None or not self._stopping.is_set() else self._taken
+        return samples / self._rate
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Each message; in real time, when its last sample has been spoken."""
@@ -40,7 +53,17 @@ class PcmSource:
         for first in range(0, len(self._pcm), self._message_samples):
             message = self._pcm[first : first + self._message_samples]
             if self._realtime:
-                spoken_s = began_s + (first + len(message)) / self._rate
-                await asyncio.sleep(spoken_s - loop.time())
+                await self._until(began_s + (first + len(message)) / self._rate)
+            if self._stopping is not None and self._stopping.is_set():
+                break
+            self._taken += len(message)
             yield message.tobytes()
         self.ended_s = loop.time()
+
+    async def _until(self, due_s: float) -> None:
+        if self._stopping is None:
+            await asyncio.sleep(due_s - asyncio.get_running_loop().time())
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await self._stopping.wait()

@@ -18,14 +18,18 @@ FOR_GOOD = frozenset({1000, 1002, 1003, 1007, 1008, 1009, 1010})
 """Close codes that the same audio would meet again, and the one that means an end (RFC 6455 §7.4.1)."""
 
 
+STEADY_S = 30.0
+"""A connection that lasted so long was a good one, whatever it settled: a silent stream settles nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How patient a client is.
 
-    `limit_s` bounds the time without a connection since the server last settled something (a final, a ticket). Waits begin
-    below `first_wait_s`, double with each round over the addresses and end at `longest_wait_s`; each is drawn between half
-    and all of that. A server's Retry-After is a wait's lower bound. An address where nobody answers is told at once when
-    the stream has never had a connection, unless `await_server`.
+    `limit_s` bounds the time without a connection since the server last settled something (a final, a ticket). Waits
+    begin below `first_wait_s`, double with each round over the addresses and end at `longest_wait_s`; each is drawn
+    between half and all of that. A server's Retry-After is a wait's lower bound. An address where nobody answers is
+    told at once when the stream has never had a connection, unless `await_server`.
     """
 
     limit_s: float = 60.0
@@ -65,6 +69,7 @@ class Attempts:
         self._failures = 0  # in a row
         self._without_s = 0.0  # time without a connection, since something was settled
         self._lost_at: float | None = None
+        self._connected_at: float | None = None
         self._ever = False  # there was a connection
 
     @property
@@ -80,6 +85,7 @@ class Attempts:
     def connected(self, now: float) -> None:
         """A connection is open: time without one does not run."""
         self._ever = True
+        self._connected_at = now
         if self._lost_at is not None:
             self._without_s += now - self._lost_at
             self._lost_at = None
@@ -97,6 +103,9 @@ class Attempts:
         """
         if is_final(error):
             raise error
+        if self._connected_at is not None and now - self._connected_at >= STEADY_S:
+            self.settled()
+        self._connected_at = None
         if self._lost_at is None:
             self._lost_at = now
         if isinstance(error, Refused) and error.retry_after_s is not None:

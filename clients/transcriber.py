@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from typing import Protocol
 
 from clients.address import QueryValue, listen_url
 from clients.errors import NORMAL_CLOSE, ClosedAbnormally
+from clients.journey import Event
 from clients.live import ListenClient, connect
 from clients.messages import Message, Results
+from clients.resilient import ResilientClient
+from clients.retry import Retry
+from clients.stream import open_stream
 
 AHEAD_S = 2.0
 """Audio sent and not yet answered: 25 steps keep the server busy, and are far below its backlog limit."""
@@ -41,18 +45,29 @@ class Transcriber(Protocol):
 
 
 class RemoteTranscriber:
-    """A `Transcriber` that opens one connection for each recording."""
+    """A `Transcriber` that opens one stream for each recording.
+
+    Without `retry` a stream is one connection, and ends with it; with it, or `resumable`, it outlives its connections
+    (see `clients.stream`). `url` may be several then.
+    """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         api_key: str | None = None,
         sample_rate: int = 16000,
         ahead_s: float = AHEAD_S,
+        retry: Retry | None = None,
+        resumable: bool = False,
+        on_event: Callable[[Event], None] | None = None,
         **query: QueryValue,
     ) -> None:
-        self._url = listen_url(url, {"step_results": True, **query})
+        urls = [url] if isinstance(url, str) else list(url)
+        self._urls = [listen_url(one, {"step_results": True, **query}) for one in urls]
+        self._retry = Retry() if resumable and retry is None else retry
+        self._resumable = resumable
+        self._on_event = on_event
         self._api_key = api_key
         self._sample_rate = sample_rate
         self._ahead_s = ahead_s
@@ -68,8 +83,7 @@ class RemoteTranscriber:
         Raises:
             ClientError: see `clients.errors`.
         """
-        opening = connect(self._url, api_key=self._api_key, sample_rate=self._sample_rate)
-        async with opening as client:
+        async with self._opened() as client:
             window = _Window(self._ahead_s)
             sender = asyncio.create_task(self._send_all(client, pcm, window))
             sender.add_done_callback(lambda task: None if _failure(task) is None else client.abort())
@@ -86,7 +100,21 @@ class RemoteTranscriber:
                 sender.cancel()
                 await asyncio.wait({sender})
 
-    async def _send_all(self, client: ListenClient, pcm: AsyncIterable[bytes], window: _Window) -> None:
+    def _opened(self) -> contextlib.AbstractAsyncContextManager[ListenClient | ResilientClient]:
+        if self._retry is None:
+            return connect(self._urls[0], api_key=self._api_key, sample_rate=self._sample_rate)
+        return open_stream(
+            self._urls,
+            api_key=self._api_key,
+            sample_rate=self._sample_rate,
+            resumable=self._resumable,
+            retry=self._retry,
+            on_event=self._on_event,
+        )
+
+    async def _send_all(
+        self, client: ListenClient | ResilientClient, pcm: AsyncIterable[bytes], window: _Window
+    ) -> None:
         seconds_per_byte = 1.0 / (SAMPLE_BYTES * self._sample_rate)
         async for message in pcm:
             await window.room_for(len(message) * seconds_per_byte)

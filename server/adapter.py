@@ -14,7 +14,6 @@ from typing import Protocol
 import msgspec
 
 from server.audio import PCM, Resampler
-from server.errors import Close
 from server.events import Event, StepTiming
 from server.media.plain import PlainCodec, PlainReader
 from server.outbox import FrameKind
@@ -30,9 +29,10 @@ class Say(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Hear:
-    """Recognise audio: (S,) int16 at the model's rate."""
+    """Recognise audio: (S,) int16 at the model's rate, and so many bytes as the client sent it."""
 
     samples: PCM
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close at once, behind what was written."""
+    """Close behind what was written: the client cannot be understood. The reason is at most 110 characters."""
 
-    close: Close
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class PlainInput:
     def read(self, chunk: bytes) -> Hear:
         """Decode a chunk of any length."""
         samples = self._reader.read(chunk)[:, 0]  # (S,)
-        return Hear(samples if self._resampler is None else self._resampler.resample(samples))
+        resampled = samples if self._resampler is None else self._resampler.resample(samples)
+        return Hear(resampled, len(chunk))
 
     def tail(self) -> tuple[Hear, ...]:
         """What the resampler holds back, before a flush; it starts afresh."""

@@ -12,9 +12,12 @@ import msgspec
 from fastapi import FastAPI, Response
 
 from model.ctc import Decoder
+from server.adapters import Adapters
+from server.admin import admin_router, load_admin_keys
 from server.door import Door, GivesBack
 from server.grant import Grant
 from server.hangup import on_hangup
+from server.health import kserve_router
 from server.listen import Listen
 from server.origins import allow_pages
 from server.page import page_router
@@ -80,11 +83,13 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        pulse = Pulse(replica.metrics, replica.sessions)
+        pulse = Pulse(replica)
         await replica.recognizer.start()
         pulse.start()
+        await adapters.start()
         on_hangup(replica.keys.reload)
         yield
+        adapters.stop()
         pulse.stop()
         replica.decoding.close()
         await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
@@ -97,7 +102,10 @@ def create_app(
     app.add_api_route("/v1/auth/grant", Grant(replica, door).grant, methods=["POST"], response_class=Response)
     app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
     app.add_api_route("/v1/listen", Transcribe(replica, door).upload, methods=["POST"], response_class=Response)
+    adapters = Adapters(app, replica, door)
     app.include_router(page_router())
+    app.include_router(kserve_router(replica))
+    app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
     _add_health(app, replica)
     return app
 

@@ -15,6 +15,7 @@ import typer
 
 # They hold options, and nothing heavy either.
 from server.evaluate_cli import evaluate
+from server.keys_cli import keys as keys_commands
 from server.lm_cli import lm as lm_commands
 from server.plan_cli import calibrate, plan
 
@@ -63,6 +64,9 @@ def serve(
     *,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. Default: 8080.")] = None,
+    vosk_port: Annotated[
+        int | None, typer.Option(help="A port for vosk-server's clients, which send no key. Default: none.")
+    ] = None,
     model: ModelOption = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 or int8. Default: auto.")] = None,
@@ -80,7 +84,7 @@ def serve(
     reproducible: Annotated[
         bool | None, typer.Option("--reproducible", help="Bit-identical log-probs in every batch, by fixed tiles.")
     ] = None,
-    api_keys_file: Annotated[Path | None, typer.Option(help="sha256 digests of accepted keys, one a line.")] = None,
+    api_keys_file: Annotated[Path | None, typer.Option(help="Accepted keys, as `tutti keys` writes them.")] = None,
     idle_timeout_s: Annotated[
         float | None, typer.Option(help="Close a stream after so many silent seconds. Default: 10.")
     ] = None,
@@ -121,6 +125,12 @@ def transcribe(
     realtime: Annotated[bool, typer.Option("--realtime", help="Send at the speed of speech.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a live display.")] = False,
     api_key: KeyOption = None,
+    retry: Annotated[
+        float, typer.Option(help="Seconds of patience with a server that is full, lost or restarting. 0: none.", min=0)
+    ] = 30.0,
+    resumable: Annotated[
+        bool, typer.Option("--resumable", help="Ask for tickets, so that any replica can go on where one was lost.")
+    ] = False,
     concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
@@ -147,6 +157,8 @@ def transcribe(
             realtime=realtime,
             as_json=as_json,
             concurrency=concurrency,
+            retry_s=retry,
+            resumable=resumable,
             query=asked,
         )
         raise typer.Exit(code)
@@ -322,6 +334,7 @@ app.command()(evaluate)
 app.command()(calibrate)
 app.command()(plan)
 app.add_typer(lm_commands, name="lm")
+app.add_typer(keys_commands, name="keys")
 
 
 def main() -> None:

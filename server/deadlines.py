@@ -4,6 +4,7 @@ read. Pure: it is told the time and says what is due.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,6 +17,7 @@ class LiveLimits:
     stall_timeout_s: float
     write_timeout_s: float
     max_backlog_s: float
+    max_session_s: float = math.inf
 
 
 class Due(Enum):
@@ -25,6 +27,7 @@ class Due(Enum):
     CUT = "cut"  # the client does not take what is written
     STALLED = "stalled"  # audio waits, and the engine answers nothing
     IDLE = "idle"  # neither audio nor text came in
+    TOO_LONG = "too_long"  # open for as long as a connection may be
 
 
 class Deadlines:
@@ -32,6 +35,7 @@ class Deadlines:
 
     def __init__(self, limits: LiveLimits, now: float) -> None:
         self._limits = limits
+        self._opened_s = now
         self.heard_s = now  # the client, last
         self.progress_s = now  # the engine, last; or the moment from which an answer was due
 
@@ -41,11 +45,13 @@ class Deadlines:
             return Due.CUT
         if owed and self._stall_left_s(now) <= 0:
             return Due.STALLED
-        return Due.IDLE if listening and self._idle_left_s(now) <= 0 else Due.NOTHING
+        if listening and self._idle_left_s(now) <= 0:
+            return Due.IDLE
+        return Due.TOO_LONG if self._session_left_s(now) <= 0 else Due.NOTHING
 
     def wait_s(self, now: float) -> float:
         """How long nothing can become due, unless something happens: when to look again."""
-        left_s = (self._idle_left_s(now), self._stall_left_s(now))
+        left_s = (self._idle_left_s(now), self._stall_left_s(now), self._session_left_s(now))
         return min(self._limits.write_timeout_s, *(seconds for seconds in left_s if seconds > 0))
 
     def _idle_left_s(self, now: float) -> float:
@@ -53,3 +59,6 @@ class Deadlines:
 
     def _stall_left_s(self, now: float) -> float:
         return self.progress_s + self._limits.stall_timeout_s - now
+
+    def _session_left_s(self, now: float) -> float:
+        return self._opened_s + self._limits.max_session_s - now

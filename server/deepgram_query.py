@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from model.ctc.bias import BiasError
 from server.errors import BadParameter
 from server.keyterms import NO_KEYTERMS, Keyterms, Keyword
-from server.media.encodings import RAW, AudioForm, audio_form
+from server.media.encodings import PLAIN, RAW, AudioForm, audio_form
 from server.session import SessionOptions
 from server.text_format import Style
 
@@ -38,6 +38,12 @@ MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be repeated in a header
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
 MAX_IGNORED = 32
+MAX_TAGS, TAG_CHARACTERS = 8, 64  # of a client's own names for its stream, which go into logs
+RESUMING = {"resumable"}
+FEATURES = {  # that a client would miss in its transcript, or find there what it wanted left out
+    "diarize", "diarize_model", "diarize_version", "detect_entities", "detect_language", "language",
+    "profanity_filter", "redact", "replace", "search",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,14 @@ class ListenRequest:
     style: Style
     punctuated_words: bool
     keyterms: Keyterms
+    resumable: bool
+    tags: tuple[str, ...]
     ignored: tuple[str, ...]
 
     def live_options(self, model_rate: int) -> SessionOptions:
-        """Options of a live stream for a model that hears `model_rate` Hz."""
+        """Options of a live stream for a model that hears `model_rate` Hz. Raises: BadParameter."""
+        if self.resumable and self.form.encoding not in PLAIN:
+            raise BadParameter(f"resumable: only with encoding={', '.join(sorted(PLAIN))}")
         return SessionOptions(
             sample_rate=self.form.decoded_rate(model_rate),
             channels=self.form.decoded_channels(multichannel=self.multichannel),
@@ -92,7 +102,13 @@ class ListenRequest:
 
 
 def parse_query(
-    pairs: Pairs, models: Models, max_channels: int, *, default_endpointing: bool = True, supports_keyterms: bool = True
+    pairs: Pairs,
+    models: Models,
+    max_channels: int,
+    *,
+    default_endpointing: bool = True,
+    supports_keyterms: bool = True,
+    strict_features: bool = False,
 ) -> ListenRequest:
     """Read the query; of a parameter given twice the last one counts, but key terms add up. Raises: BadParameter."""
     given = list(pairs)
@@ -103,8 +119,10 @@ def parse_query(
     models.check(query.get("model", models.name))
     multichannel = _boolean(query, "multichannel", default=False)
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
-    known = KNOWN | set(BIASING) if supports_keyterms else KNOWN
+    known = KNOWN | RESUMING | (set(BIASING) if supports_keyterms else set())
     ignored = sorted(name for name, value in query.items() if _ignored(name, value, known))
+    if strict_features and not FEATURES.isdisjoint(ignored):
+        raise BadParameter(f"{min(FEATURES.intersection(ignored))}: this server does not do that")
     return ListenRequest(
         form=_form(query, channels),
         channels=channels,
@@ -121,6 +139,8 @@ def parse_query(
         style=_style(query),
         punctuated_words=any(_is_on(query.get(name, "false")) for name in _FORMATTING),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
+        resumable=_boolean(query, "resumable", default=False),
+        tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
         ignored=tuple(ignored[:MAX_IGNORED]),
     )
 
@@ -188,6 +208,11 @@ def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
     if name == "language":
         return not value.lower().startswith("en")
     return value.lower() not in _FALSE
+
+
+def _shown(tag: str) -> str:
+    """A tag as it may stand in a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in tag[:TAG_CHARACTERS])
 
 
 def _is_on(value: str) -> bool:

@@ -96,6 +96,7 @@ class Door:
             replica.settings.max_channels,
             default_endpointing=live,
             supports_keyterms=replica.decoder.supports_bias,
+            strict_features=replica.settings.strict_features,
         )
         if live and request.multichannel:
             connection.scope[LEASES][-1].grow(request.channels - 1, self._limit(caller))

@@ -145,9 +145,11 @@ CLOSES: dict[CloseReason, Close] = {
     CloseReason.IDLE: Close(
         1011, "did not receive audio data or a text message within the timeout window (net0001)", "idle_timeout"
     ),
+    CloseReason.TOO_LONG: Close(1008, "the connection was open for as long as this server allows", "error"),
     CloseReason.DRAIN: Close(1012, "the server is restarting", "drained"),
     CloseReason.TOO_FAST: Close(1008, "DATA-0000 more audio at once than a stream may hold", "error"),
     CloseReason.BAD_AUDIO: Close(1008, "DATA-0000 the audio cannot be decoded", "error"),
+    CloseReason.NOT_UNDERSTOOD: Close(1008, "DATA-0000 a frame that means nothing", "error"),
     CloseReason.STALLED: Close(1011, "NET-0000 the server made no progress on this stream", "error"),
     CloseReason.BROKEN: Close(1011, "NET-0000 recognition failed on this stream", "error"),
     CloseReason.SLOW_CONSUMER: Close(1008, "results are not being read", "error"),

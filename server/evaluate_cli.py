@@ -28,6 +28,9 @@ def evaluate(
         str | None, typer.Option(help="An .arpa or .lm language model, or off. Default: the shipped one.")
     ] = None,
     keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
+    codec: Annotated[
+        str | None, typer.Option(help="none, mulaw, alaw: as over a telephone, 8 kHz; several with commas.")
+    ] = None,
     partials: Annotated[
         bool, typer.Option("--partials", help="Also how steady the partials are: shown words that change, delays.")
     ] = False,
@@ -39,18 +42,18 @@ def evaluate(
     model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. Default: auto.")] = None,
 ) -> None:
-    """Word and character error rates by source, for each combination of precision and decoder, or of a running server.
+    """Word and character error rates by source: of each combination of precision, decoder and codec, or of a server.
 
     The figures of partials are in audio time: delays are the decoder's own, whatever the machine's speed.
     """
     from model.errors import ModelError
     from server.evaluate_runs import Asked, run_local, run_remote
 
-    asked = Asked(manifest, concurrency, keyterm or (), texts, partials, as_json)
+    asked = Asked(manifest, concurrency, keyterm or (), texts, partials, as_json, _codecs(codec))
     ours = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device}
     try:
         if url is not None:
-            _refuse(ours)
+            _refuse({**ours, "codec": codec})
             code = run_remote(asked, url, api_key)
         else:
             code = run_local(asked, combinations(ours, concurrency))
@@ -77,6 +80,17 @@ def combinations(options: dict[str, Any], concurrency: int) -> list[Settings]:
     except ValidationError as error:
         first = error.errors()[0]
         raise typer.BadParameter(f"--{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _codecs(named: str | None) -> list[str | None]:
+    """What the recordings are to go through. Raises: typer.BadParameter."""
+    from server.evaluate_codec import TABLES
+
+    names = (named or "none").split(",")
+    unknown = sorted({*names} - {*TABLES, "none"})
+    if unknown:
+        raise typer.BadParameter(f"--codec: {unknown[0]} is none of {', '.join([*TABLES, 'none'])}")
+    return [None if name == "none" else name for name in names]
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from server.media.plain import alaw_table, mulaw_table
 from server.settings import Settings
 
 LINE_RATE = 8_000
-TABLES: dict[str, Callable[[], PCM]] = {"mulaw8k": mulaw_table, "alaw8k": alaw_table}
+TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table}
 
 
 @asynccontextmanager

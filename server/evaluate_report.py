@@ -11,7 +11,7 @@ from rich.table import Table
 Figures = dict[str, Any]
 _WIDTH = 120  # of what goes into a file
 _IN_TABLE = {
-    *("wer", "cer", "by_source", "utterances", "precision", "decoder"),
+    *("wer", "cer", "by_source", "utterances", "precision", "decoder", "codec"),
     *("log_prob_difference_to_fp32", "real_time_factor", "partials"),
 }
 
@@ -70,7 +70,7 @@ def _rows(first: Figures) -> list[tuple[str, Callable[[Figures], str]]]:
 
 
 def _label(figures: Figures) -> str:
-    return f"{figures.get('precision', '')} {figures.get('decoder', '')}".strip() or "server"
+    return " ".join(str(figures[name]) for name in ("precision", "decoder", "codec") if name in figures) or "server"
 
 
 def _of_source(source: str) -> Callable[[Figures], str]:

@@ -18,6 +18,7 @@ from model.audio import read_pcm
 from model.manifest import Utterance, read_manifests
 from server.decoders import language_model_path
 from server.evaluate import Evaluation, EvaluationFailed, OpenTranscriber, evaluate, remote
+from server.evaluate_codec import open_coded
 from server.evaluate_report import Figures, document, print_report, report_console
 from server.local import open_local
 from server.serve import set_threads
@@ -36,6 +37,7 @@ class Asked:
     texts: Path | None = None
     partials: bool = False
     as_json: bool = False
+    codecs: Sequence[str | None] = (None,)  # that recordings go through; None: through none
 
 
 def run_remote(asked: Asked, url: str, api_key: str | None) -> int:
@@ -51,11 +53,23 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> int:
     def runs() -> list[tuple[Figures, Evaluation]]:
         facts = _model_facts(combinations, utterances)
         return [
-            _run(asked, utterances, partial(open_local, settings, keyterm=_useful(asked.keyterms, settings)), shared)
+            _run(asked, utterances, _opener(settings, codec, asked.keyterms), _named(shared, codec))
             for settings, shared in zip(combinations, facts, strict=True)
+            for codec in asked.codecs
         ]
 
     return _report(asked, runs)
+
+
+def _opener(settings: Settings, codec: str | None, keyterms: Sequence[str]) -> OpenTranscriber:
+    useful = _useful(keyterms, settings)
+    if codec is None:
+        return partial(open_local, settings, keyterm=useful)
+    return partial(open_coded, settings, codec, keyterm=useful)
+
+
+def _named(facts: Figures, codec: str | None) -> Figures:
+    return facts if codec is None else {**facts, "codec": codec}
 
 
 def decoder_of(settings: Settings) -> str:
@@ -124,4 +138,4 @@ def _report(asked: Asked, runs: Callable[[], list[tuple[Figures, Evaluation]]]) 
 
 
 def _which(figures: Figures) -> Figures:
-    return {name: figures[name] for name in ("precision", "decoder") if name in figures}
+    return {name: figures[name] for name in ("precision", "decoder", "codec") if name in figures}

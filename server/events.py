@@ -28,9 +28,11 @@ class CloseReason(StrEnum):
 
     CLOSE_STREAM = "close_stream"
     IDLE = "idle"
+    TOO_LONG = "too_long"
     DRAIN = "drain"
     TOO_FAST = "too_fast"
     BAD_AUDIO = "bad_audio"
+    NOT_UNDERSTOOD = "not_understood"
     STALLED = "stalled"
     BROKEN = "broken"
     SLOW_CONSUMER = "slow_consumer"

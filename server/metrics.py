@@ -23,7 +23,7 @@ BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
-PROTOCOLS = ("deepgram", "upload")
+PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
 
 
 class Metrics:
@@ -76,6 +76,12 @@ class Metrics:
         self.batches = Counter("tutti_batches", "Model calls", registry=registry)
         self.batch_rows = Counter("tutti_batch_rows", "Steps in them", registry=registry)
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
+        self.log_lines_lost = Counter(
+            "tutti_log_lines_lost", "Log lines that could not be written", registry=registry
+        )
+        self.descriptor_shortages = Counter(
+            "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
+        )
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
         )

@@ -1,4 +1,4 @@
-"""A slow heartbeat on the event loop: how late it is woken, what only a sample can show, and what nobody would report."""
+"""A slow heartbeat on the event loop: how late it is woken, what only a sample shows, what nobody would report."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from server.auth import KeyRing
 from server.deadlines import LiveLimits
 from server.deepgram_messages import ModelCard
 from server.deepgram_query import Models
-from server.drain import OpenSessions
+from server.drain import Drain, OpenSessions
 from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Recognizer
@@ -34,6 +34,7 @@ class Replica:
     decoder: Decoder
     recognizer: Recognizer
     sessions: OpenSessions
+    drain: Drain
     metrics: Metrics
     keys: KeyRing
     limits: Limits

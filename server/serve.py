@@ -7,10 +7,12 @@ server is stopped. A second signal stops at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import structlog
@@ -18,19 +20,22 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
+from batching import EngineDown
 from model.acoustic import AcousticModel
 from model.ctc import Decoder
 from server.app import STOP_TIMEOUT_S, create_app
 from server.decoders import make_decoder
-from server.logs import configure_logs
+from server.log_lines import LogLines
+from server.logs import FLUSH_S, configure_logs
+from server.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
 from server.protocol import ListenProtocol
 from server.replica import Replica
 from server.settings import Settings
 from server.wiring import VadModel
 
-FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
 MAX_MESSAGE_BYTES = 2**20
 SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
+END_TIMEOUT_S = 2.0  # for a process that was told twice to end, or whose engine is lost
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.serve")
 
@@ -42,8 +47,10 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._replica = replica
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._drain: asyncio.Task[None] | None = None
+        self._told = False
         self.forced_by: int | None = None
+        self.on_forced: Callable[[int], None] = lambda _: None
+        replica.drain.when_done(self._stop)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say where."""
@@ -54,22 +61,19 @@ class DrainingServer(uvicorn.Server):
             _log.info("listening", url=f"http://{host}:{port}", model=self._replica.card.name)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
-        """First signal: drain. Any later one: stop at once."""
-        if self._loop is None or self._replica.sessions.draining:
+        """First signal: drain. Any later one: stop at once. A drain that was begun otherwise is no signal."""
+        if self._loop is None or self._told:
             self.forced_by = sig
             self.should_exit = self.force_exit = True
+            self.on_forced(sig)
         else:
-            self._replica.sessions.draining = True
-            self._loop.call_soon_threadsafe(self.begin_drain)
+            self._told = True
+            self._replica.drain.announce()
+            self._loop.call_soon_threadsafe(self._replica.drain.begin)
 
-    def begin_drain(self) -> None:
-        """Drain in the background, then stop. On the loop."""
-        self._drain = asyncio.ensure_future(self._drain_and_stop())
-
-    async def _drain_and_stop(self) -> None:
-        sessions, timeout_s = self._replica.sessions, self._replica.settings.drain_timeout_s
-        _log.info("draining", sessions=len(sessions), timeout_s=timeout_s)
-        await sessions.drain(timeout_s, FLUSH_TIMEOUT_S)
+    def _stop(self) -> None:
+        if self._replica.drain.lost is not None:
+            self.force_exit = True  # what is left of a lost engine would be waited for in vain
         self.should_exit = True
 
 
@@ -91,11 +95,21 @@ def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def run(settings: Settings) -> int:
-    """Serve until told to stop; return the exit code: 0 after a drain, 128 + signal if forced. Raises: ModelError."""
-    configure_logs(settings)
+    """Serve until told to stop. Raises: ModelError, SettingsError.
+
+    Returns the exit status: 0 after a drain, 128 + signal if forced, `EXIT_LOST` without an engine, uvicorn's own if
+    it could not start.
+    """
+    hold_standard_streams()
+    log_lines = configure_logs(settings)
+    warn_of_few_files(settings)
     shorten_switches()
     app = create_app(settings, *load_served(settings))
-    server = DrainingServer(uvicorn_config(app, settings), app.state.replica)
+    replica: Replica = app.state.replica
+    log_lines.count_lost(replica.metrics.log_lines_lost.inc)
+    server = DrainingServer(uvicorn_config(app, settings), replica)
+    server.on_forced = lambda sig: _end(128 + sig, log_lines)
+    replica.drain.when_done(lambda: _end(EXIT_LOST, log_lines) if replica.drain.lost is not None else None)
     # What was loaded lives as long as the process: a collection that walks it holds every stream up (90 ms, measured).
     gc.collect()
     gc.freeze()
@@ -104,8 +118,23 @@ def run(settings: Settings) -> int:
     except SystemExit as error:  # uvicorn's way to say that it could not start; it has logged why
         return int(error.code or 0)
     finally:
-        app.state.replica.recognizer.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+        with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
+            replica.recognizer.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+    if replica.drain.lost is not None:
+        return EXIT_LOST
     return 0 if server.forced_by is None else 128 + server.forced_by
+
+
+def _end(code: int, log_lines: LogLines) -> None:
+    """Let the process end, and see to it that it does."""
+    end_within(END_TIMEOUT_S, code, lambda: log_lines.drain(FLUSH_S))
+
+
+def warn_of_few_files(settings: Settings) -> None:
+    """Raise the limit of open files, and say so if it stays below what the streams need."""
+    limit, needed = raise_file_limit(settings.slots), files_needed(settings.slots)
+    if limit < needed:
+        _log.warning("few file descriptors: connections may be dropped", limit=limit, needed=needed)
 
 
 def set_threads(threads: int) -> None:

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     stall_timeout_s: float = Field(30.0, gt=0)  # without an answer from the engine
     write_timeout_s: float = Field(10.0, gt=0)  # for a client to take one frame
     drain_timeout_s: float = Field(20.0, ge=0)  # for streams to end; the whole fits Kubernetes' 30 s of grace
-    drain_spread_s: float = Field(3.0, ge=0)  # over which the streams left are closed, so that they do not return at once
+    drain_spread_s: float = Field(3.0, ge=0)  # over which the streams left are closed: not all to return at once
     drain_linger_s: float = Field(0.0, ge=0)  # at least so long "draining" is answered, for load balancers to notice
     engine_timeout_s: float = Field(60.0, gt=0)  # an engine that has been at one step for so long is given up
     handshake_timeout_s: float = Field(10.0, gt=0)  # for the head of a request to arrive
@@ -63,8 +63,16 @@ class Settings(BaseSettings):
     token_keys_file: Path | None = None  # one a line
     allowed_origins: tuple[str, ...] = ()  # of web pages, beside this server's own; "*": any
 
+    vosk_port: int | None = Field(None, ge=0, le=65_535)  # for vosk clients alone, without keys; None: /vosk only
+    vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)  # until a client says another one, as vosk-server's
+    quiet_timeout_s: float = Field(60.0, gt=0)  # `idle_timeout_s` of protocols without a keep-alive message
+    twilio_forward_url: str | None = None  # ws:// or wss://, where the text of Twilio's calls goes
+    twilio_auth_token: SecretStr | None = None  # of the account: then only what Twilio signed is let in, without a key
+    twilio_public_url: str | None = None  # the URL that Twilio dials, where a proxy changes it
+
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
     strict_models: bool = False
+    strict_features: bool = False  # refuse diarize, redact and the like, which are ignored and named otherwise
 
     admin_keys: tuple[SecretStr, ...] = ()  # for /admin/…; none: from this machine alone, and no key
     admin_keys_file: Path | None = None  # one sha256 hex digest a line

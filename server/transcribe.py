@@ -30,14 +30,13 @@ class Transcribe:
         self._uploads = 0
 
     async def upload(self, request: Request) -> Response:
-        """Recognise a recording: wav, flac, ogg or mp3 as the body, or raw samples with `encoding=linear16`."""
+        """Recognise a recording: wav, flac, ogg or mp3 as the body, or raw samples with an `encoding`."""
         request_id = new_request_id()
         settings = self._replica.settings
         credentials = Credentials.read(request.headers.get("authorization"), ())
         try:
             asked = self._door.admit(request, credentials, live=False)
-            if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
-                raise BadParameter("url: this server fetches nothing; send the recording as the body")
+            _check_body_kind(request.headers.get("content-type", ""))
             if self._uploads >= settings.max_uploads:
                 raise ServerFull("as many recordings as this server takes at a time are on their way")
             self._uploads += 1
@@ -107,6 +106,15 @@ class Transcribe:
             replica.sessions.remove(upload)
             replica.metrics.sessions.labels("upload", outcome).inc()
             replica.metrics.session_duration.observe(replica.clock() - began_s)
+
+
+def _check_body_kind(content_type: str) -> None:
+    """Any kind is taken for a recording but those that cannot be one. Raises: BadParameter."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json":
+        raise BadParameter("url: this server fetches nothing; send the recording as the body")
+    if kind.startswith("multipart/"):
+        raise BadParameter("content-type: send the recording itself as the body, not a form")
 
 
 async def _read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:

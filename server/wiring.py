@@ -20,7 +20,7 @@ from server.auth import KeyRing
 from server.deadlines import LiveLimits
 from server.deepgram_messages import ModelCard
 from server.deepgram_query import Models
-from server.drain import OpenSessions
+from server.drain import Drain, DrainTimes, OpenSessions
 from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Deliver, MakeEngine, Recognizer
@@ -31,6 +31,7 @@ from server.tokens import Tokens
 from server.upload import MAX_BACKLOG_S
 
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
 FLUSHES = 8  # that may wait in a queue on top of the audio
 
 
@@ -71,6 +72,7 @@ def build_replica(
         make_vad=_engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
         clock=clock,
     )
+    sessions = OpenSessions(metrics)
     replica = Replica(
         settings=settings,
         config=config,
@@ -78,7 +80,8 @@ def build_replica(
         models=Models(config.name, settings.model_aliases, settings.strict_models),
         decoder=decoder,
         recognizer=recognizer,
-        sessions=OpenSessions(metrics),
+        sessions=sessions,
+        drain=Drain(sessions, _drain_times(settings), clock),
         metrics=metrics,
         keys=_keys(settings, clock),
         limits=_limits(settings),
@@ -108,6 +111,15 @@ def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
     return KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file, tokens, clock)
 
 
+def _drain_times(settings: Settings) -> DrainTimes:
+    return DrainTimes(
+        timeout_s=settings.drain_timeout_s,
+        spread_s=settings.drain_spread_s,
+        linger_s=settings.drain_linger_s,
+        flush_s=FLUSH_TIMEOUT_S,
+    )
+
+
 def _limits(settings: Settings) -> Limits:
     return Limits(
         min_endpoint_ms=settings.min_endpoint_ms,
@@ -123,6 +135,7 @@ def _live_limits(settings: Settings) -> LiveLimits:
         stall_timeout_s=settings.stall_timeout_s,
         write_timeout_s=settings.write_timeout_s,
         max_backlog_s=settings.max_backlog_s,
+        max_session_s=settings.max_session_s,
     )
 
 

@@ -13,40 +13,49 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.auth import Credentials, KeyRing
+from server.auth import ANYBODY, Caller, Credentials, KeyRing
 from server.errors import NotAuthorised, SettingsError
+from server.keys_file import Key
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"
 
 
 @pytest.mark.parametrize(
-    ("authorization", "subprotocols", "key", "echo"),
+    ("authorization", "subprotocols", "read"),
     [
-        (f"Token {KEY}", (), KEY, None),
-        (f"token {KEY}", (), KEY, None),
-        (f"bearer {KEY}", (), KEY, None),
-        (f"Bearer  {KEY} ", (), KEY, None),
-        (None, ("token", KEY), KEY, "token"),
-        (None, ("bearer", KEY), KEY, "bearer"),
-        (None, ("token", KEY, "x-deepgram-session-id", "1-2"), KEY, "token"),
-        (None, ("x-deepgram-session-id", "1-2", "token", KEY), KEY, "token"),
-        ("Token other", ("token", KEY), "other", "token"),
-        (None, ("token",), None, "token"),
-        (None, ("chat",), None, None),
-        (f"Basic {KEY}", (), None, None),
-        ("Token", (), None, None),
-        (None, (), None, None),
+        (f"Token {KEY}", (), (KEY, None, False)),
+        (f"token {KEY}", (), (KEY, None, False)),
+        (f"bearer {KEY}", (), (KEY, None, True)),
+        (f"Bearer  {KEY} ", (), (KEY, None, True)),
+        (None, ("token", KEY), (KEY, "token", False)),
+        (None, ("bearer", KEY), (KEY, "bearer", True)),
+        (None, ("Bearer", KEY), (KEY, "Bearer", True)),
+        (None, ("token", KEY, "x-deepgram-session-id", "1-2"), (KEY, "token", False)),
+        (None, ("x-deepgram-session-id", "1-2", "token", KEY), (KEY, "token", False)),
+        ("Token other", ("bearer", KEY), ("other", "bearer", False)),
+        (None, ("token",), (None, "token", False)),
+        (None, ("chat",), (None, None, False)),
+        (f"Basic {KEY}", (), (None, None, False)),
+        ("Token", (), (None, None, False)),
+        (None, (), (None, None, False)),
     ],
 )
 def test_every_form_that_clients_send_is_read(
-    authorization: str | None, subprotocols: tuple[str, ...], key: str | None, echo: str | None
+    authorization: str | None, subprotocols: tuple[str, ...], read: tuple[str | None, str | None, bool]
 ) -> None:
-    assert Credentials.read(authorization, subprotocols) == Credentials(key, echo)
+    assert Credentials.read(authorization, subprotocols) == Credentials(*read)
 
 
 def test_credentials_do_not_show_the_key() -> None:
     assert KEY not in repr(Credentials(KEY, "token"))
+
+
+def test_a_key_shows_neither_itself_nor_its_digest() -> None:
+    key = Key.of(KEY)
+    assert key.digest.hex() not in repr(key) + key.id
+    assert repr(key.digest) not in repr(key)
+    assert key.id == Key.of(KEY).id != Key.of("other").id
 
 
 def test_a_ring_lets_in_its_own_keys_and_an_empty_one_everybody(tmp_path: Path) -> None:
@@ -58,7 +67,8 @@ def test_a_ring_lets_in_its_own_keys_and_an_empty_one_everybody(tmp_path: Path) 
     for wrong in (Credentials("second", None), Credentials(None, None), Credentials("", None)):
         with pytest.raises(NotAuthorised):
             ring.check(wrong)
-    KeyRing.load([], None).check(Credentials(None, None))
+    assert KeyRing.load([], None).check(Credentials(None, None)) is ANYBODY
+    assert ring.check(Credentials("first", None)) == Caller(Key.of("first"))
 
 
 @pytest.mark.parametrize("content", ["not a digest", "# only a comment"])

@@ -34,3 +34,13 @@ def test_one_looks_again_when_the_next_thing_can_be_due_and_never_at_once() -> N
     assert deadlines.wait_s(8.0) == 2.0
     assert deadlines.wait_s(12.0) == 5.0, "what is over already is not waited for"
     assert deadlines.wait_s(28.0) == 2.0
+
+
+def test_a_connection_may_last_so_long_and_is_looked_at_when_it_has() -> None:
+    limits = LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0)
+    deadlines = Deadlines(limits, 0.0)
+    deadlines.heard_s = deadlines.progress_s = 99.0
+    assert deadlines.due(99.0, 99.0, owed=False, listening=True) is Due.NOTHING
+    assert deadlines.wait_s(99.0) == 1.0
+    assert deadlines.due(100.0, 100.0, owed=False, listening=True) is Due.TOO_LONG
+    assert deadlines.wait_s(100.0) == 5.0

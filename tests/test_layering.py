@@ -74,7 +74,8 @@ def test_the_batching_core_knows_no_event_loop_and_the_batcher_no_clock():
     assert not {"time", "threading", "queue", "logging", "torch"} & set(imports(ROOT / "batching" / "batcher.py"))
 
 
-OPTIONS = ("cli", "evaluate_cli", "lm_cli", "plan_cli")  # of server: options alone, which the command line may import
+# of server: options alone, which the command line may import
+OPTIONS = ("cli", "evaluate_cli", "keys_cli", "lm_cli", "plan_cli")
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -30,8 +30,9 @@ class ContainerDecoder:
 
     inline = False  # a message may hold many packets
 
-    def __init__(self, encoding: Encoding, rate: int, channels: int) -> None:
-        """Take the encoding that the client named, or CONTAINER."""
+    def __init__(self, encoding: Encoding, rate: int, channels: int, *, mixed: bool = True) -> None:
+        """Take the encoding that the client named, or CONTAINER; `mixed`: to one channel, whatever comes."""
+        self._mixed = mixed
         self.rate = rate
         self.channels = channels
         kind = _NAMED.get(encoding)
@@ -96,7 +97,7 @@ class ContainerDecoder:
     def _begin(self, track: Track) -> None:
         if track.rate not in RATES or not 1 <= track.channels <= MAX_CHANNELS:
             raise NotTaken(f"live audio of {track.channels} channels at {track.rate} Hz is not taken")
-        if self.channels not in (1, track.channels):
+        if not self._mixed and self.channels != track.channels:
             raise NotTaken(f"channels: {self.channels} were announced, and the audio has {track.channels}")
         self._track = track
         self._decode = _decoder_of(track)

@@ -52,7 +52,7 @@ def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False
     if form.encoding is Encoding.OPUS:
         return OpusDecoder(form.channels)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)
-    return ContainerDecoder(form.encoding, rate, channels)
+    return ContainerDecoder(form.encoding, rate, channels, mixed=not multichannel)
 
 
 def open_at_the_door(form: AudioForm, model_rate: int, *, multichannel: bool) -> LiveDecoder:

@@ -12,7 +12,7 @@ from collections import deque
 
 from model.ctc import Word
 from server.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say
-from server.errors import BadFrame, Close
+from server.errors import BadFrame
 from server.events import Closed, CloseReason, Event, Final, FinalReason, Partial, StepTiming
 from server.media.plain import PlainCodec
 from server.outbox import FrameKind
@@ -41,7 +41,7 @@ class VoskAdapter:
         try:
             frame = parse_frame(text)
         except BadFrame as error:
-            return (HangUp(Close(1008, f"DATA-0000 {error}", "error")),)  # the protocol has no error to answer with
+            return (HangUp(str(error)),)  # the protocol has no error to answer with
         if frame.config is not None:
             return self._configure(frame.config)
         if frame.eof:

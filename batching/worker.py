@@ -1,0 +1,174 @@
+"""What the model thread does: carries out commands, runs one batch after another, tells what came of it.
+
+It owns batcher and state pool and is called on that one thread alone; the thread, its sleep and its queue are the
+engine's. No locks: whatever changes here is touched by nobody else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import cast
+
+from batching.batcher import Batcher, Pending, StreamId
+from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
+from batching.errors import PoolFull, QueueFull, StepFailed, UnknownStream, WrongState
+from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.exports import Exports
+from batching.pool import Handle
+from batching.stepper import Stepper
+
+
+class Worker:
+    """Commands in, events out, one batch at a time."""
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        batcher: Batcher,
+        *,
+        deliver: Callable[[EngineEvent], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._stepper = stepper
+        self._pool = stepper.pool
+        self._batcher = batcher
+        self._deliver = deliver
+        self._clock = clock
+        self._handles: dict[StreamId, Handle] = {}
+        self._background: set[StreamId] = set()
+        self._failed: set[StreamId] = set()  # failed, and not closed by their owner yet
+        self._exports = Exports()
+
+    def warm_up(self) -> None:
+        """Step every size of batch and learn how long it takes."""
+        step_s = self._stepper.warm_up(self._clock)
+        for rows, seconds in step_s.items():
+            self._batcher.ran(rows, seconds)
+        self._deliver(WarmedUp(step_s))
+
+    def wake_at(self, now: float) -> float | None:
+        """When to run a batch if no command comes meanwhile; None = not before one does."""
+        return self._batcher.wake_at(now)
+
+    def run_batch(self) -> None:
+        """Run what is to run now, if anything."""
+        batch = self._batcher.next_batch(self._clock())
+        if batch:
+            self._run(batch)
+
+    def queue(self, step: Step) -> None:
+        """Let a step wait for its batch."""
+        if step.stream in self._failed:
+            return
+        try:
+            self._batcher.push(step.stream, step, step.ready_s)
+        except QueueFull as error:
+            self._fail(step.stream, error)
+        except UnknownStream as error:
+            self._deliver(StreamFailed(step.stream, error))
+
+    def carry_out(self, command: Command) -> bool:
+        """Do what any other command asks for. Returns: False to stop."""
+        match command:
+            case Open():
+                self._admit(command)
+            case Export(stream, tag):
+                self._export(stream, tag)
+            case Restore(stream, state):
+                self._restore(stream, state)
+            case Close(stream):
+                self._close(stream)
+            case Stop():
+                return False
+        return True
+
+    def _admit(self, command: Open) -> None:
+        try:
+            self._handles[command.stream] = self._pool.take()
+        except PoolFull as error:
+            self._report_failed(command.stream, error)
+        else:
+            self._batcher.open(command.stream, budget_s=command.budget_s, background=command.background)
+            if command.background:
+                self._background.add(command.stream)
+
+    def _export(self, stream: StreamId, tag: object) -> None:
+        if stream not in self._handles:
+            self._miss(stream)
+        elif steps := self._batcher.waiting(stream):
+            self._exports.add(stream, steps, tag)
+        else:
+            self._tell_state(stream, tag)
+
+    def _tell_state(self, stream: StreamId, tag: object) -> None:
+        self._deliver(StateExported(stream, tag, self._pool.export(self._handles[stream])))
+
+    def _restore(self, stream: StreamId, state: bytes) -> None:
+        if stream not in self._handles:
+            self._miss(stream)
+        elif self._batcher.waiting(stream):
+            self._fail(stream, WrongState(f"stream {stream} has steps waiting, which a new state would change"))
+        else:
+            self._pool.restore(self._handles[stream], state)
+
+    def _miss(self, stream: StreamId) -> None:
+        """Tell that a stream is not open, unless it failed: then its owner is being told."""
+        if stream not in self._failed:
+            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+
+    def _close(self, stream: StreamId) -> None:
+        if stream in self._handles:
+            self._forget(stream)
+        elif stream in self._failed:
+            self._failed.remove(stream)
+        else:
+            self._miss(stream)
+            return
+        self._deliver(StreamClosed(stream))
+
+    def _run(self, batch: tuple[Pending, ...]) -> None:
+        started_s = self._clock()
+        steps = cast(list[Step], [pending.item for pending in batch])
+        streams, inputs, tags, resets, ready_s = zip(*steps, strict=True)
+        handles = [self._handles[stream] for stream in streams]
+        if any(resets):
+            for handle in itertools.compress(handles, resets):
+                self._pool.reset(handle)
+        try:
+            outputs = self._stepper.run(handles, inputs)
+        except StepFailed as error:
+            for stream in streams:
+                self._fail(stream, error)
+            return
+        step_s = self._clock() - started_s
+        self._batcher.ran(len(batch), step_s)
+        self._deliver(
+            BatchDone(
+                streams=streams,
+                tags=tags,
+                outputs=outputs,
+                queue_wait_s=tuple([started_s - ready for ready in ready_s]),
+                live_wait_s=tuple([started_s - p.due_s for p in batch if p.stream not in self._background]),
+                started_s=started_s,
+                step_s=step_s,
+                queued=self._batcher.queued,
+            )
+        )
+        if self._exports:
+            for stream, tag in self._exports.ran(streams):
+                self._tell_state(stream, tag)
+
+    def _fail(self, stream: StreamId, error: Exception) -> None:
+        self._forget(stream)
+        self._report_failed(stream, error)
+
+    def _report_failed(self, stream: StreamId, error: Exception) -> None:
+        self._failed.add(stream)
+        self._deliver(StreamFailed(stream, error))
+
+    def _forget(self, stream: StreamId) -> None:
+        self._batcher.close(stream)
+        self._background.discard(stream)
+        self._exports.forget(stream)
+        self._pool.release(self._handles.pop(stream))

@@ -1,0 +1,31 @@
+"""The protocols beside Deepgram's: their endpoints on the app, and a port of its own for the one that wants it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from server.door import Door
+from server.replica import Replica
+from server.vosk.endpoint import VoskEndpoint
+from server.vosk.listener import VoskListener
+
+
+class Adapters:
+    """Adds the endpoints at once; what listens by itself does so from `start` to `stop`."""
+
+    def __init__(self, app: FastAPI, replica: Replica, door: Door) -> None:
+        settings = replica.settings
+        vosk = VoskEndpoint(replica, door)
+        app.add_api_websocket_route("/vosk", vosk.live)
+        self.vosk = None if settings.vosk_port is None else VoskListener(vosk, settings, settings.vosk_port)
+        app.state.adapters = self
+
+    async def start(self) -> None:
+        """Listen. Raises: OSError if an address is taken."""
+        if self.vosk is not None:
+            await self.vosk.start()
+
+    def stop(self) -> None:
+        """End what is left."""
+        if self.vosk is not None:
+            self.vosk.stop()

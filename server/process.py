@@ -1,0 +1,60 @@
+"""What a process that serves needs around it: standard streams, descriptors enough, and an end that comes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable
+
+EXIT_LOST = 70
+"""Exit status of a process whose engine is gone, so that a supervisor starts another. Source: sysexits.h."""
+FILES_BESIDE_STREAMS = 512
+"""Descriptors for requests that are refused, probes, uploads, libraries."""
+
+
+def hold_standard_streams() -> None:
+    """Open what is closed of descriptors 0 to 2: else a socket gets the number, and what is printed with it."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            taken = os.open(os.devnull, os.O_RDWR)
+            if taken != fd:
+                os.dup2(taken, fd)
+                os.close(taken)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def files_needed(streams: int) -> int:
+    """Descriptors that so many live streams ask for, and what comes beside them."""
+    return streams + FILES_BESIDE_STREAMS
+
+
+def raise_file_limit(streams: int) -> int:
+    """Raise the limit of open files as far as this process may and needs; return the limit that holds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = files_needed(streams)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed if soft == resource.RLIM_INFINITY else soft
+    wanted = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def end_within(seconds: float, code: int, last_words: Callable[[], None]) -> threading.Timer:
+    """End the process with this status if it still runs then: a thread inside a device call can hold up any exit."""
+
+    def end() -> None:
+        last_words()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return timer

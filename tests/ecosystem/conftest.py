@@ -1,0 +1,60 @@
+"""What the tests of real clients share: servers, relays to them and drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from driving import Driver, node_driver, python_driver
+from relay import Relay
+from serving import ServerProcess
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder."""
+    for item in items:
+        if item.path.parent.name == "ecosystem":
+            item.add_marker("ecosystem")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    """A server with the shipped model, for all tests that leave it as it is."""
+    with ServerProcess() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def strict_server() -> Iterator[ServerProcess]:
+    """Two streams at a time, one a key; closed when idle for a second; utterances of two seconds at most."""
+    with ServerProcess(max_streams=2, max_streams_per_key=1, idle_timeout_s=1, max_utterance_s=2) as process:
+        yield process
+
+
+@pytest.fixture
+def relay() -> Iterator[Callable[[ServerProcess], Relay]]:
+    """Put a relay before a server: `relay(server)`."""
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(Relay(server.port))
+
+
+@pytest.fixture(scope="module")
+def livekit() -> Iterator[Driver]:
+    """LiveKit's Deepgram plugin."""
+    with python_driver("livekit") as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def pipecat() -> Iterator[Driver]:
+    """Pipecat's Deepgram service."""
+    with python_driver("pipecat") as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Driver]:
+    """Deepgram's SDK for JavaScript, and `ws`."""
+    with node_driver() as driver:
+        yield driver

@@ -1,0 +1,141 @@
+"""Environments of the clients that cannot live beside the server's packages: made here, on demand, under build/ecosystem.
+
+    python tests/ecosystem/environments.py [NAME …]           make what is missing or out of date; all without a name
+    python tests/ecosystem/environments.py --freeze NAME …    resolve requirements/NAME.in anew into NAME.txt
+
+It needs the standard library, pip and npm, and is silent but for a line an environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BUILD = HERE.parent.parent / "build" / "ecosystem"
+PYTHON = ("livekit", "pipecat")
+NODE = "node"
+NAMES = (*PYTHON, NODE)
+STAMP = ".made"
+"""A file in each environment with the digest of what it was made from; written last."""
+
+INSTALL_WITHIN_S = 600.0
+
+
+class NotMade(Exception):
+    """An environment could not be made; the message says why."""
+
+
+def sources(name: str) -> list[Path]:
+    """The files that an environment is made from."""
+    return [HERE / "package.json", HERE / "package-lock.json"] if name == NODE else [requirements(name)]
+
+
+def requirements(name: str) -> Path:
+    """Every package of a Python environment, pinned."""
+    return HERE / "requirements" / f"{name}.txt"
+
+
+def is_made(name: str) -> bool:
+    """Whether an environment is there, whole, and of these files."""
+    stamp = BUILD / name / STAMP
+    return stamp.exists() and stamp.read_text() == _digest(name)
+
+
+def python_of(folder: Path) -> Path:
+    """The interpreter of a Python environment."""
+    return folder / "bin" / "python"
+
+
+def make(name: str) -> None:
+    """Make an environment, whatever was there before. Raises: NotMade."""
+    folder = BUILD / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if name == NODE:
+        _make_node(folder)
+    else:
+        _make_python(folder, "--no-deps", "--requirement", str(requirements(name)))
+    (folder / STAMP).write_text(_digest(name))
+
+
+def freeze(name: str) -> None:
+    """Resolve what is asked for into the pinned list of everything. Raises: NotMade."""
+    asked = requirements(name).with_suffix(".in")
+    with tempfile.TemporaryDirectory() as folder:
+        _make_python(Path(folder), "--requirement", str(asked))
+        found = _run([python_of(Path(folder)), "-m", "pip", "freeze", "--disable-pip-version-check"])
+    head = f"# All of requirements/{name}.in, frozen by: python tests/ecosystem/environments.py --freeze {name}\n"
+    requirements(name).write_text(head + found)
+
+
+def _make_node(folder: Path) -> None:
+    for source in sources(NODE):
+        shutil.copy(source, folder)
+    _run(["npm", "ci", "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+
+
+def _make_python(folder: Path, *wanted: str) -> None:
+    _run([sys.executable, "-m", "venv", folder])
+    # Most of these packages are never imported, so compiling them all ahead would only take time.
+    _run([python_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *wanted])
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources(name))).hexdigest()
+
+
+def _run(command: Sequence[str | Path]) -> str:
+    try:
+        done = subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, timeout=INSTALL_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotMade(str(error)) from error
+    if done.returncode:
+        raise NotMade(f"{' '.join(map(str, command))}\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}")
+    return done.stdout
+
+
+def make_or_freeze(name: str, *, anew: bool) -> str:
+    """Do what is wanted with one environment; return what was done. Raises: NotMade."""
+    began_s = time.monotonic()
+    if anew:
+        freeze(name)
+    elif is_made(name):
+        return f"{name}: up to date"
+    else:
+        make(name)
+    return f"{name}: {'frozen' if anew else 'made'} in {time.monotonic() - began_s:.0f} s"
+
+
+def main() -> int:
+    """Make or freeze what the command line names, all at a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--freeze", action="store_true", help="write requirements/NAME.txt anew")
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(PYTHON if asked.freeze else NAMES):
+        parser.error(f"no such environment: {', '.join(unknown)}")
+    names = asked.names or (PYTHON if asked.freeze else NAMES)
+    failed = False
+    with ThreadPoolExecutor() as pool:
+        for doing in as_completed([pool.submit(make_or_freeze, name, anew=asked.freeze) for name in names]):
+            try:
+                print(doing.result(), flush=True)
+            except NotMade as error:
+                print(error, file=sys.stderr)
+                failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

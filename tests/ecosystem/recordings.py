@@ -1,0 +1,42 @@
+"""What the clients say to the server, and what it must understand: shipped recordings, as raw audio of 16 kHz."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import soundfile
+from speech import samples
+
+RATE_HZ = 16_000
+BYTES_PER_S = 2 * RATE_HZ
+_TEXTS = {utterance.audio.stem: utterance.text for utterance in samples()}
+_FILES = {utterance.audio.stem: utterance.audio for utterance in samples()}
+
+FILES = {name: str(path) for name, path in _FILES.items()}
+
+
+def audio(*parts: str | float) -> bytes:
+    """Join recordings, by name, and seconds of silence."""
+    joined = [_silence(part) if isinstance(part, float) else _recording(part) for part in parts]
+    return np.concatenate(joined).tobytes()
+
+
+def text(*names: str) -> str:
+    """What is said in recordings."""
+    return " ".join(_TEXTS[name] for name in names)
+
+
+def plain(said: str) -> str:
+    """A text without capitals and marks."""
+    return " ".join(re.findall(r"[a-z']+", said.lower()))
+
+
+def _recording(name: str) -> np.ndarray:
+    pcm, rate_hz = soundfile.read(_FILES[name], dtype="int16")
+    assert rate_hz == RATE_HZ
+    return pcm
+
+
+def _silence(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * RATE_HZ), np.int16)

@@ -1,0 +1,91 @@
+"""The real server for these tests: `tutti serve` with the shipped model, a process of its own on a free loopback port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from loadtest.served import free_port, serve_command
+
+ROOT = Path(__file__).parent.parent.parent
+KEY, OTHER_KEY, THIRD_KEY = "key-of-alice", "key-of-bob", "key-of-carol"
+READY_WITHIN_S = 90.0  # where the compiled decoder is not in its cache yet
+STOP_WITHIN_S = 20.0
+ASK_EVERY_S = 0.1
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerProcess:
+    """One replica; ready inside a `with` block, and gone after it."""
+
+    def __init__(self, **settings: object) -> None:
+        """`settings` are those of `server/settings.py`, by name."""
+        self.port = free_port()
+        self._output = tempfile.TemporaryFile()
+        chosen = {"api_keys": f'["{KEY}", "{OTHER_KEY}", "{THIRD_KEY}"]', "drain_spread_s": 0, "log_level": "debug"}
+        given = {f"TUTTI_{name.upper()}": str(value) for name, value in (chosen | settings).items()}
+        self._process = subprocess.Popen(
+            serve_command(self.port, []),
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("TUTTI_")} | given,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while not self._is_ready():
+            try:
+                self._process.wait(timeout=ASK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                assert time.monotonic() < deadline_s, f"the server is not ready:\n{self.log}"
+            else:
+                raise AssertionError(f"the server ended:\n{self.log}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drain()
+        try:
+            self.wait()
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._output.close()
+
+    def drain(self) -> None:
+        """Tell it to stop, as an operator does."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Return its exit code. Raises: subprocess.TimeoutExpired."""
+        return self._process.wait(timeout=STOP_WITHIN_S)
+
+    @property
+    def log(self) -> str:
+        """Everything that it has printed."""
+        return os.pread(self._output.fileno(), 2**24, 0).decode(errors="replace")
+
+    def get(self, path: str) -> str:
+        """The body of a plain endpoint."""
+        with _direct.open(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, name: str) -> float:
+        """The value of a sample, by its name and labels as they are exposed; 0 where it is not."""
+        values = [line.rsplit(" ", 1)[1] for line in self.get("/metrics").splitlines() if line.startswith(f"{name} ")]
+        return float(values[0]) if values else 0.0
+
+    def _is_ready(self) -> bool:
+        try:
+            self.get("/readyz")
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,192 @@
+"""`deepgram-sdk` for Python, unmodified: only its address is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import missing
+from recordings import BYTES_PER_S, FILES, audio, plain, text
+from relay import Relay
+from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from wire_rules import check_stream
+
+try:
+    from deepgram import AsyncDeepgramClient, DeepgramClient
+    from deepgram.core.api_error import ApiError
+    from deepgram.core.events import EventType
+    from deepgram.environment import DeepgramClientEnvironment
+    from websockets.exceptions import InvalidStatus
+except ImportError:
+    missing("deepgram-sdk not installed")
+
+Before = Callable[[ServerProcess], Relay]
+SAID = ("order", "porch_fan")
+AUDIO = audio("order", 1.6, "porch_fan")
+CHUNKS = [AUDIO[start : start + 1_601] for start in range(0, len(AUDIO), 1_601)]  # 50 ms and an odd byte
+OPTIONS: dict[str, Any] = {
+    "model": "nova-3",
+    "encoding": "linear16",
+    "sample_rate": 16_000,
+    "channels": 1,
+    "interim_results": True,
+    "smart_format": True,
+    "endpointing": 400,
+    "utterance_end_ms": 1_000,
+    "vad_events": True,
+    "keyterm": ["porch fan", "garden gate"],
+}
+
+
+def environment(host: str) -> DeepgramClientEnvironment:
+    """All that points the SDK at us."""
+    http, ws = f"http://{host}", f"ws://{host}"
+    return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+
+
+class Seen:
+    """What the SDK's events told its user."""
+
+    def __init__(self, stream: Any) -> None:
+        self.messages: list[Any] = []
+        self.errors: list[Any] = []
+        self.order: list[str] = []
+        for event, seen in ((EventType.MESSAGE, self.messages), (EventType.ERROR, self.errors)):
+            stream.on(event, lambda given, event=event, seen=seen: (seen.append(given), self.order.append(event.name)))
+        stream.on(EventType.CLOSE, lambda _: self.order.append("CLOSE"))
+
+    def check(self) -> None:
+        """The SDK's classes in order, one answer to the one Finalize, Metadata last, no error."""
+        kinds = [type(message).__name__ for message in self.messages]
+        assert kinds[0] == "ListenV1SpeechStarted"
+        assert kinds[-1] == "ListenV1Metadata"
+        assert set(kinds) == {
+            "ListenV1SpeechStarted", "ListenV1Results", "ListenV1UtteranceEnd", "ListenV1Metadata"
+        }
+        assert kinds.count("ListenV1UtteranceEnd") == 1
+        results = [m for m in self.messages if m.type == "Results"]
+        assert sum(bool(m.from_finalize) for m in results) == 1
+        finals = [m.channel.alternatives[0] for m in results if m.is_final]
+        assert plain(" ".join(final.transcript for final in finals)) == text(*SAID)
+        first = finals[0].words[0]
+        assert (first.word, first.punctuated_word) == ("where", "Where")
+        assert any(not m.is_final and m.channel.alternatives[0].transcript for m in results)
+        assert self.order[-1] == "CLOSE"
+        assert set(self.order[:-1]) == {"MESSAGE"}
+
+
+def test_the_sync_client(server: ServerProcess, relay: Before) -> None:
+    before = relay(server)
+    client = DeepgramClient(api_key=KEY, environment=environment(before.host))
+    with client.listen.v1.connect(**OPTIONS) as stream:
+        seen = Seen(stream)
+        reader = threading.Thread(target=stream.start_listening)
+        reader.start()
+        stream.send_keep_alive()
+        for chunk in CHUNKS:
+            stream.send_media(chunk)
+        stream.send_finalize()
+        stream.send_close_stream()
+        reader.join(timeout=20)
+    seen.check()
+    check_stream(before.only(), text(*SAID), seconds=len(AUDIO) / BYTES_PER_S)
+
+
+def test_the_async_client(server: ServerProcess, relay: Before) -> None:
+    before = relay(server)
+
+    async def talk() -> Seen:
+        client = AsyncDeepgramClient(access_token=KEY, environment=environment(before.host))
+        async with client.listen.v1.connect(**OPTIONS) as stream:
+            seen = Seen(stream)
+            reader = asyncio.create_task(stream.start_listening())
+            await stream.send_keep_alive()
+            for chunk in CHUNKS:
+                await stream.send_media(chunk)
+            await stream.send_finalize()
+            await stream.send_close_stream()
+            await asyncio.wait_for(reader, timeout=20)
+        return seen
+
+    asyncio.run(talk()).check()
+    check_stream(before.only(), text(*SAID), seconds=len(AUDIO) / BYTES_PER_S)
+
+
+@pytest.mark.parametrize("name", ["order", "garden_gate"])
+def test_a_recording(server: ServerProcess, relay: Before, name: str) -> None:
+    """As a FLAC file, whose kind the server finds out by itself."""
+    client = DeepgramClient(api_key=KEY, environment=environment(relay(server).host))
+    with open(FILES[name], "rb") as recording:
+        answer = client.listen.v1.media.transcribe_file(request=recording.read(), model="nova-3", smart_format=True)
+    (heard,) = answer.results.channels[0].alternatives
+    assert plain(heard.transcript) == text(name)
+    assert [word.word for word in heard.words] == text(name).split()
+    assert answer.metadata.channels == 1
+
+
+def check_refusal(connection: Any, status: int, err_code: str) -> None:
+    """Status, headers and body of a refused handshake."""
+    assert connection.status == status
+    told = json.loads(connection.body)
+    assert told["err_code"] == err_code
+    assert told["request_id"] == connection.headers["dg-request-id"]
+    assert told["err_msg"] == connection.headers["dg-error"]
+    assert ("retry-after" in connection.headers) == (status in (429, 503))
+
+
+REFUSED = [
+    ("nobody's key", {}, 401, "INVALID_AUTH"),
+    (KEY, {"encoding": "g729"}, 400, "INVALID_QUERY_PARAMETER"),
+    (KEY, {}, 429, "TOO_MANY_REQUESTS"),
+    (THIRD_KEY, {}, 503, "SERVICE_UNAVAILABLE"),
+]
+
+
+@pytest.mark.parametrize(("key", "options", "status", "err_code"), REFUSED)
+def test_a_refusal_reaches_both_clients_with_its_status(
+    strict_server: ServerProcess, relay: Before, key: str, options: dict[str, Any], status: int, err_code: str
+) -> None:
+    """The sync client passes on what `websockets` raises; the async one has an error of its own."""
+    before = relay(strict_server)
+    place = environment(before.host)
+
+    async def ask() -> None:
+        async with AsyncDeepgramClient(api_key=key, environment=place).listen.v1.connect(**OPTIONS | options):
+            pass
+
+    with Holders(strict_server, [KEY, OTHER_KEY][: {429: 1, 503: 2}.get(status, 0)]):
+        with pytest.raises(ApiError) as refused:
+            asyncio.run(ask())
+        assert refused.value.status_code == status
+        with (
+            pytest.raises(InvalidStatus) as raw,
+            DeepgramClient(api_key=key, environment=place).listen.v1.connect(**OPTIONS | options),
+        ):
+            pass
+        assert raw.value.response.status_code == status
+    assert len(before.connections) == 2
+    for connection in before.connections:
+        check_refusal(connection, status, err_code)
+
+
+def test_an_idle_stream_is_an_error_and_then_a_close(strict_server: ServerProcess, relay: Before) -> None:
+    before = relay(strict_server)
+
+    async def talk() -> Seen:
+        client = AsyncDeepgramClient(api_key=KEY, environment=environment(before.host))
+        async with client.listen.v1.connect(**OPTIONS) as stream:
+            seen = Seen(stream)
+            await stream.send_media(audio("yes"))
+            await asyncio.wait_for(stream.start_listening(), timeout=20)
+        return seen
+
+    seen = asyncio.run(talk())
+    assert seen.order[-2:] == ["ERROR", "CLOSE"]
+    assert "1011" in str(seen.errors[0])
+    assert "net0001" in str(seen.errors[0])
+    assert type(seen.messages[-1]).__name__ == "ListenV1Metadata"
+    check_stream(before.only(), text("yes"), code=1011)

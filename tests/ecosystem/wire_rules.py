@@ -1,0 +1,53 @@
+"""The rules of a stream that hold whatever the client: checked on what the server sent."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from recordings import plain
+from relay import Connection
+
+RESULT_KEYS = {
+    "type", "channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel", "metadata",
+}  # fmt: skip
+"""All of them, always: clients index them."""
+
+
+def check_stream(stream: Connection, said: str | None, *, seconds: float | None = None, code: int = 1000) -> None:
+    """Order, tiling, exactly one Metadata and the close code; the words where they are known; the audio covered."""
+    assert stream.status == 101
+    frames, results = stream.frames, stream.results
+    kinds = [frame["type"] for frame in frames]
+    assert kinds.count("Metadata") == 1
+    assert kinds[-1] == "Metadata"
+    assert stream.close_code == code
+    assert all(set(frame) >= RESULT_KEYS for frame in results)
+    cursor_s = _check_tiling(stream)
+    if seconds is not None:
+        assert cursor_s == pytest.approx(seconds, abs=1e-3)
+        assert frames[-1]["duration"] == pytest.approx(seconds, abs=1e-3)
+    ids = {frame["metadata"]["request_id"] for frame in results} | {frames[-1]["request_id"]}
+    assert ids == {stream.headers["dg-request-id"]}
+    if said is not None:
+        assert plain(stream.text) == said
+
+
+def _check_tiling(stream: Connection) -> float:
+    """Finals tile time, and interims grow within the final that they lead to. Returns the end of the last final."""
+    cursor_s, heard_s = 0.0, 0.0
+    for result in stream.results:
+        assert result["start"] == pytest.approx(cursor_s, abs=1e-3)
+        end_s = result["start"] + result["duration"]
+        assert end_s >= heard_s - 1e-3, "an older interim after a newer one"
+        heard_s = end_s
+        cursor_s = end_s if result["is_final"] else cursor_s
+        if not result["is_final"]:
+            assert not (result["speech_final"] or result["from_finalize"])
+    words = [
+        w for r in stream.results if r["is_final"] for alternative in r["channel"]["alternatives"]
+        for w in alternative["words"]
+    ]  # fmt: skip
+    assert all(word["start"] <= word["end"] for word in words)
+    assert all(a["start"] <= b["start"] for a, b in itertools.pairwise(words))
+    return cursor_s

@@ -1,0 +1,229 @@
+"""States that leave their engine and go on in another: the pool's bytes, and the engine's order of things."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from engine_bench import Start, step
+from fakes import EchoModel, FailingModel, GatedModel
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from batching import (
+    Engine,
+    Policy,
+    StaleHandle,
+    StateExported,
+    StatePool,
+    StreamClosed,
+    StreamFailed,
+    TensorSpec,
+    UnknownStream,
+    WrongState,
+)
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool,
+          torch.uint8, torch.complex64)  # fmt: skip
+
+
+def filled(spec: TensorSpec) -> torch.Tensor:
+    """Anything that is not zeros, of whatever dtype."""
+    return (torch.rand(spec.shape) * 100 + 1).to(spec.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)], ids=str)
+def test_a_row_of_any_dtype_and_shape_comes_back_to_the_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    spec = {"a": TensorSpec((2,), torch.int16), "b": TensorSpec(shape, dtype), "none": TensorSpec((0,), torch.int32)}
+    here, there = StatePool(spec, 3, CPU), StatePool(spec, 2, CPU)
+    handles = [here.take() for _ in range(3)]
+    states = [{name: filled(row) for name, row in spec.items()} for _ in handles]
+    here.scatter(handles, {name: torch.stack([state[name] for state in states]) for name in spec})
+    there.take()
+    moved = there.take()
+    there.restore(moved, here.export(handles[1]))
+    after = there.gather([moved], 1)
+    assert all(torch.equal(after[name][0], states[1][name]) for name in spec)
+    assert len(here.export(handles[1])) == here.row_bytes == there.row_bytes
+
+
+def test_a_model_without_state_has_an_empty_one() -> None:
+    pool = StatePool({}, 1, CPU)
+    handle = pool.take()
+    assert pool.export(handle) == b""
+    pool.restore(handle, b"")
+
+
+def test_a_pool_refuses_stale_handles_and_states_of_another_size() -> None:
+    pool = StatePool({"a": TensorSpec((2,), torch.int16)}, 1, CPU)
+    handle = pool.take()
+    with pytest.raises(WrongState):
+        pool.restore(handle, b"123")
+    pool.release(handle)
+    with pytest.raises(StaleHandle):
+        pool.export(handle)
+    with pytest.raises(StaleHandle):
+        pool.restore(handle, b"1234")
+
+
+def test_a_stream_goes_on_in_another_engine_as_if_nothing_had_happened(start_engine: Start) -> None:
+    here, there = start_engine(EchoModel()), start_engine(EchoModel())
+    stream = here.engine.open()
+    for _ in range(3):
+        here.engine.push(stream, step(42))
+    here.engine.export(stream, "ticket")
+    assert here.answers(3) == {stream: [[42, 1], [42, 2], [42, 3]]}
+    exported = here.event()
+    assert isinstance(exported, StateExported)
+    assert (exported.stream, exported.tag) == (stream, "ticket")
+    assert len(exported.state) == there.engine.state_bytes
+    there.engine.open()
+    other = there.engine.open()
+    there.engine.restore(other, exported.state)
+    there.engine.push(other, step(-1))
+    assert there.answers(1) == {other: [[42, 4]]}
+
+
+def test_a_state_is_told_right_behind_the_step_it_was_asked_for_whatever_was_pushed_since(start_engine: Start) -> None:
+    model = GatedModel()
+    bench, there = start_engine(model), start_engine(EchoModel())
+    stream, neighbour = bench.engine.open(), bench.engine.open()
+    bench.engine.push(stream, step(7))
+    model.wait_inside()
+    for tag in (1, 2):
+        bench.engine.push(stream, step(0))
+        bench.engine.push(neighbour, step(9))
+        bench.engine.export(stream, tag)
+    bench.engine.export(stream, "again")
+    bench.engine.push(stream, step(0))
+    model.go_on(4)
+    bench.done()
+    for tags, count in (([1], 3), ([2, "again"], 4)):
+        bench.done()
+        for tag in tags:
+            event = bench.event()
+            assert isinstance(event, StateExported)
+            assert event.tag == tag
+            other = there.engine.open()
+            there.engine.restore(other, event.state)
+            there.engine.push(other, step(0))
+            assert there.answers(1) == {other: [[7, count]]}
+            there.engine.close(other)
+            assert isinstance(there.event(), StreamClosed)
+    bench.done()
+
+
+def test_a_stream_that_fails_or_ends_tells_no_state(start_engine: Start) -> None:
+    model = GatedModel()
+    bench = start_engine(model)
+    failing, closing = bench.engine.open(), bench.engine.open()
+    bench.engine.push(failing, step(1))
+    model.wait_inside()
+    bench.engine.push(failing, step(FailingModel.POISON))
+    bench.engine.export(failing)
+    bench.engine.push(closing, step(1))
+    bench.engine.export(closing)
+    bench.engine.close(closing)
+    model.go_on(2)
+    bench.done()
+    assert bench.event() == StreamClosed(closing)
+    assert bench.failed().stream == failing
+    bench.engine.export(failing)
+    bench.engine.restore(failing, bytes(bench.engine.state_bytes))
+    bench.engine.close(failing)
+    assert bench.event() == StreamClosed(failing)
+    bench.engine.export(closing)
+    gone = bench.failed()
+    assert isinstance(gone.error, UnknownStream)
+
+
+def test_a_state_that_does_not_fit_is_refused(start_engine: Start) -> None:
+    model = GatedModel()
+    bench = start_engine(model)
+    stream = bench.engine.open()
+    with pytest.raises(WrongState):
+        bench.engine.restore(stream, b"")
+    bench.engine.push(stream, step(1))
+    model.wait_inside()
+    bench.engine.push(stream, step(1))
+    bench.engine.restore(stream, bytes(bench.engine.state_bytes))  # would change the step that waits
+    model.go_on(2)
+    bench.done()
+    failed = bench.failed()
+    assert isinstance(failed.error, WrongState)
+
+
+class MovingMachine(RuleBasedStateMachine):
+    """Streams move between two engines at will; each must answer as one that stayed."""
+
+    moves: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[list[object]] = [[], []]
+        self.engines = [
+            Engine(EchoModel(), capacity=8, policy=Policy.EAGER, max_batch=3, max_queued=64, deliver=events.append)
+            for events in self.events
+        ]
+        self.streams: list[tuple[int, int, list[list[int]], list[list[int]]]] = []  # engine, id, expected, answered
+
+    @rule(engine=st.integers(0, 1))
+    @precondition(lambda self: len(self.streams) < 6)
+    def open(self, engine: int) -> None:
+        self.streams.append((engine, self.engines[engine].open(), [], []))
+
+    @rule(choice=st.integers(0, 5), count=st.integers(1, 3))
+    @precondition(lambda self: self.streams)
+    def push(self, choice: int, count: int) -> None:
+        place = choice % len(self.streams)
+        engine, stream, expected, _ = self.streams[place]
+        for _ in range(count):
+            self.engines[engine].push(stream, step(100 + place))
+            expected.append([100 + place, len(expected) + 1])
+
+    @rule(choice=st.integers(0, 5))
+    @precondition(lambda self: self.streams)
+    def move(self, choice: int) -> None:
+        """Export, close, open elsewhere with it."""
+        place = choice % len(self.streams)
+        engine, stream, expected, answered = self.streams[place]
+        self.engines[engine].export(stream, "move")
+        self.run(engine)
+        state = next(e.state for e in self.events[engine] if isinstance(e, StateExported) and e.stream == stream)
+        self.events[engine][:] = [e for e in self.events[engine] if not isinstance(e, StateExported)]
+        self.engines[engine].close(stream)
+        other = self.engines[1 - engine].open()
+        self.engines[1 - engine].restore(other, state)
+        self.streams[place] = (1 - engine, other, expected, answered)
+        type(self).moves += 1
+
+    @rule(engine=st.integers(0, 1))
+    def run(self, engine: int) -> None:
+        """Let the engine do all that waits, on this thread: what its own thread does between two sleeps."""
+        one = self.engines[engine]
+        done = len(self.events[engine])
+        while one._mail or one._worker.wake_at(one._clock()) is not None:
+            one._obey()
+            one._worker.run_batch()
+        for event in self.events[engine][done:]:
+            assert not isinstance(event, StreamFailed)
+            for stream, output in zip(getattr(event, "streams", ()), getattr(event, "outputs", ()), strict=True):
+                next(s for s in self.streams if s[:2] == (engine, stream))[3].append(output.tolist())
+
+    def teardown(self) -> None:
+        for engine in (0, 1):
+            self.run(engine)
+        assert all(expected == answered for _, _, expected, answered in self.streams)
+
+
+def test_streams_that_move_between_engines_answer_as_if_they_had_stayed() -> None:
+    class Machine(MovingMachine):
+        pass
+
+    options = settings(max_examples=60, stateful_step_count=40, deadline=None, database=None)
+    run_state_machine_as_test(Machine, settings=options)
+    assert Machine.moves > 100

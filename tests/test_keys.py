@@ -1,0 +1,158 @@
+"""The keys file: its lines, how it is read again while the server runs, and the command that writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes import FakeClock
+from live_server import LiveServer
+from typer.testing import CliRunner, Result
+from websockets.exceptions import InvalidStatus
+
+from server.auth import Credentials, KeyRing
+from server.cli import app
+from server.errors import NotAuthorised, SettingsError
+from server.hangup import on_hangup
+from server.keys_file import LOOK_EVERY_S, Key, KeysFile, parse_keys
+
+Start = Callable[..., LiveServer]
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_a_line_is_a_digest_and_what_the_key_may_do() -> None:
+    text = f"""
+        # ours
+        {digest("a")}
+        {digest("b").upper()}  shop  # the shop
+        {digest("c")} streams=3 origins=https://a.example,http://b.example:81/ call-centre
+    """
+    a, b, c = parse_keys(text, "keys")
+    assert (a, b) == (Key.of("a"), Key(Key.of("b").digest, "shop"))
+    assert (c.name, c.streams, c.origins) == ("call-centre", 3, {"https://a.example", "http://b.example:81"})
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["two names", "streams=", "streams=0", "streams=-1", "streams=1 streams=2", "origins=a.example", "quota=1", "n/me"],
+)
+def test_a_line_that_means_nothing_is_named_by_its_number_and_not_shown(rest: str) -> None:
+    with pytest.raises(SettingsError, match=r"^keys:2: ") as refused:
+        parse_keys(f"\n{digest('a')} {rest}", "keys")
+    assert digest("a") not in str(refused.value)
+
+
+def test_a_key_stands_in_the_file_once() -> None:
+    with pytest.raises(SettingsError, match=r"^keys:2: "):
+        parse_keys(f"{digest('a')} streams=1\n{digest('a')}", "keys")
+
+
+def test_a_changed_file_is_read_again_within_a_second_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "keys"
+    path.write_text(digest("old"))
+    file = KeysFile(path, clock)
+    path.write_text(f"{digest('new')} grown")
+    assert file.keys == (Key.of("old"),), "looked at once a second"
+    clock.advance(LOOK_EVERY_S)
+    assert [key.name for key in file.keys] == ["grown"]
+    for broken in (b"nonsense", b"# empty", b"\xff\xfe\x00"):
+        path.write_bytes(broken)
+        clock.advance(LOOK_EVERY_S)
+        assert [key.name for key in file.keys] == ["grown"], "the keys that were good still are"
+    path.unlink()
+    clock.advance(LOOK_EVERY_S)
+    assert [key.name for key in file.keys] == ["grown"]
+    replacement = tmp_path / "next"
+    replacement.write_text(digest("last"))
+    replacement.replace(path)
+    clock.advance(LOOK_EVERY_S)
+    assert file.keys == (Key.of("last"),)
+
+
+def test_a_key_that_is_taken_out_is_refused_and_so_are_its_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{digest('kept')}\n{digest('gone')}")
+    ring = KeyRing.load([], path)
+    token = ring.tokens.mint(Key.of("gone").id, 60, time.time())
+    assert ring.check(Credentials(token, None, bearer=True)).by_token
+    path.write_text(digest("kept"))
+    ring.reload()
+    for credentials in (Credentials("gone", None), Credentials(token, None, bearer=True)):
+        with pytest.raises(NotAuthorised):
+            ring.check(credentials)
+
+
+def test_a_running_server_takes_a_new_key_and_refuses_the_old_one(live_server: Start, tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "keys"
+    path.write_text(digest("old"))
+    server = live_server(api_keys_file=path, clock=clock)
+    with server.listen({"Authorization": "Token old"}) as client:
+        path.write_text(digest("newer key"))
+        clock.advance(LOOK_EVERY_S)
+        with server.listen({"Authorization": "Token newer key"}) as other:
+            other.finish()
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen({"Authorization": "Token old"})
+        assert refused.value.response.status_code == 401
+        client.finish()  # a stream that is open stays open
+
+
+def test_a_hangup_reads_the_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(digest("old"))
+    ring = KeyRing.load([], path, clock=FakeClock())
+
+    async def hang_up() -> None:
+        done = asyncio.Event()
+        on_hangup(lambda: (ring.reload(), done.set()))
+        path.write_text(digest("new"))
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait_for(done.wait(), 10)
+
+    asyncio.run(hang_up())
+    assert ring.check(Credentials("new", None)).key == Key.of("new")
+
+
+# The command
+
+
+def keys(*arguments: str, text: str = "") -> Result:
+    return CliRunner().invoke(app, ["keys", *arguments], input=text)
+
+
+def test_a_new_key_is_printed_once_and_its_file_lets_it_in(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(digest("first"))  # without an end of line
+    made = keys("new", "--name", "shop", "--streams", "2", "--origin", "https://shop.example", "--file", str(path))
+    key = made.stdout.strip()
+    assert made.exit_code == 0
+    assert len(key) > 40
+    assert key not in path.read_text()
+    found = KeyRing.load([], path).check(Credentials(key, None)).key
+    assert (found.name, found.streams, found.origins) == ("shop", 2, {"https://shop.example"})
+    assert keys("new").stdout != made.stdout
+
+
+def test_a_file_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    assert keys("new", "--file", str(path)).exit_code == 0
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+def test_a_key_of_ones_own_is_hashed_from_standard_input() -> None:
+    hashed = keys("hash", "--name", "mine", text="s3cret\n")
+    assert hashed.exit_code == 0
+    assert hashed.stdout.strip() == f"{digest('s3cret')}  mine"
+    assert "s3cret" not in hashed.output
+    assert keys("hash").exit_code == 1
+    assert keys("hash", "--name", "two words", text="k").exit_code == 2

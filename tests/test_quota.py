@@ -1,0 +1,191 @@
+"""How many streams a key may have: refused with 429 beyond it, and given back on every way out."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import soundfile
+from fakes import WAIT_S
+from hypothesis import given
+from hypothesis import strategies as st
+from live_server import LiveServer, transcript
+from spelling import GatedSpellingModel, spell
+from websockets.exceptions import InvalidStatus
+
+from server.errors import TooManyStreams
+from server.quota import Lease, Quotas
+
+Start = Callable[..., LiveServer]
+KEYS = {"Authorization": "Token small"}
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    """`small` may have two streams, `large` what the server's default allows, `one` one."""
+    path = tmp_path / "keys"
+    rows = [("small", "streams=2"), ("large", ""), ("one", "streams=1")]
+    path.write_text("\n".join(f"{hashlib.sha256(key.encode()).hexdigest()} {rest}" for key, rest in rows))
+    return path
+
+
+def wave() -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, spell("a file"), 16_000, format="WAV")
+    return file.getvalue()
+
+
+def status(server: LiveServer, key: str, **query: object) -> int:
+    """What the handshake of one more stream is answered with; 101 is ended as it should be."""
+    try:
+        with server.listen({"Authorization": f"Token {key}"}, **query) as client:
+            client.finish()
+    except InvalidStatus as refused:
+        return refused.value.response.status_code if hasattr(refused, "value") else refused.response.status_code
+    return 101
+
+
+def wait_free(server: LiveServer) -> None:
+    """Every key's share is back."""
+    server.wait_idle()
+    server.wait_until(lambda: True)
+    quotas = server.app.state.door.quotas
+    assert not len(quotas)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans()), max_size=40))
+def test_what_is_counted_is_what_is_held(steps: list[tuple[str, int, bool]]) -> None:
+    quotas, held = Quotas(), list[tuple[str, int, Lease]]()
+    for owner, streams, give_back in steps:
+        if give_back and held:
+            held.pop(0)[2].release()
+        taken = sum(count for name, count, _ in held if name == owner)
+        if taken + streams > 4:
+            with pytest.raises(TooManyStreams):
+                quotas.take(owner, streams, 4)
+        else:
+            held.append((owner, streams, quotas.take(owner, streams, 4)))
+        for name in "ab":
+            assert quotas.open_streams(name) == sum(count for other, count, _ in held if other == name)
+        assert len(quotas) == len({name for name, _, _ in held}), "nothing is kept of a key without a stream"
+
+
+def test_a_lease_grows_or_stays_as_it_was_and_is_given_back_once() -> None:
+    quotas = Quotas()
+    lease = quotas.take("a", 1, 2)
+    with pytest.raises(TooManyStreams):
+        lease.grow(2, 2)
+    lease.grow(1, 2)
+    assert quotas.open_streams("a") == 2
+    lease.release()
+    assert quotas.open_streams("a") == 0
+    with pytest.raises(AssertionError):
+        lease.release()
+    quotas.take("b", 1_000, None)
+
+
+def test_a_key_beyond_its_quota_is_told_to_come_back_and_no_other_key_notices(
+    live_server: Start, keys_file: Path
+) -> None:
+    server = live_server(api_keys_file=keys_file, max_streams_per_key=3)
+    with server.listen(KEYS) as first, server.listen(KEYS) as second:
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen(KEYS)
+        response = refused.value.response
+        assert response.status_code == 429
+        assert int(response.headers["Retry-After"]) > 0
+        assert json.loads(response.body)["err_code"] == "TOO_MANY_REQUESTS"
+        assert response.headers["dg-error"] == "this key may have 2 streams open at a time"
+        assert server.http.post("/v1/listen", content=wave(), headers=KEYS).status_code == 429
+        assert status(server, "large") == 101
+        assert server.metric('tutti_handshakes_rejected_total{reason="quota"}') == 2
+        first.send(spell("still here"))
+        assert transcript(first.finish()) == "still here"
+        second.finish()
+    wait_free(server)
+    assert status(server, "small") == 101
+
+
+def test_the_servers_default_holds_for_keys_without_a_number_and_for_nobody_without_keys(
+    live_server: Start, keys_file: Path
+) -> None:
+    server = live_server(api_keys_file=keys_file, max_streams_per_key=1)
+    with server.listen({"Authorization": "Token large"}):
+        assert status(server, "large") == 429
+    open_server = live_server(max_streams_per_key=1)
+    with open_server.listen() as first, open_server.listen() as second:
+        first.finish()
+        second.finish()
+
+
+def test_each_channel_counts_as_a_stream(live_server: Start, keys_file: Path) -> None:
+    server = live_server(api_keys_file=keys_file)
+    stereo = {"channels": 2, "multichannel": "true"}
+    assert status(server, "one", **stereo) == 429
+    assert status(server, "one", channels=2) == 101, "channels that are mixed are one stream"
+    with server.listen(KEYS, **stereo) as both:
+        assert status(server, "small") == 429
+        both.finish()
+    wait_free(server)
+
+
+def test_a_place_comes_back_however_a_stream_ends(live_server: Start, keys_file: Path) -> None:
+    """Ended, vanished, too large, idle, refused for its query or by a full server: at last the quota is whole again."""
+    server = live_server(api_keys_file=keys_file, idle_timeout_s=0.2, max_streams=2)
+    with server.listen(KEYS) as ended:
+        ended.finish()
+    vanished = server.listen(KEYS)
+    vanished.vanish()
+    server.wait_idle()
+    with server.listen(KEYS) as large:
+        large.send(bytes(2**20 + 2))
+        assert large.rest()[1] == 1009
+    with server.listen(KEYS) as idle:
+        assert idle.rest()[1] == 1011
+    assert status(server, "small", encoding="nonsense") == 400
+    server.wait_idle()
+    with server.listen({"Authorization": "Token large"}), server.listen({"Authorization": "Token large"}):
+        assert status(server, "small") == 503
+    wait_free(server)
+
+
+def test_a_place_comes_back_from_uploads_that_end_fail_or_are_left(live_server: Start, keys_file: Path) -> None:
+    server = live_server(api_keys_file=keys_file)
+    for content, expected in ((wave(), 200), (b"no audio", 400)):
+        answer = server.http.post("/v1/listen", content=content, headers=KEYS)
+        assert answer.status_code == expected
+    with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as leaver:
+        head = "POST /v1/listen HTTP/1.1\r\nHost: x\r\nAuthorization: Token small\r\nContent-Length: 1000\r\n\r\n"
+        leaver.sendall(head.encode() + bytes(10))
+        quotas = server.app.state.door.quotas
+        answer = server.http.post("/v1/listen", content=wave(), headers=KEYS)
+        assert answer.status_code == 200
+        assert len(quotas) == 1, "the upload that is on its way has its place"
+    server.http.get("/healthz")
+    wait_for_quota(server)
+
+
+def wait_for_quota(server: LiveServer) -> None:
+    """Ask until the place is back: an upload that is left ends with its connection, and tells nobody."""
+    for _ in range(1_000):
+        if not len(server.app.state.door.quotas):
+            return
+        server.http.get("/healthz")
+    pytest.fail("the place never came back")
+
+
+def test_a_place_comes_back_when_recognition_breaks(live_server: Start, keys_file: Path) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model, api_keys_file=keys_file, stall_timeout_s=0.1)
+    with server.listen(KEYS) as stalled:
+        model.shut()
+        stalled.send(spell("a"))
+        model.wait_inside()
+        assert stalled.rest()[1] == 1011
+        model.open()
+    wait_free(server)
