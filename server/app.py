@@ -96,7 +96,7 @@ def create_app(
 
     app = FastAPI(title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan)
     app.state.replica = replica
-    door = Door(replica)
+    app.state.door = door = Door(replica)
     app.add_middleware(GivesBack)
     allow_pages(app, settings)
     app.add_api_route("/v1/auth/grant", Grant(replica, door).grant, methods=["POST"], response_class=Response)
@@ -120,7 +120,8 @@ def _add_health(app: FastAPI, replica: Replica) -> None:
     async def readyz() -> Response:
         """Answer 200 while new streams may come: loaded, warm, moving and not draining. A full replica is ready."""
         ready = replica.ready
-        return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, media_type="text/plain")
+        headers = None if ready else {"x-envoy-degraded": "true"}  # to Envoy: nothing new here, but cut no stream
+        return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, headers, media_type="text/plain")
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:

@@ -42,6 +42,7 @@ class Listen:
                 form=request.form,
                 decoder=decoder,
                 pool=replica.decoding,
+                tags=request.tags,
             )
             budget_ms = request.latency_budget_ms
             recognition = replica.recognizer.open(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.websockets import WebSocket
 
@@ -39,6 +39,7 @@ class LiveStream(Connection):
         form: AudioForm,
         decoder: LiveDecoder,
         pool: DecodingPool,
+        tags: Sequence[str] = (),
     ) -> None:
         super().__init__(
             socket,
@@ -52,6 +53,10 @@ class LiveStream(Connection):
             pool=pool,
         )
         self._projector = projector
+        self._tags = tuple(tags)
+
+    def _facts(self) -> dict[str, object]:
+        return {"tags": self._tags} if self._tags else {}
 
     def _on_binary(self, chunk: bytes) -> None:
         if not chunk:

@@ -23,6 +23,8 @@ BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
+REASONS = ("auth", "quota", "capacity", "draining", "bad_request", "error")
+STAGES = ("step", "decode", "vad", "engine")
 PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
 
 
@@ -66,6 +68,8 @@ class Metrics:
             for outcome in OUTCOMES:
                 self.sessions.labels(protocol, outcome)
         self.rejected = Counter("tutti_handshakes_rejected", "Requests refused", ["reason"], registry=registry)
+        for reason in REASONS:
+            self.rejected.labels(reason)
         audio = Counter("tutti_audio_seconds", "Audio received", ["encoding"], registry=registry)
         self.audio_seconds = {name: audio.labels(name) for name in Encoding}
         self.audio_bytes = Counter("tutti_audio_bytes_received", "Bytes of audio received", registry=registry)
@@ -76,6 +80,8 @@ class Metrics:
         self.batches = Counter("tutti_batches", "Model calls", registry=registry)
         self.batch_rows = Counter("tutti_batch_rows", "Steps in them", registry=registry)
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
+        for stage in STAGES:
+            self.errors.labels(stage)
         self.log_lines_lost = Counter(
             "tutti_log_lines_lost", "Log lines that could not be written", registry=registry
         )

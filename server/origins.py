@@ -74,7 +74,7 @@ def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> 
         origin = origin_of(text)
     except ValueError:
         raise NotAllowed("the Origin of this page cannot be read") from None
-    same_host = origin.partition("://")[2] == _without_default_port(host.lower(), origin)
+    same_host = origin != OPAQUE and origin.partition("://")[2] == _without_default_port(host.lower(), origin)
     if not same_host and origin not in allowed:
         raise NotAllowed("this server does not serve pages of this origin; see allowed_origins")
 

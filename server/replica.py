@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from server.drain import Drain, OpenSessions
 from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Recognizer
+from server.request_ids import take_request_id
 from server.session import Limits, Session, SessionOptions
 from server.settings import Settings
 
@@ -54,8 +54,8 @@ class Replica:
 
 
 def new_request_id() -> str:
-    """Return what names one request in headers, frames and logs."""
-    return str(uuid.uuid4())
+    """Return what names one request in headers, frames and logs: the name that `server.access` gave it."""
+    return take_request_id()
 
 
 def created_now() -> str:

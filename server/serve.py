@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from batching import EngineDown
 from model.acoustic import AcousticModel
 from model.ctc import Decoder
+from server.access import Access
 from server.app import STOP_TIMEOUT_S, create_app
 from server.decoders import make_decoder
 from server.log_lines import LogLines
@@ -79,8 +80,9 @@ class DrainingServer(uvicorn.Server):
 
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return how uvicorn is to run the app. Sources: operations.md 7 and design.md 4."""
+    replica: Replica = app.state.replica
     return uvicorn.Config(
-        app,
+        Access(app, replica.clock, lines=settings.access_log),
         host=settings.host,
         port=settings.port,
         loop="uvloop",

@@ -30,7 +30,7 @@ class Transcribe:
         self._uploads = 0
 
     async def upload(self, request: Request) -> Response:
-        """Recognise a recording: wav, flac, ogg or mp3 as the body, or raw samples with an `encoding`."""
+        """Recognise a recording: wav, flac, ogg, mp3, webm, m4a as the body, or raw samples with an `encoding`."""
         request_id = new_request_id()
         settings = self._replica.settings
         credentials = Credentials.read(request.headers.get("authorization"), ())

@@ -37,7 +37,7 @@ class LiveServer:
         self.model = model or SpellingModel()
         self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
         app = create_app(self.settings, self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
-        self.replica = app.state.replica
+        self.app, self.replica = app, app.state.replica
         self.server = _Announcing(uvicorn_config(app, self.settings), self.replica)
         self._thread = threading.Thread(target=self.server.run, name="server")
         self._changes = _Changes(self.replica)

@@ -37,8 +37,10 @@ def nobody_else_notices(server: LiveServer) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("query", "named"),
     [
-        ({"encoding": "opus"}, "encoding"),
-        ({"encoding": None, "sample_rate": None}, "encoding"),
+        ({"encoding": "amr-nb"}, "encoding"),
+        ({"encoding": "opus", "channels": 3}, "channels"),
+        ({"encoding": "mulaw", "sample_rate": None}, "sample_rate"),
+        ({"encoding": "flac", "resumable": "true"}, "resumable"),
         ({"sample_rate": None}, "sample_rate"),
         ({"sample_rate": 96_000}, "sample_rate"),
         ({"channels": 9}, "channels"),

@@ -138,6 +138,33 @@ def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str)
         query(text)
 
 
+def test_features_that_a_client_would_miss_are_ignored_unless_the_server_is_strict() -> None:
+    asked = RAW + "&diarize=true&redact=pii&filler_words=true&language=de"
+    assert query(asked).ignored == ("diarize", "filler_words", "language", "redact")
+    with pytest.raises(BadParameter, match=r"^diarize: "):
+        query(asked, strict_features=True)
+    for harmless in ("&diarize=false&language=en-GB", "&filler_words=true&unheard_of=1"):
+        query(RAW + harmless, strict_features=True)
+
+
+def test_a_stream_may_be_resumable_only_in_an_encoding_that_can_be_cut_anywhere() -> None:
+    assert not query(RAW).resumable
+    for encoding in ("linear16", "linear32", "mulaw", "alaw"):
+        request = query(f"encoding={encoding}&sample_rate=16000&resumable=true")
+        request.live_options(MODEL_RATE)
+        assert request.resumable
+        assert request.ignored == ()
+    for other in ("", "encoding=flac&", "encoding=opus&sample_rate=48000&", "encoding=ogg-opus&"):
+        with pytest.raises(BadParameter, match=r"^resumable: "):
+            query(other + "resumable=true").live_options(MODEL_RATE)
+
+
+def test_tags_are_kept_for_the_log_short_and_on_one_line() -> None:
+    request = query(RAW + "&tag=a&tag=&tag=b%0Ac&" + "&".join(["tag=" + "x" * 100] * 20))
+    assert request.tags[:3] == ("a", "b?c", "x" * 64)
+    assert len(request.tags) == 8
+
+
 def test_every_parameter_that_is_understood_is_documented() -> None:
     for name in KNOWN | set(BIASING):
         assert f"`{name}`" in ABOUT, name

@@ -1,33 +1,191 @@
-import json, numpy as np, pytest
+"""Decoded audio through the real app on a real socket: every encoding is heard, and what is none ends with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
 from live_server import LiveServer, transcript
-from spelling import spell
+from spelling import GatedSpellingModel, silence, spell
+from websockets.exceptions import InvalidStatus
+
+pytest.importorskip("av")
+
 from media_files import container, opus_packets
-import soxr
-AUDIO = spell("hello there")
-def up(p, r): return np.clip(np.rint(soxr.resample(p.astype(np.float32), 16000, r)), -32768, 32767).astype(np.int16)[:, None]
-@pytest.mark.parametrize("name", ["flac", "wav", "linear32", "flacstereo", "mulawx"])
-def test_live(live_server, name):
-    s = live_server()
-    q = {"flac": {"encoding": "flac", "sample_rate": None}, "wav": {"encoding": None, "sample_rate": None}, "linear32": {"encoding": "linear32"}, "flacstereo": {"encoding": None, "sample_rate": None}, "mulawx": {"encoding": "linear16"}}[name]
-    data = {"flac": lambda: container("flac", "flac", AUDIO[:, None], 16000), "wav": lambda: container("wav", "pcm_s24le", AUDIO[:, None], 16000, ), "linear32": lambda: (AUDIO / 32768).astype("<f4").tobytes(), "flacstereo": lambda: container("flac", "flac", np.repeat(AUDIO[:, None], 2, 1), 16000), "mulawx": lambda: AUDIO.tobytes()}[name]()
-    with s.listen(**q) as c:
-        for i in range(0, len(data), 777): c.send(data[i:i+777])
-        frames = c.finish()
-        assert transcript(frames) == "hello there"
-        assert frames[-1]["duration"] == pytest.approx(len(AUDIO)/16000, abs=1e-3)
-    s.wait_idle()
-def test_garbage(live_server):
-    s = live_server()
-    with s.listen(encoding=None, sample_rate=None) as c:
-        c.send(b"garbage garbage")
-        with pytest.raises(Exception, match="DATA-0000 the audio"):
-            while True: print(c.receive() if hasattr(c,'receive') else c.socket.recv(timeout=5))
-    s.wait_idle()
-def test_finalize(live_server):
-    s = live_server()
-    data = container("flac", "flac", AUDIO[:, None], 16000)
-    with s.listen(encoding="flac", sample_rate=None) as c:
-        c.send(data); c.say("Finalize")
-        fr = c.until(lambda f: f.get("from_finalize"))
-        assert transcript(fr) == "hello there"
-        c.finish()
+
+from server.evaluate_codec import coded
+from server.media.plain import alaw_table, mulaw_table
+
+Start = Callable[..., LiveServer]
+TEXT = "hello there"
+AUDIO = spell(TEXT)
+BOTH = np.stack([spell("left"), spell("rest")], axis=1)  # (S, 2)
+SELF_DESCRIBED = {"encoding": None, "sample_rate": None}
+
+
+def flac(audio: np.ndarray) -> bytes:
+    """(S,) or (S, C) int16 as a FLAC file."""
+    return container("flac", "flac", audio if audio.ndim == 2 else audio[:, None], 16_000)
+
+
+# Without loss, for the model of these tests reads its text from the level of each sample.
+FORMS: dict[str, tuple[dict[str, object], Callable[[], bytes]]] = {
+    "linear32": ({"encoding": "linear32"}, lambda: (AUDIO / 32_768).astype("<f4").tobytes()),
+    "mulaw": ({"encoding": "mulaw"}, lambda: coded(AUDIO, mulaw_table()).tobytes()),
+    "alaw": ({"encoding": "alaw"}, lambda: coded(AUDIO, alaw_table()).tobytes()),
+    "flac, named": ({"encoding": "flac", "sample_rate": None}, lambda: flac(AUDIO)),
+    "flac, named, with a rate that is not its own": ({"encoding": "flac", "sample_rate": 8_000}, lambda: flac(AUDIO)),
+    "flac, sniffed, stereo": (SELF_DESCRIBED, lambda: flac(np.repeat(AUDIO[:, None], 2, 1))),
+    "wav of 24 bits": (SELF_DESCRIBED, lambda: container("wav", "pcm_s24le", AUDIO[:, None], 16_000)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_encoding_without_loss_is_heard_in_messages_of_any_size(live_server: Start, form: str) -> None:
+    server = live_server()
+    query, encode = FORMS[form]
+    data = encode()
+    with server.listen(**query) as client:
+        for start in range(0, len(data), 777):
+            client.send(data[start : start + 777])
+        frames = client.finish()
+    assert transcript(frames) == TEXT
+    assert frames[-1]["duration"] == pytest.approx(len(AUDIO) / 16_000, abs=1e-3)
+    server.wait_idle()
+    label = query.get("encoding") or "container"
+    assert server.metric(f'tutti_audio_seconds_total{{encoding="{label}"}}') == pytest.approx(len(AUDIO) / 16_000)
+    assert server.metric("tutti_audio_bytes_received_total") == len(data)
+
+
+@pytest.mark.parametrize("form", ["flac, named", "mulaw"])
+def test_finalize_answers_for_all_audio_before_it_whatever_it_is_packed_in(live_server: Start, form: str) -> None:
+    query, encode = FORMS[form]
+    with live_server().listen(**query) as client:
+        client.send(encode())
+        client.say("Finalize")
+        frames = client.until(lambda f: f.get("from_finalize", False))
+        client.say("Finalize")
+        (empty,) = client.until(lambda f: f.get("from_finalize", False))
+        client.finish()
+    assert transcript(frames) == TEXT
+    assert (empty["duration"], transcript([empty])) == (0.0, "")
+
+
+def test_a_flush_and_the_end_wait_for_what_is_decoded_on_a_thread(live_server: Start) -> None:
+    first, second = flac(spell("one two")), flac(spell("three"))
+    with live_server(idle_timeout_s=60.0).listen(**SELF_DESCRIBED) as client:
+        client.send(first)
+        client.say("Finalize")
+        client.say("Configure", keyterms=[])
+        client.say("CloseStream")
+        client.send(second)  # behind the end: never heard
+        frames, code, _ = client.rest()
+    assert transcript(frames) == "one two"
+    assert sorted(f["type"] for f in frames) == ["ConfigureSuccess", "Metadata", "Results", "Results"]
+    assert [f["from_finalize"] for f in frames if f["type"] == "Results"] == [True, False]
+    assert code == 1000
+
+
+def test_each_channel_of_a_container_is_heard_by_itself_where_that_was_asked(live_server: Start) -> None:
+    server = live_server()
+    with server.listen(**SELF_DESCRIBED, channels=2, multichannel="true") as client:
+        client.send(flac(BOTH))
+        frames = client.finish()
+    assert {f["channel_index"][0]: transcript([f]) for f in frames if f["type"] == "Results"} == {0: "left", 1: "rest"}
+    for channels in (1, 2):
+        with server.listen(**SELF_DESCRIBED, channels=channels, multichannel="true") as client:
+            client.send(flac(BOTH if channels == 1 else AUDIO))
+            (error,), code, _ = client.rest()
+        assert error["description"].startswith("channels: ")
+        assert code == 1008
+    server.wait_idle()
+
+
+@pytest.mark.parametrize(
+    ("query", "data", "named"),
+    [
+        (SELF_DESCRIBED, b"garbage garbage", "no WAV, Ogg, WebM or FLAC"),
+        (SELF_DESCRIBED, b"ID3\x04" + bytes(100), "upload the recording"),
+        ({"encoding": "flac"}, b"RIFF" + bytes(100), ""),
+        (SELF_DESCRIBED, container("ogg", "flac", AUDIO[:, None], 16_000), "no Opus"),
+        ({"encoding": "ogg-opus"}, b"OggS" + b"\xff" * 500, ""),
+        ({"encoding": "opus", "sample_rate": 48_000}, b"OggS" + bytes(100), "ogg-opus"),
+    ],
+)
+def test_what_is_no_audio_is_told_in_the_stream_and_closed_with_1008(
+    live_server: Start, query: dict[str, object], data: bytes, named: str
+) -> None:
+    server = live_server()
+    with server.listen() as other:
+        with server.listen(**query) as client:
+            client.send(data)
+            client.say("CloseStream")
+            (error,), code, reason = client.rest()
+        assert (error["type"], error["variant"]) == ("Error", "DATA-0000")
+        assert named in error["description"]
+        assert (code, reason.split()[0]) == (1008, "DATA-0000")
+        other.send(AUDIO)
+        assert transcript(other.finish()) == TEXT
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="error",protocol="deepgram"}') == 1
+
+
+def test_a_silent_stream_and_a_drained_one_say_first_what_their_container_still_held(live_server: Start) -> None:
+    with live_server(idle_timeout_s=0.3).listen(**SELF_DESCRIBED) as client:
+        client.send(flac(AUDIO))
+        frames, code, _ = client.rest()
+    assert (transcript(frames), frames[-1]["type"], code) == (TEXT, "Metadata", 1011)
+
+    server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0)
+    with server.listen(**SELF_DESCRIBED) as client:
+        client.send(flac(AUDIO))
+        client.say("KeepAlive")
+        client.say("no type")
+        client.receive()  # so all before it has arrived, whether or not it is decoded
+        server.server.handle_exit(15, None)
+        frames, code, _ = client.rest()
+    assert (transcript(frames), frames[-1]["type"], code) == (TEXT, "Metadata", 1012)
+    server.join()
+
+
+def test_a_container_sent_faster_than_the_engine_hears_is_slowed_down_and_not_cut_off(live_server: Start) -> None:
+    text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "ijklmnop")
+    body = flac(spell(text))
+    with live_server(max_backlog_s=3.0).listen(**SELF_DESCRIBED, endpointing="false") as client:
+        for start in range(0, len(body), 50_000):
+            client.send(body[start : start + 50_000])
+        assert transcript(client.finish()) == text
+
+
+def test_a_client_that_goes_while_its_container_is_decoded_leaves_nothing_behind(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    client = server.listen(**SELF_DESCRIBED)
+    model.shut()
+    client.send(flac(np.concatenate([AUDIO, silence(20.0)])))
+    model.wait_inside()
+    client.vanish()
+    model.open()
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 1
+
+
+def test_raw_opus_comes_a_packet_a_message(live_server: Start) -> None:
+    packets = opus_packets(np.zeros((48_000, 1), np.int16))
+    with live_server().listen(encoding="opus", sample_rate=48_000) as client:
+        for packet in packets:
+            client.send(packet)
+        frames = client.finish()
+    assert frames[-1]["duration"] == pytest.approx(0.02 * len(packets))
+
+
+def test_without_the_optional_package_such_a_stream_is_refused_at_the_door(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = live_server()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen(encoding="opus", sample_rate=48_000)
+    assert refused.value.response.status_code == 400
+    assert "tutti[media]" in refused.value.response.headers["dg-error"]

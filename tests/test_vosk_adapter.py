@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -141,7 +142,7 @@ def test_audio_at_the_default_rate_however_it_is_cut(cuts: list[int]) -> None:
     data = noise(0.1, 8_000).tobytes()
     edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
     vosk = VoskAdapter(RATE)
-    actions = [a for start, end in zip(edges, edges[1:], strict=False) for a in vosk.binary(data[start:end])]
+    actions = [a for start, end in itertools.pairwise(edges) for a in vosk.binary(data[start:end])]
     actions += vosk.text(EOF)
     resampler = Resampler(8_000, RATE)
     whole = np.concatenate([resampler.resample(np.frombuffer(data, "<i2")), resampler.flush()])

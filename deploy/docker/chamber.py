@@ -1,7 +1,7 @@
 """A folder as the root of a file system, for a command of an image that is rehearsed without a container engine.
 
-Owns the mount namespace and the change of root. What the base image would bring (the C library, a shell, Python) is lent
-by this machine, read only. Knows no Dockerfile. Needs Linux and `unshare`; as root, or where user namespaces are allowed.
+Owns the mount namespace and the change of root. What the base image would bring (the C library, a shell, Python) is
+lent by this machine, read only. Knows no Dockerfile. Needs Linux, `unshare`, and to be root or allowed user namespaces.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Chamber:
         lines += [line for place in self._lent() for line in self._lend(place)]
         lines += [f"mount --rbind {place} {root}{place}" for place in DEVICES]
         if self.sealed:
-            lines += [f"mount -o remount,bind,ro {root}", f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
+            lines += [f"mount -o remount,bind,ro {root}", f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]  # noqa: S108 - its own
         change = ["chroot", str(self.root), "env", "-C", self.workdir]
         if self.user is not None and os.geteuid() == 0:  # in a user namespace of one user there is nobody else
             change += ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", "--no-new-privs"]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from chamber import SYSTEM_PATH, Chamber
 from dockerfile_parse import DockerfileParser
-from pathspec import GitIgnoreSpec
+from ignore import Ignore
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
@@ -92,7 +92,7 @@ def build(stages: dict[str, Stage], name: str, work: Path, done: dict[str, Path]
 
 
 def carry_out(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], work: Path, done: dict[str, Path]) -> None:
-    """One instruction. Raises: SystemExit for one that is not known here, so that none is passed over in silence."""
+    """One instruction. Raises: CalledProcessError, TimeoutExpired; SystemExit for one that is not known here."""
     root = done[stage.name]
     match step:
         case ("RUN", value):
@@ -106,45 +106,43 @@ def carry_out(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], wor
             *sources, target = value.split()
             for source in sources:
                 copy_context(source, root / target.lstrip("/"), into=target.endswith("/"))
-        case ("ENV", value):
-            path = stage.env["PATH"]
-            stage.env |= {n: v.replace("$PATH", path) for n, _, v in (w.partition("=") for w in shlex.split(value))}
-        case ("USER", value):
-            stage.user = int(value.partition(":")[0])
-        case ("WORKDIR", value):
-            stage.workdir = value
-        case ("ENTRYPOINT", value):
-            stage.entrypoint = json.loads(value)
-        case ("CMD", value):
-            stage.command = json.loads(value)
-        case ("HEALTHCHECK", value):
-            stage.healthcheck = json.loads(value.partition("CMD")[2])
-        case ("EXPOSE" | "STOPSIGNAL", _):
-            pass
-        case (instruction, _):
-            sys.exit(f"no rehearsal of {instruction}")
+        case (instruction, value):
+            describe(stage, instruction, value)
+
+
+def describe(stage: Stage, instruction: str, value: str) -> None:
+    """An instruction that changes no file. Raises: SystemExit: none may be passed over in silence."""
+    if instruction == "ENV":
+        path = stage.env["PATH"]
+        stage.env |= {n: v.replace("$PATH", path) for n, _, v in (word.partition("=") for word in shlex.split(value))}
+    elif instruction == "USER":
+        stage.user = int(value.partition(":")[0])
+    elif instruction == "WORKDIR":
+        stage.workdir = value
+    elif instruction == "ENTRYPOINT":
+        stage.entrypoint = json.loads(value)
+    elif instruction == "CMD":
+        stage.command = json.loads(value)
+    elif instruction == "HEALTHCHECK":
+        stage.healthcheck = json.loads(value.partition("CMD")[2])
+    elif instruction not in ("EXPOSE", "STOPSIGNAL"):
+        sys.exit(f"no rehearsal of {instruction}")
 
 
 def copy_context(source: str, target: Path, *, into: bool) -> None:
     """Copy from the checkout what the ignore file lets through. Raises: SystemExit if that is nothing."""
-    ignored = GitIgnoreSpec.from_lines((HERE / "Dockerfile.dockerignore").read_text().splitlines())
+    let_through = Ignore((HERE / "Dockerfile.dockerignore").read_text())
     start = (CHECKOUT / source).resolve()
-    # Not `rglob`, which would walk virtual environments and build folders too.
-    tops = [start] if start != CHECKOUT else [CHECKOUT / name for name in wanted_tops()]
+    # Of the checkout only what is named there: virtual environments and build folders are not walked.
+    tops = [start] if start != CHECKOUT else [CHECKOUT / name for name in let_through.tops]
     files = [file for top in tops for file in ([top] if top.is_file() else sorted(top.rglob("*"))) if file.is_file()]
-    kept = [file for file in files if not ignored.match_file(file.relative_to(CHECKOUT))]
+    kept = [file for file in files if let_through(file.relative_to(CHECKOUT).as_posix())]
     if not kept:
         sys.exit(f"COPY {source}: the builder would not be given it")
     for file in kept:
         place = target / (file.name if into else file.relative_to(start) if start.is_dir() else "")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, place)
-
-
-def wanted_tops() -> set[str]:
-    """First parts of the paths that the ignore file lets through."""
-    lines = (HERE / "Dockerfile.dockerignore").read_text().splitlines()
-    return {line[1:].split("/")[0] for line in lines if line.startswith("!")}
 
 
 def clone(source: Path, target: Path) -> None:
@@ -190,7 +188,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the folders there")
     asked = parser.parse_args()
     shutil.rmtree(asked.work, ignore_errors=True)
-    arguments = {"TORCH_INDEX": os.environ["TORCH_INDEX"]} if "TORCH_INDEX" in os.environ else {}
+    # Wheels that lie in a folder already are taken from there, and torch's own index is not asked.
+    arguments = {"TORCH_INDEX": f"file://{links}"} if (links := os.environ.get("PIP_FIND_LINKS")) else {}
     stages = read_stages(HERE / "Dockerfile", arguments)
     done: dict[str, Path] = {}
     try:

@@ -13,21 +13,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import DoubleArray, IntArray, LongArray
 from model.config import BLANK
 from model.ctc import kernel
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.layout import BLOCK_FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
-from model.ctc.prefix_score import Setup
-from model.ctc.terms import SPACE_COLUMN
+from model.ctc.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
+from model.ctc.layout import NODES as NODES_USED
+from model.ctc.prefix_score import NODES, SPELLINGS, Setup
+from model.ctc.saved_beam import VERSION, Memory, SavedBeam, checked_tree, inhabit, plant, tree_parts
+from model.ctc.tables import columns, model_table, weight_row
 from model.ctc.weights import DecodingWeights
-from model.ctc.words import LogProbs, Word
-from model.lm.characters import LETTERS
+from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
 
 MAX_BEAMS = 64
@@ -95,10 +95,11 @@ class BeamDecoder:
             raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
         self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
-        model, self._kept_alive = _model_table(lm)
+        model, self._kept_alive = model_table(lm)
         limits = np.array([kept_share, kept_symbols], np.float64)
-        self._setup = Setup(beams, limits, _columns(vocabulary), _weight_row(self.weights), model)
+        self._setup = Setup(beams, limits, columns(vocabulary), weight_row(self.weights), model)
         self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
+        self._space = self.vocabulary.index(" ") if " " in self.vocabulary else -1
         self._start_state = lm.start_state if lm is not None else 0
 
     def warm_up(self) -> None:
@@ -107,6 +108,7 @@ class BeamDecoder:
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.advance([state], rows)
         kernel.write_best(state.address, self.beams)
+        self.release(self.load(self.save(state), state.bias))
         self.set_bias(state, NO_BIAS)
         kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))
         self.take(state)
@@ -130,6 +132,49 @@ class BeamDecoder:
         """Give a state's memory back now instead of when it is dropped. Raises: ReleasedState."""
         state.opened()
         state.address, state.block = 0, np.zeros(0, np.uint8)
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides what it hears."""
+        limits = [repr(value) for value in self._setup.limits.tolist()]
+        weights = [repr(value) for value in self._setup.weights.tolist()]
+        model = "" if self.lm is None else self.lm.digest or repr(self.lm.words)
+        return digest_of(f"beam {VERSION} {self.beams} {self.frame_s!r}", model, *limits, *weights, *self.vocabulary)
+
+    def save(self, state: BeamState) -> bytes:
+        """Return all of a state but its key terms, for `load`; the state goes on. Raises: ReleasedState."""
+        state.opened()
+        saved = SavedBeam(
+            version=VERSION,
+            has_text=state.has_text,
+            silence_frames=state.silence_frames,
+            taken=state.taken,
+            last_end=state.last_end,
+            committed=tuple((word.text, word.start_s, word.end_s, word.confidence) for word in state.committed),
+            **tree_parts(Memory(state.block, self.beams), self._space),
+        )
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> BeamState:
+        """Return a state that goes on as the saved one would, given its key terms. Raises: ValueError."""
+        read = msgspec.msgpack.decode(saved, type=SavedBeam)
+        if read.version != VERSION:
+            raise ValueError("this state was saved by another version")
+        sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), bias.table[0])
+        symbols = len(self.vocabulary)
+        tree = checked_tree(read, beams=self.beams, symbols=symbols, space=self._space, sizes=sizes)
+        block = np.zeros(block_bytes(self.beams), np.uint8)
+        state = BeamState(block, block.ctypes.data, bias)
+        memory = Memory(block, self.beams)
+        plant(memory, read, tree)
+        kernel.regrow(state.address, bias.table, tree.parents, tree.symbols, self._setup)
+        memory.header[NODES_USED] = read.nodes
+        inhabit(memory, tree)
+        state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
+        state.has_text, state.silence_frames = read.has_text, read.silence_frames
+        state.taken, state.last_end = read.taken, read.last_end
+        state.committed = [Word(*word) for word in read.committed]
+        return state
 
     def advance(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`.
@@ -222,39 +267,3 @@ class BeamDecoder:
             )
             at += length
         return words, end
-
-
-def _columns(vocabulary: Sequence[str]) -> IntArray:
-    """Return the column of each symbol's letter, -1 where the language model and key terms know no such letter."""
-    return np.array([SPACE_COLUMN if symbol == " " else _letter(symbol) for symbol in vocabulary], np.int32)
-
-
-def _letter(symbol: str) -> int:
-    return LETTERS.find(symbol) if symbol else -1
-
-
-def _weight_row(weights: DecodingWeights) -> DoubleArray:
-    """Return the weights in the order that compiled code reads them."""
-    return np.array(
-        [
-            weights.lm_weight,
-            weights.word_bonus,
-            weights.unknown_cost,
-            weights.unknown_letter_cost,
-            weights.keyterm_boost,
-        ],
-        np.float64,
-    )
-
-
-def _model_table(lm: LanguageModel | None) -> tuple[LongArray, list[NDArray[Any]]]:
-    """Return addresses and sizes of a language model's arrays, and the arrays, to be kept while those are used."""
-    if lm is None:
-        trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]
-        spelling = [np.full((1, SPACE_COLUMN), -1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.float32)]
-    else:
-        trie = list(lm.trie.arrays)
-        spelling = [lm.characters.child, lm.characters.word, lm.characters.best]
-    arrays = [np.ascontiguousarray(array) for array in (*trie, *spelling)]
-    sizes = [lm is not None, len(arrays[1]), len(arrays[7])]
-    return np.array([*sizes, *(array.ctypes.data for array in arrays)], np.int64), arrays

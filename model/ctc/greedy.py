@@ -10,13 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from model.config import BLANK
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.words import LogProbs, Word
+from model.ctc.words import LogProbs, Word, digest_of
 
 SPACE = " "
+VERSION = 1  # of saved states
 
 
 @dataclass(slots=True)
@@ -39,6 +41,22 @@ class GreedyState:
     def has_text(self) -> bool:
         """Whether the open segment holds a letter."""
         return bool(self.closed or self.letters)
+
+
+class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
+    """A `GreedyState` as bytes are made of it."""
+
+    version: int
+    skip: int
+    frames: int
+    silence_frames: int
+    revision: int
+    previous: int
+    closed: list[Word]
+    letters: list[str]
+    log_prob: float
+    first_frame: int
+    last_frame: int
 
 
 class GreedyDecoder:
@@ -64,6 +82,25 @@ class GreedyDecoder:
         if state.released:
             raise ValueError("this decoder state has been released")
         state.released = True
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides what it hears."""
+        return digest_of(f"greedy {VERSION} {self.frame_s!r}", *self.vocabulary)
+
+    def save(self, state: GreedyState) -> bytes:
+        """Return all of a state, for `load`; the state goes on."""
+        fields = {name: getattr(state, name) for name in SavedGreedy.__struct_fields__ if name != "version"}
+        return msgspec.msgpack.encode(SavedGreedy(VERSION, **fields))
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  a decoder takes it
+        """Return a state that goes on as the saved one would. Raises: ValueError if it cannot be."""
+        read = msgspec.msgpack.decode(saved, type=SavedGreedy)
+        if read.version != VERSION or not 0 <= read.previous < len(self.vocabulary) or read.skip < 0:
+            raise ValueError("this is no state of the greedy decoder")
+        fields = msgspec.structs.asdict(read)
+        del fields["version"]
+        return GreedyState(**fields)
 
     def advance(self, states: Sequence[GreedyState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""

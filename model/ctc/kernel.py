@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import ZERO, DoubleArray, FloatArray, LongArray, compiled, entry_point
+from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
 from model.config import BLANK
 from model.ctc import layout as at
 from model.ctc.alignments import add_logs, hear_blank
@@ -13,6 +13,7 @@ from model.ctc.frame_search import search_frame
 from model.ctc.layout import Stream, stream_at, tree_nodes
 from model.ctc.prefix_score import Setup, Texts, close_word, ended_score, texts_of
 from model.ctc.prefix_tree import (
+    add_child,
     commit,
     commit_shared,
     compact,
@@ -127,6 +128,17 @@ def set_terms(address: int, terms: Table, setup: Setup) -> None:
     stream.nodes_f[0, at.SCORE] = stream.nodes_f[0, at.BASE]
     for node in range(1, stream.header[at.NODES]):
         score_child(texts, stream, node)
+
+
+@entry_point
+def regrow(address: int, terms: Table, parents: IntArray, symbols: IntArray, setup: Setup) -> None:
+    """Grow the tree of a planted stream, from `parents` and `symbols` (N - 1,) of all nodes but the root."""
+    stream = stream_at(address, setup.beams)
+    _point_to(stream, terms)
+    texts = texts_of(setup, stream.header)
+    stream.header[at.NODES] = 1
+    for i in range(len(parents)):
+        add_child(texts, stream, parents[i], symbols[i])
 
 
 @compiled

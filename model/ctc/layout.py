@@ -104,17 +104,17 @@ class Stream(NamedTuple):
     out_symbols: IntArray  # (out,)
 
 
-def _tree_nodes(beams: int) -> int:
+def tree_nodes_of(beams: int) -> int:
     """Rows of the tree: live prefixes are a few dozen more than beams, the rest is what makes compaction rare."""
     return 24 * beams + 256
 
 
-tree_nodes = compiled(_tree_nodes)
+tree_nodes = compiled(tree_nodes_of)
 
 
 def block_bytes(beams: int) -> int:
     """Size of one stream's block."""
-    nodes, out = _tree_nodes(beams), _tree_nodes(beams) + BLOCK_FRAMES
+    nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES
     doubles = HEADER + beams * HYPOTHESIS_FLOATS + nodes * NODE_FLOATS + out
     ints = beams * HYPOTHESIS_INTS + nodes * NODE_INTS + out * OUT_INTS + out
     return 8 * doubles + 4 * ints
@@ -122,7 +122,7 @@ def block_bytes(beams: int) -> int:
 
 def out_offsets(beams: int) -> tuple[int, int, int]:
     """Bytes from the block's start to `out_words`, `out_symbols` and `out_sums`."""
-    nodes, out = _tree_nodes(beams), _tree_nodes(beams) + BLOCK_FRAMES
+    nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES
     sums = 8 * (HEADER + beams * HYPOTHESIS_FLOATS + nodes * NODE_FLOATS)
     words = sums + 8 * out + 4 * (beams * HYPOTHESIS_INTS + nodes * NODE_INTS)
     return words, words + 4 * out * OUT_INTS, sums

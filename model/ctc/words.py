@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,11 @@ class Word:
     start_s: float
     end_s: float
     confidence: float
+
+
+def digest_of(*parts: str) -> str:
+    """Return a digest that other parts, or the same ones divided otherwise, do not have."""
+    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()
 
 
 class DecoderState(Protocol):
@@ -55,6 +61,10 @@ class Decoder(Protocol):
     def supports_bias(self) -> bool:
         """Whether key terms make a difference."""
 
+    @property
+    def digest(self) -> str:
+        """Hexadecimal digest of all that decides what it hears: decoders with the same one take over each other's states."""
+
     def warm_up(self) -> None:
         """Do now what would make the first stream wait."""
 
@@ -69,6 +79,12 @@ class Decoder(Protocol):
 
     def advance(self, states: Sequence[Any], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""
+
+    def save(self, state: Any) -> bytes:
+        """Return all of a state but its key terms, for `load`; the state goes on."""
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
+        """Return a state that goes on as the saved one would, given its key terms. Raises: ValueError if it cannot be."""
 
     def words(self, state: Any) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""

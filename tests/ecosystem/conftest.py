@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from driving import Driver, node_driver, python_driver
+from recordings import Spoken, audio
 from relay import Relay
 from serving import ServerProcess
 
@@ -58,3 +60,15 @@ def node() -> Iterator[Driver]:
     """Deepgram's SDK for JavaScript, and `ws`."""
     with node_driver() as driver:
         yield driver
+
+
+@pytest.fixture
+def spoken(tmp_path: Path) -> Spoken:
+    """A file of raw audio for a driver: `spoken("order", 1.6, "porch_fan")`, as in `recordings.audio`."""
+
+    def write(*parts: str | float) -> str:
+        path = tmp_path / f"{'-'.join(map(str, parts))}.raw"
+        path.write_bytes(audio(*parts))
+        return str(path)
+
+    return write

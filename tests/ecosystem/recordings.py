@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import soundfile
 from speech import samples
 
+Spoken = Callable[..., str]
 RATE_HZ = 16_000
 BYTES_PER_S = 2 * RATE_HZ
 _TEXTS = {utterance.audio.stem: utterance.text for utterance in samples()}

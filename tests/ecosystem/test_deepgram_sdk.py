@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from driving import missing
+from holding import Holders
 from recordings import BYTES_PER_S, FILES, audio, plain, text
 from relay import Relay
 from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess

@@ -1,0 +1,41 @@
+"""What a .dockerignore lets through: its rules are not those of git, a pattern holds for all that lies below it.
+
+Source: https://docs.docker.com/build/concepts/context/#dockerignore-files
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+_PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|[^*?\[]+")
+_MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+class Ignore:
+    """The patterns of one file, in their order: the last that matches decides."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line.strip() for line in text.splitlines()]
+        self._patterns = [
+            (line.startswith("!"), _compiled(line.removeprefix("!")))
+            for line in lines
+            if line and not line.startswith("#")
+        ]
+        self.tops = sorted({line[1:].split("/")[0] for line in lines if line.startswith("!")})
+        """First parts of the paths that are let through."""
+
+    def __call__(self, path: str) -> bool:
+        """Whether the builder is given this file, named from the root of the context."""
+        own = PurePosixPath(path)
+        names = [path, *(parent.as_posix() for parent in own.parents if parent != PurePosixPath())]
+        through = True
+        for lets_through, pattern in self._patterns:
+            if any(pattern.fullmatch(name) for name in names):
+                through = lets_through
+        return through
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    parts = _PARTS.findall(pattern.strip("/"))
+    return re.compile("".join(_MEANINGS.get(part) or (part if part[0] == "[" else re.escape(part)) for part in parts))

@@ -1,0 +1,83 @@
+// Drives @deepgram/sdk and ws for test_deepgram_node.py: scenarios come in, events go out, a JSON line each.
+"use strict";
+
+const { DeepgramClient } = require("@deepgram/sdk");
+const WebSocket = require("ws");
+const { readFileSync } = require("node:fs");
+const { createInterface } = require("node:readline");
+
+const CHUNK_BYTES = 1_601; // 50 ms and an odd byte
+
+const tell = (event, more = {}) => process.stdout.write(`${JSON.stringify({ event, ...more })}\n`);
+
+// A connection to the server for each part of the audio: the last one is finished, the others wait for the server.
+// Ends at a normal close, or after so many errors.
+async function talk({ host, key, parts, options, errors = Infinity }) {
+  const [http, ws] = [`http://${host}`, `ws://${host}`];
+  const environment = { base: http, production: ws, agent: ws, agentRest: http };
+  const client = new DeepgramClient({ apiKey: key, environment });
+  const stream = await client.listen.v1.connect(options);
+  let opened = 0;
+  const ended = new Promise((resolve) => {
+    stream.on("open", () => {
+      tell("open");
+      say(stream, readFileSync(parts[opened]), ++opened === parts.length);
+    });
+    stream.on("message", (message) => tell("message", { message }));
+    stream.on("error", (error) => {
+      tell("error", { message: error.message });
+      if (--errors === 0) {
+        stream.close();
+        resolve();
+      }
+    });
+    stream.on("close", ({ code }) => {
+      tell("close", { code });
+      if (code === 1000) resolve();
+    });
+  });
+  stream.connect();
+  stream.waitForOpen().catch(() => {}); // a refusal is told by the event
+  await ended;
+  await new Promise(setImmediate); // whatever the close sets off is set off
+  tell("waiting", { timers: process.getActiveResourcesInfo().filter((kind) => kind === "Timeout").length });
+}
+
+function say(stream, audio, last) {
+  stream.sendKeepAlive({ type: "KeepAlive" });
+  for (let start = 0; start < audio.length; start += CHUNK_BYTES) {
+    stream.sendMedia(audio.subarray(start, start + CHUNK_BYTES));
+  }
+  if (last) {
+    stream.sendFinalize({ type: "Finalize" });
+    stream.sendCloseStream({ type: "CloseStream" });
+  }
+}
+
+// As a browser authenticates: the key is an item of the offered subprotocols.
+async function subprotocol({ host, key, query, scheme }) {
+  const socket = new WebSocket(`ws://${host}/v1/listen?${query}`, [scheme, key]);
+  await new Promise((resolve) => {
+    socket.on("open", () => {
+      tell("open", { protocol: socket.protocol, extensions: socket.extensions });
+      socket.send(JSON.stringify({ type: "CloseStream" }));
+    });
+    socket.on("message", (data) => tell("message", { message: JSON.parse(data) }));
+    socket.on("error", (error) => tell("error", { message: error.message }));
+    socket.on("close", (code) => {
+      tell("close", { code });
+      resolve();
+    });
+  });
+}
+
+async function main() {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const { scenario, ...rest } = JSON.parse(line);
+    await { talk, subprotocol }[scenario](rest).catch((error) => tell("failed", { why: error.stack }));
+    tell("done");
+  }
+  process.exit(0); // a client that is still reconnecting would keep it alive
+}
+
+main();

@@ -1,0 +1,122 @@
+"""`@deepgram/sdk` on node, and `ws` as browsers authenticate; both unmodified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import Driver
+from holding import Holders
+from recordings import BYTES_PER_S, Spoken, audio, plain, text
+from relay import Relay
+from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from wire_rules import check_stream
+
+Before = Callable[[ServerProcess], Relay]
+SAID = ("order", "porch_fan")
+PARTS = ("order", 1.6, "porch_fan")
+OPTIONS: dict[str, Any] = {
+    "model": "nova-3",
+    "encoding": "linear16",
+    "sample_rate": 16_000,
+    "interim_results": "true",
+    "smart_format": "true",
+    "utterance_end_ms": 1_000,
+    "vad_events": "true",
+    "keyterm": ["porch fan", "garden gate"],
+}
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["event"] for event in events]
+
+
+def test_a_stream(server: ServerProcess, relay: Before, node: Driver, spoken: Spoken) -> None:
+    before = relay(server)
+    events = node.run("talk", host=before.host, key=KEY, parts=[spoken(*PARTS)], options=OPTIONS)
+    assert kinds(events)[0] == "open"
+    assert kinds(events)[-2:] == ["close", "waiting"]
+    assert set(kinds(events)[1:-2]) == {"message"}
+    messages = [event["message"] for event in events[1:-2]]
+    assert messages[0]["type"] == "SpeechStarted"
+    assert messages[-1]["type"] == "Metadata"
+    assert [m["type"] for m in messages].count("UtteranceEnd") == 1
+    results = [m for m in messages if m["type"] == "Results"]
+    assert sum(m["from_finalize"] for m in results) == 1
+    finals = [m["channel"]["alternatives"][0]["transcript"] for m in results if m["is_final"]]
+    assert plain(" ".join(finals)) == text(*SAID)
+    assert events[-2]["code"] == 1000
+    assert events[-1]["timers"] == 0, "it would reconnect"
+    check_stream(before.only(), text(*SAID), seconds=len(audio(*PARTS)) / BYTES_PER_S)
+
+
+REFUSED = [
+    ("nobody's key", {}, 401, []),
+    (KEY, {"encoding": "g729"}, 400, []),
+    (KEY, {}, 429, [KEY]),
+    (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
+]
+
+
+@pytest.mark.parametrize(("key", "options", "status", "held"), REFUSED)
+def test_a_refusal_is_an_error(
+    strict_server: ServerProcess,
+    relay: Before,
+    node: Driver,
+    spoken: Spoken,
+    key: str,
+    options: dict[str, Any],
+    status: int,
+    held: list[str],
+) -> None:
+    """With the status in its text. The client would ask again, whatever the status."""
+    before = relay(strict_server)
+    with Holders(strict_server, held):
+        events = node.run(
+            "talk", host=before.host, key=key, parts=[spoken("yes")], options=OPTIONS | options, errors=1
+        )
+    assert kinds(events)[0] == "error"
+    assert str(status) in events[0]["message"]
+    assert "open" not in kinds(events)
+    assert before.connections[0].status == status
+
+
+def test_a_full_server_is_asked_again(
+    strict_server: ServerProcess, relay: Before, node: Driver, spoken: Spoken
+) -> None:
+    before = relay(strict_server)
+    with Holders(strict_server, [KEY, OTHER_KEY]) as held:
+        node.begin("talk", host=before.host, key=THIRD_KEY, parts=[spoken("order")], options=OPTIONS)
+        node.until(lambda event: event["event"] == "error")
+        held.release()
+        events = node.rest()
+    assert [connection.status for connection in before.connections][-1] == 101
+    assert events[-2]["code"] == 1000
+    check_stream(before.connections[-1], text("order"))
+
+
+@pytest.mark.parametrize("scheme", ["token", "bearer"])
+def test_ws_is_let_in_by_its_subprotocol(server: ServerProcess, relay: Before, node: Driver, scheme: str) -> None:
+    """The server names the scheme back, or the client fails; the key appears in nothing that it sends or writes."""
+    before = relay(server)
+    query = "encoding=linear16&sample_rate=16000"
+    events = node.run("subprotocol", host=before.host, key=KEY, query=query, scheme=scheme)
+    assert kinds(events) == ["open", "message", "message", "close"]
+    assert events[0]["protocol"] == scheme
+    assert events[0]["extensions"] == "", "compression was offered, and is refused"
+    assert events[-1]["code"] == 1000
+    stream = before.only()
+    assert stream.headers["sec-websocket-protocol"] == scheme
+    assert KEY.encode() in bytes(stream.sent)
+    assert KEY.encode() not in bytes(stream.received)
+    assert stream.headers["dg-request-id"] in server.log
+    assert KEY not in server.log
+
+
+def test_ws_is_refused_with_a_wrong_key(server: ServerProcess, relay: Before, node: Driver) -> None:
+    before = relay(server)
+    events = node.run("subprotocol", host=before.host, key="nobodys-key", query="", scheme="token")
+    assert kinds(events) == ["error", "close"]
+    assert before.only().status == 401
+    assert "nobodys-key" not in server.log

@@ -1,0 +1,151 @@
+"""Short-lived tokens: how they are asked for, what they open, and what they do not."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jwt
+import pytest
+from live_server import LiveServer, transcript
+from spelling import spell
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from server.auth import Credentials, KeyRing
+from server.errors import NotAuthorised, SettingsError
+from server.keys_file import Key
+from server.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
+
+Start = Callable[..., LiveServer]
+KEY, SECRET = "s3cret-k3y", "0123456789abcdef" * 2
+HEADERS = {"Authorization": f"Token {KEY}"}
+
+
+def granted(server: LiveServer, **asked: object) -> str:
+    answer = server.http.post("/v1/auth/grant", headers=HEADERS, json=asked or None)
+    assert answer.status_code == 200
+    return answer.json()["access_token"]
+
+
+def verified(tokens: Tokens, token: str) -> str | None:
+    """Whose it is, None where it is refused."""
+    try:
+        return tokens.verify(token)
+    except NotAuthorised:
+        return None
+
+
+def test_a_key_is_exchanged_for_a_token_that_lasts_as_long_as_asked(live_server: Start) -> None:
+    server = live_server(api_keys=[KEY])
+    for asked, ttl_s in ((None, 30), ({}, 30), ({"ttl_seconds": 1}, 1), ({"ttl_seconds": 3600}, 3600)):
+        answer = server.http.post("/v1/auth/grant", headers=HEADERS, json=asked)
+        assert (answer.status_code, answer.json()["expires_in"]) == (200, ttl_s)
+        assert answer.headers["cache-control"] == "no-store"
+        claims = jwt.decode(answer.json()["access_token"], options={"verify_signature": False})
+        assert claims["exp"] - claims["iat"] == ttl_s
+        assert claims["aud"] == "tutti"
+        assert hashlib.sha256(KEY.encode()).hexdigest() not in str(claims)
+    with server.listen({"Authorization": f"Bearer {granted(server)}"}) as client:
+        client.send(spell("hi"))
+        assert transcript(client.finish()) == "hi"
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"ttl_seconds":0}', b'{"ttl_seconds":3601}', b'{"ttl_seconds":"9"}', b"[", b"[" * 4_000, b"\xff"]
+)
+def test_a_question_that_means_nothing_is_refused(live_server: Start, body: bytes) -> None:
+    answer = live_server(api_keys=[KEY]).http.post("/v1/auth/grant", headers=HEADERS, content=body)
+    assert (answer.status_code, answer.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
+
+
+def test_who_has_no_key_is_refused_and_a_long_body_is_not_read(live_server: Start) -> None:
+    server = live_server(api_keys=[KEY])
+    assert server.http.post("/v1/auth/grant").status_code == 401
+    assert server.http.post("/v1/auth/grant", headers=HEADERS, content=bytes(9_999)).status_code == 413
+
+
+def test_a_token_comes_in_as_bearer_in_both_forms_and_in_no_other(live_server: Start) -> None:
+    server = live_server(api_keys=[KEY])
+    token = granted(server)
+    with connect(server.url(), subprotocols=["bearer", token], compression=None) as socket:
+        assert socket.subprotocol == "bearer"
+        assert token not in str(socket.response)
+    upload = server.http.post("/v1/listen", headers={"Authorization": f"bearer {token}"}, content=b"x")
+    assert upload.status_code == 400, "let in, and then it is no audio"
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen({"Authorization": f"Token {token}"})
+    assert refused.value.response.status_code == 401
+
+
+def test_a_token_cannot_ask_for_tokens(live_server: Start) -> None:
+    server = live_server(api_keys=[KEY])
+    answer = server.http.post("/v1/auth/grant", headers={"Authorization": f"Bearer {granted(server)}"})
+    assert (answer.status_code, answer.json()["err_code"]) == (403, "INSUFFICIENT_PERMISSIONS")
+
+
+def test_a_token_shares_the_quota_of_its_key(live_server: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} streams=1")
+    server = live_server(api_keys_file=path)
+    token = granted(server)
+    with server.listen(HEADERS) as client:
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen({"Authorization": f"Bearer {token}"})
+        assert refused.value.response.status_code == 429
+        client.finish()
+
+
+def test_a_server_that_lets_everybody_in_grants_too(live_server: Start) -> None:
+    server = live_server()
+    token = server.http.post("/v1/auth/grant").json()["access_token"]
+    with server.listen({"Authorization": f"Bearer {token}"}) as client:
+        client.finish()
+
+
+def test_an_expired_token_is_refused_and_says_so() -> None:
+    tokens, now = Tokens([SECRET]), time.time()
+    assert verified(tokens, tokens.mint("a", 60, now)) == "a"
+    old = tokens.mint("a", 60, now - 60 - 2 * LEEWAY_S)
+    with pytest.raises(NotAuthorised, match="expired"):
+        tokens.verify(old)
+    assert verified(tokens, tokens.mint("a", 60, now + 10 * LEEWAY_S)) is None, "of the future"
+
+
+def test_what_was_not_signed_here_for_this_is_refused() -> None:
+    tokens, now = Tokens([SECRET]), int(time.time())
+    good = {"aud": "tutti", "sub": "a", "iat": now, "exp": now + 60}
+    assert verified(tokens, jwt.encode(good, SECRET, "HS256")) == "a"
+    for claims in (good | {"aud": "other"}, *({k: v for k, v in good.items() if k != name} for name in good)):
+        assert verified(tokens, jwt.encode(claims, SECRET, "HS256")) is None
+    assert verified(tokens, jwt.encode(good, "x" * MIN_SECRET_BYTES, "HS256")) is None
+    assert verified(Tokens([SECRET * 2]), jwt.encode(good, SECRET * 2, "HS512")) is None
+    assert verified(tokens, jwt.encode(good, "", "none")) is None
+    head, body, signature = jwt.encode(good, SECRET, "HS256").split(".")
+    assert verified(tokens, f"{head}.{body}.{signature[::-1]}") is None
+    assert verified(tokens, f"{head}.{body}.") is None
+
+
+def test_secrets_are_replaced_one_after_another(tmp_path: Path) -> None:
+    file, now = tmp_path / "token_keys", time.time()
+    file.write_text(f"# the new one first\n{SECRET[::-1]}\n{SECRET}\n")
+    before, after = Tokens([SECRET]), Tokens.load([], file)
+    assert verified(after, before.mint("a", 60, now)) == "a"
+    assert verified(before, after.mint("a", 60, now)) is None
+    assert verified(Tokens(()), Tokens(()).mint("a", 60, now)) is None, "each process its own"
+
+
+def test_a_secret_that_is_too_short_or_missing_is_the_operators_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="32 bytes"):
+        Tokens(["short"])
+    (tmp_path / "empty").write_text("# nothing")
+    for path in (tmp_path / "empty", tmp_path / "absent"):
+        with pytest.raises(SettingsError):
+            Tokens.load([], path)
+
+
+def test_a_key_that_looks_like_a_token_is_still_a_key_outside_bearer() -> None:
+    ring = KeyRing([Key.of("a.b.c")])
+    assert ring.check(Credentials("a.b.c", None)).key == Key.of("a.b.c")

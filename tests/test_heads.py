@@ -1,0 +1,131 @@
+"""The heads of requests: in time, of bounded size, and answered even where they are no handshake."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer, transcript
+from spelling import spell
+
+from server.heads import MAX_HEAD_BYTES
+
+Start = Callable[..., LiveServer]
+UPGRADE = (
+    "Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@contextmanager
+def dialled(server: LiveServer) -> Iterator[socket.socket]:
+    """A bare connection."""
+    with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
+        yield bare
+
+
+def rest(bare: socket.socket) -> bytes:
+    """Everything up to the server's end of the connection."""
+    parts = []
+    try:
+        while part := bare.recv(65_536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])
+def test_a_head_that_does_not_arrive_ends_the_connection(live_server: Start, sent: bytes) -> None:
+    server = live_server(handshake_timeout_s=0.2)
+    with dialled(server) as bare:
+        bare.sendall(sent)
+        assert rest(bare) == b""
+
+
+def test_a_head_that_dribbles_has_no_more_time_than_any_other(live_server: Start) -> None:
+    """A slow loris sends a header now and then, and would hold its socket for ever."""
+    server = live_server(handshake_timeout_s=0.3)
+    began_s = time.monotonic()
+    with dialled(server) as bare, pytest.raises(OSError, match=r"(?i)reset|broken pipe|abort"):
+        bare.sendall(b"GET /healthz HTTP/1.1\r\n")
+        bare.settimeout(0.02)
+        while time.monotonic() - began_s < WAIT_S:
+            bare.sendall(b"X-A: b\r\n")
+            try:
+                if not bare.recv(1):
+                    raise ConnectionResetError("reset")
+            except TimeoutError:
+                continue
+    assert time.monotonic() - began_s < WAIT_S
+
+
+def test_the_second_head_of_a_connection_is_timed_as_the_first(live_server: Start) -> None:
+    server = live_server(handshake_timeout_s=0.3)
+    with dialled(server) as bare:
+        bare.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in bare.recv(1_000)
+        bare.sendall(b"GET /healthz HT")
+        assert rest(bare) == b""
+
+
+def test_what_follows_a_head_has_its_own_limits(live_server: Start) -> None:
+    """An idle stream and a slow body outlive the time of a head."""
+    server = live_server(handshake_timeout_s=0.2)
+    with server.listen() as client, dialled(server) as bare:
+        bare.sendall(b"POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        assert b"200 OK" in rest(bare)
+        with dialled(server) as idle:
+            assert rest(idle) == b""  # its time is over, and with it that of the head of the stream beside it
+        client.send(spell("still here"))
+        assert transcript(client.finish()) == "still here"
+
+
+@pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"X-" + b"a" * 8_000])
+def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None:
+    server = live_server()
+    with dialled(server) as bare:
+        bare.sendall(b"GET /healthz HTTP/1.1\r\n")
+        sent = 0
+        try:
+            while sent < 64 * MAX_HEAD_BYTES:
+                bare.sendall(piece)
+                sent += len(piece)
+        except OSError:
+            pass
+        answer = rest(bare)
+        assert sent < 64 * MAX_HEAD_BYTES
+        assert answer == b"" or b" 431 " in answer or b" 400 " in answer
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        ("GET /v1/listen?keyterm=" + "a" * 9_000, ""),  # longer than a line of a handshake may be
+        ("POST /v1/listen", ""),
+        ("GET /v1/listen", "X: y\r\n" * 200),
+        ("GET /v1/listen", f"X: {'y' * 9_000}\r\n"),
+        ("GET /v1/listen", "Sec-WebSocket-Version: 12\r\n"),
+        ("GET /v1/listen", "Content-Length: 5\r\n"),
+    ],
+)
+def test_a_handshake_that_is_none_is_answered(live_server: Start, line: str, more: str) -> None:
+    """The library below says nothing to some of them, and would keep their sockets for ever."""
+    server = live_server()
+    with dialled(server) as bare:
+        bare.sendall(f"{line} HTTP/1.1\r\n{UPGRADE}{more}\r\n".encode())
+        answer = rest(bare)
+    assert answer.startswith(b"HTTP/1.1 4")
+    server.wait_idle()
+
+
+def test_a_large_body_is_no_large_head(live_server: Start) -> None:
+    server = live_server()
+    answer = httpx.post(f"http://{server.host}/v1/listen", content=bytes(8 * MAX_HEAD_BYTES), timeout=WAIT_S)
+    assert answer.status_code == 400
+    assert answer.json()["err_code"] == "INVALID_AUDIO"

@@ -1,0 +1,348 @@
+"""OpenAI's Realtime transcription without a socket: items, deltas that only append, commits, settings, errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from adapters import RATE, asked, heard, noise, said, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.adapter import Bias, Flush
+from server.audio import Resampler
+from server.deepgram_query import Models
+from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, StreamBroken
+from server.openai.frames import COMPLETED, DELTA
+from server.openai.items import MAX_CHARACTERS
+from server.openai.realtime import RealtimeAdapter
+from server.openai.session import SessionSettings
+
+MODELS = Models("tiny", {"nova-3": "default"}, strict=True)
+MANUAL = {"turn_detection": None}
+COMMITTED, STARTED, STOPPED = (
+    f"input_audio_buffer.{what}" for what in ("committed", "speech_started", "speech_stopped")
+)
+Json = dict[str, Any]
+
+
+class Talk:
+    """A session, and everything that its client was told."""
+
+    def __init__(self, **audio_input: Any) -> None:
+        self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, silence_ms=500.0)
+        self.told: list[Json] = []
+        self.actions: list[Any] = []
+        self.do(self.adapter.opened())
+        if audio_input:
+            self.send("session.update", session=update(**audio_input))
+            assert self.told[-1]["type"] == "session.updated"
+
+    def do(self, actions: Iterable[Any]) -> list[Json]:
+        done = list(actions)
+        self.actions += done
+        self.told += said(done)
+        return said(done)
+
+    def send(self, type_: str, **fields: Any) -> list[Json]:
+        return self.do(self.adapter.text(json.dumps({"type": type_, **fields})))
+
+    def append(self, data: bytes) -> list[Json]:
+        return self.send("input_audio_buffer.append", audio=base64.b64encode(data).decode())
+
+    def commit(self) -> list[Json]:
+        return self.send("input_audio_buffer.commit")
+
+    def say(self, *events: Any) -> list[Json]:
+        return [frame for event in events for frame in self.do(self.adapter.event(event, None))]
+
+    def text_of(self, item: str) -> str:
+        return "".join(f["delta"] for f in self.told if f["type"] == DELTA and f["item_id"] == item)
+
+
+def update(**audio_input: Any) -> Json:
+    return {"type": "transcription", "audio": {"input": audio_input}}
+
+
+def partial(text: str, stable: int) -> Partial:
+    return Partial(0, 0.0, 1.0, words(text), stable)
+
+
+def final(text: str, reason: FinalReason = FinalReason.ENDPOINT, start_s: float = 0.0) -> Final:
+    return Final(0, start_s, 1.0, words(text, start_s), reason)
+
+
+def kinds(frames: list[Json]) -> list[str]:
+    return [frame["type"].rpartition(".")[2] for frame in frames]
+
+
+SECOND = noise(1.0, 24_000).tobytes()
+
+
+def test_the_server_speaks_first_and_tells_what_holds() -> None:
+    talk = Talk()
+    (created,) = talk.told
+    assert created["type"] == "session.created"
+    assert created["session"]["type"] == "transcription"
+    assert created["session"]["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
+    assert created["session"]["audio"]["input"]["turn_detection"]["silence_duration_ms"] == 500
+
+
+def test_a_turn_that_silence_ends() -> None:
+    talk = Talk()
+    talk.append(SECOND)
+    frames = talk.say(
+        SpeechStarted(0, 0.25), partial("hello", 0), partial("hello there", 1), partial("hello there", 1),
+        partial("hello there now", 2), final("hello there now"),
+    )  # fmt: skip
+    assert kinds(frames) == ["speech_started", "delta", "delta", "delta", "speech_stopped", "committed", "completed"]
+    assert [f["delta"] for f in frames if f["type"] == DELTA] == ["hello", " there", " now"]
+    assert len({f["item_id"] for f in frames}) == 1
+    assert frames[0]["audio_start_ms"] == 250
+    assert frames[4]["audio_end_ms"] == 1_000
+    assert frames[5]["previous_item_id"] is None
+    assert frames[6]["transcript"] == "hello there now"
+    assert frames[6]["usage"] == {"type": "duration", "seconds": 1.0}
+    second = talk.say(SpeechStarted(0, 1.2), final("again", start_s=1.0))
+    assert kinds(second) == ["speech_started", "delta", "speech_stopped", "committed", "completed"]
+    assert second[3]["previous_item_id"] == frames[0]["item_id"] != second[3]["item_id"]
+    assert second[4]["transcript"] == "again"
+    assert len({f["event_id"] for f in talk.told}) == len(talk.told)
+
+
+def test_silence_is_no_turn() -> None:
+    assert Talk().say(final("")) == []
+
+
+def test_without_turn_detection_segments_go_on_in_one_item_until_the_commit() -> None:
+    talk = Talk(**MANUAL)
+    talk.append(SECOND)
+    frames = talk.say(SpeechStarted(0, 0.1), partial("one two", 1), final("one two"), SpeechStarted(0, 1.1))
+    assert kinds(frames) == ["delta", "delta"]
+    talk.say(partial("three four", 1))
+    talk.actions.clear()
+    (committed,) = talk.commit()
+    assert asked(talk.actions) == [Flush()]
+    assert committed["item_id"] == frames[0]["item_id"]
+    done = talk.say(final("three four", FinalReason.FINALIZE, 1.0))
+    assert kinds(done) == ["delta", "completed"]
+    assert done[-1]["transcript"] == "one two three four" == talk.text_of(committed["item_id"])
+    assert done[-1]["usage"]["seconds"] == 2.0
+
+
+def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
+    talk = Talk(**MANUAL)
+    ids = []
+    for _ in range(2):
+        talk.append(SECOND)
+        ids += [frame["item_id"] for frame in talk.commit()]
+    talk.say(partial("one", 1), final("one", FinalReason.FINALIZE), partial("two", 0))
+    talk.say(final("two", FinalReason.FINALIZE, 1.0))
+    completed = [(f["item_id"], f["transcript"]) for f in talk.told if f["type"] == COMPLETED]
+    assert completed == list(zip(ids, ["one", "two"], strict=True))
+    committed = [f for f in talk.told if f["type"] == COMMITTED]
+    assert [f["previous_item_id"] for f in committed] == [None, ids[0]]
+
+
+def test_an_endpoint_that_was_on_its_way_when_the_client_committed_belongs_to_the_commit() -> None:
+    talk = Talk()
+    talk.append(SECOND)
+    talk.say(SpeechStarted(0, 0.1))
+    talk.commit()
+    frames = talk.say(final("one"), final("two", FinalReason.FINALIZE, 1.0))
+    assert kinds(frames) == ["delta", "delta", "completed"]
+    assert frames[-1]["transcript"] == "one two"
+
+
+def test_a_commit_without_audio_is_an_error_and_no_item() -> None:
+    talk = Talk(**MANUAL)
+    talk.append(noise(0.05, 24_000).tobytes())
+    talk.actions.clear()
+    (error,) = talk.send("input_audio_buffer.commit", event_id="mine")
+    assert (error["type"], error["error"]["code"]) == ("error", "input_audio_buffer_commit_empty")
+    assert error["error"]["event_id"] == "mine"
+    assert not asked(talk.actions)
+    talk.append(SECOND)
+    assert kinds(talk.commit()) == ["committed"]
+    assert kinds(talk.commit()) == ["error"]
+
+
+def test_clear_throws_away_what_was_not_committed() -> None:
+    talk = Talk(**MANUAL)
+    talk.append(SECOND)
+    talk.say(partial("gone", 1))
+    assert kinds(talk.send("input_audio_buffer.clear")) == ["cleared"]
+    assert talk.say(partial("gone too", 2), final("gone too", FinalReason.FINALIZE)) == []
+    talk.append(SECOND)
+    talk.say(partial("kept", 1))
+    talk.commit()
+    assert talk.say(final("kept", FinalReason.FINALIZE, 1.0))[-1]["transcript"] == "kept"
+
+
+def test_an_item_that_nobody_commits_ends_when_it_is_too_long() -> None:
+    talk = Talk(**MANUAL)
+    talk.append(SECOND)
+    frames = talk.say(final("x" * (MAX_CHARACTERS + 1), FinalReason.MAX_LEN))
+    assert kinds(frames) == ["delta", "committed", "completed"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4), st.integers(0, 4), st.sampled_from(["partial", "endpoint", "commit", "clear", "max_len"])
+        ),
+        max_size=20,
+    ),
+    st.booleans(),
+)
+def test_deltas_add_up_to_the_transcript_whatever_happens(script: list[tuple[int, int, str]], manual: bool) -> None:
+    talk = Talk(**(MANUAL if manual else {}))
+    owed, shown = 0, 0
+    for count, stable, what in script:
+        count = max(count, shown)
+        text = " ".join(f"w{n}" for n in range(count))
+        if what == "partial":
+            shown = max(shown, min(stable, count))
+            talk.say(partial(text, shown))
+        elif what in ("commit", "clear"):
+            talk.append(SECOND)
+            talk.send(f"input_audio_buffer.{what}")
+            owed += 1
+        else:
+            talk.say(final(text, FinalReason(what)))
+            shown = 0
+        if owed and stable == 0:
+            talk.say(final(text, FinalReason.FINALIZE))
+            owed, shown = owed - 1, 0
+    talk.say(Closed(CloseReason.DRAIN, 9.0))
+    completed = [frame for frame in talk.told if frame["type"] == COMPLETED]
+    assert all(frame["transcript"] == talk.text_of(frame["item_id"]) for frame in completed)
+    ids = [frame["item_id"] for frame in completed]
+    assert len(set(ids)) == len(ids)
+    assert ids == sorted(ids)
+    committed = [frame for frame in talk.told if frame["type"] == COMMITTED]
+    assert {frame["item_id"] for frame in committed} == set(ids), "what is committed is completed, once"
+    links = [None, *(frame["item_id"] for frame in committed)]
+    assert [frame["previous_item_id"] for frame in committed] == links[:-1]
+
+
+def test_when_the_server_ends_it_completes_what_was_said() -> None:
+    talk = Talk()
+    talk.append(SECOND)
+    talk.say(SpeechStarted(0, 0.1), partial("half a", 1))
+    frames = talk.say(final("half a", FinalReason.CLOSE), Closed(CloseReason.DRAIN, 1.0))
+    assert kinds(frames) == ["delta", "speech_stopped", "committed", "completed", "error"]
+    assert frames[-1]["error"]["code"] == "server_restarting"
+    waiting = Talk(**MANUAL)
+    waiting.append(SECOND)
+    waiting.commit()
+    assert kinds(waiting.say(Closed(CloseReason.IDLE, 1.0))) == ["completed", "error"]
+
+
+def test_a_failure_names_the_item() -> None:
+    talk = Talk()
+    talk.say(SpeechStarted(0, 0.1))
+    frames = talk.say(StreamBroken(RuntimeError("secret")))
+    assert kinds(frames) == ["failed", "error"]
+    assert "secret" not in json.dumps(frames)
+
+
+@given(st.lists(st.integers(0, 4_800), max_size=8))
+def test_audio_however_it_is_cut(cuts: list[int]) -> None:
+    data = noise(0.1, 24_000).tobytes()
+    talk = Talk(**MANUAL)
+    for start, end in pairwise([0, *sorted(cuts), len(data)]):
+        talk.append(data[start:end])
+    talk.commit()
+    resampler = Resampler(24_000, RATE)
+    whole = np.concatenate([resampler.resample(np.frombuffer(data, "<i2")), resampler.flush()])
+    assert heard(talk.actions).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("form", "seconds"),
+    [({"type": "audio/pcmu"}, 0.25), ({"type": "audio/pcma"}, 0.25), ({"type": "audio/pcm", "rate": 8_000}, 0.125)],
+)
+def test_other_forms_of_audio(form: Json, seconds: float) -> None:
+    talk = Talk(format=form, **MANUAL)
+    assert talk.told[-1]["session"]["audio"]["input"]["format"] == form
+    talk.append(bytes(2_000))
+    talk.commit()
+    assert len(heard(talk.actions)) == pytest.approx(seconds * RATE, abs=2)
+
+
+def test_settings_that_are_left_out_stay() -> None:
+    talk = Talk(**MANUAL)
+    (updated,) = talk.send("session.update", session=update(transcription={"model": "nova-3", "language": "en"}))
+    told = updated["session"]["audio"]["input"]
+    assert told["turn_detection"] is None
+    assert told["transcription"] == {"model": "nova-3", "language": "en"}
+    (updated,) = talk.send(
+        "session.update", session=update(turn_detection={"type": "semantic_vad", "eagerness": "low"})
+    )
+    assert updated["session"]["audio"]["input"]["turn_detection"] == {"type": "semantic_vad"}
+    assert updated["session"]["audio"]["input"]["transcription"]["model"] == "nova-3"
+
+
+def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:
+    talk = Talk()
+    talk.actions.clear()
+    talk.send("session.update", session=update(transcription={"keywords": ["porch fan", "tutti"]}))
+    assert asked(talk.actions) == [Bias(("porch fan", "tutti"))]
+    (error,) = talk.do(talk.adapter.not_biased("too many"))
+    assert error["error"]["param"] == "session.audio.input.transcription.keywords"
+
+
+BAD = [
+    ("hello", None),
+    ("[]", None),
+    ('{"type":3}', None),
+    ('{"type":"response.create"}', "type"),
+    ('{"type":"session.update"}', "session"),
+    ('{"type":"session.update","session":{"type":"realtime"}}', "session"),
+    ('{"type":"session.update","session":7}', "session"),
+    ('{"type":"input_audio_buffer.append"}', "audio"),
+    ('{"type":"input_audio_buffer.append","audio":"ä"}', "audio"),
+    ('{"type":"input_audio_buffer.append","audio":"abc"}', "audio"),
+    ('{"type":"input_audio_buffer.append","audio":7}', None),
+    (json.dumps({"type": "session.update", "session": update(format={"type": "audio/opus"})}), "session"),
+    (
+        json.dumps({"type": "session.update", "session": update(format={"type": "audio/pcm", "rate": 7})}),
+        "session.audio.input.format.rate",
+    ),
+    (
+        json.dumps({"type": "session.update", "session": update(transcription={"model": "unheard-of"})}),
+        "session.audio.input.transcription.model",
+    ),
+    (
+        json.dumps({
+            "type": "session.update",
+            "session": update(turn_detection={"type": "server_vad", "silence_duration_ms": -1}),
+        }),
+        "session.audio.input.turn_detection.silence_duration_ms",
+    ),
+    ("[" * 9_999, None),
+    ('{"type":"\\ud800"}', None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "param"), BAD)
+def test_what_cannot_be_done_is_answered_and_the_session_goes_on(text: str, param: str | None) -> None:
+    talk = Talk()
+    (error,) = talk.do(talk.adapter.text(text))
+    assert error["type"] == "error"
+    assert error["error"]["type"] == "invalid_request_error"
+    assert error["error"]["param"] == param
+    assert not asked(talk.actions)
+    talk.append(SECOND)
+    assert kinds(talk.commit()) == ["committed"]
+
+
+def test_binary_frames_are_an_error() -> None:
+    talk = Talk()
+    assert kinds(talk.do(talk.adapter.binary(b"\0\0"))) == ["error"]

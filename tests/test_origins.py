@@ -1,0 +1,99 @@
+"""Which web pages may use the server: its own always, those on a list, and no other; who is no browser is not asked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from live_server import LiveServer
+from websockets.exceptions import InvalidStatus
+
+from server.errors import NotAllowed, SettingsError
+from server.origins import check_origin, origin_of
+
+Start = Callable[..., LiveServer]
+LISTED = frozenset({"https://shop.example", "http://other.example:81"})
+
+
+@pytest.mark.parametrize(
+    ("origins", "host", "allowed", "comes_in"),
+    [
+        ([], "tutti.example", (), True),  # no browser
+        (["http://tutti.example"], "tutti.example", (), True),
+        (["https://tutti.example"], "tutti.example", (), True),  # TLS ends at a proxy
+        (["https://tutti.example"], "tutti.example:443", (), True),
+        (["http://Tutti.example:8080"], "tutti.example:8080", (), True),
+        (["http://[::1]:8080"], "[::1]:8080", (), True),
+        (["http://tutti.example:8081"], "tutti.example:8080", (), False),
+        (["http://tutti.example"], "tutti.example:8080", (), False),
+        (["https://evil.example"], "tutti.example", (), False),
+        (["https://tutti.example.evil.example"], "tutti.example", (), False),
+        (["https://shop.example"], "tutti.example", LISTED, True),
+        (["https://SHOP.example:443"], "tutti.example", LISTED, True),
+        (["http://shop.example"], "tutti.example", LISTED, False),
+        (["http://other.example:81"], "tutti.example", LISTED, True),
+        (["http://other.example"], "tutti.example", LISTED, False),
+        (["null"], "tutti.example", LISTED, False),
+        (["null"], "", (), False),
+        (["null"], "tutti.example", {"null"}, True),
+        (["https://any.example"], "tutti.example", {"*"}, True),
+        (["gibberish"], "gibberish", LISTED, False),
+        (["https://tutti.example:port"], "tutti.example", LISTED, False),
+        ([""], "", LISTED, False),
+        (["https://shop.example", "https://evil.example"], "tutti.example", LISTED, False),
+    ],
+)
+def test_a_page_comes_in_from_here_or_from_the_list(
+    origins: list[str], host: str, allowed: frozenset[str], comes_in: bool
+) -> None:
+    if comes_in:
+        check_origin(origins, host, frozenset(allowed))
+        return
+    with pytest.raises(NotAllowed):
+        check_origin(origins, host, frozenset(allowed))
+
+
+@pytest.mark.parametrize("text", ["shop.example", "https://", "ftp://a", "https://a/path", "https://u@a", "https://a:x"])
+def test_what_is_no_origin_cannot_be_on_a_list(live_server: Start, text: str) -> None:
+    with pytest.raises(ValueError):
+        origin_of(text)
+    with pytest.raises(SettingsError, match="allowed_origins"):
+        LiveServer(allowed_origins=[text])
+
+
+def status(server: LiveServer, origin: str, key: str = "plain") -> int:
+    """What a browser's handshake from this page is answered with."""
+    try:
+        with server.listen({"Origin": origin, "Authorization": f"Token {key}"}) as client:
+            client.finish()
+    except InvalidStatus as refused:
+        assert refused.response.headers["dg-error"]
+        return refused.response.status_code
+    return 101
+
+
+def test_handshakes_uploads_and_grants_ask_where_the_page_is_from(live_server: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{hashlib.sha256(b'narrow').hexdigest()} origins=https://narrow.example")
+    server = live_server(allowed_origins=["https://shop.example/"], api_keys=["plain"], api_keys_file=path)
+    here, shop, evil, narrow = f"http://{server.host}", *(f"https://{n}.example" for n in ("shop", "evil", "narrow"))
+    assert [status(server, origin) for origin in (here, shop, evil)] == [101, 101, 403]
+    assert [status(server, origin, "narrow") for origin in (here, shop, narrow)] == [101, 403, 101]
+    assert status(server, evil, "wrong") == 401
+    for endpoint in ("/v1/listen", "/v1/auth/grant"):
+        headers = {"Origin": evil, "Authorization": "Token plain"}
+        answer = server.http.post(endpoint, headers=headers)
+        assert (answer.status_code, answer.json()["err_code"]) == (403, "INSUFFICIENT_PERMISSIONS")
+
+
+def test_a_browser_may_use_http_from_a_page_on_the_list_alone(live_server: Start) -> None:
+    server = live_server(allowed_origins=["https://shop.example"])
+    wish = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for origin, leave in (("https://shop.example", True), ("https://evil.example", False)):
+        answer = server.http.options("/v1/auth/grant", headers={"Origin": origin} | wish)
+        assert (answer.headers.get("access-control-allow-origin") == origin) is leave
+    answer = server.http.post("/v1/auth/grant", headers={"Origin": "https://shop.example"})
+    assert answer.headers["access-control-allow-origin"] == "https://shop.example"
+    assert "access-control-allow-credentials" not in answer.headers

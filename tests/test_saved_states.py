@@ -1,0 +1,145 @@
+"""Decoder states as bytes: a stream that goes on from them goes on as if nothing had happened, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.ctc import Decoder, GreedyDecoder
+from model.ctc.beam import BeamDecoder, ReleasedState
+from model.ctc.bias import NO_BIAS, Bias
+
+TERMS = [("abc", 2.0), ("cab ab", None), ("bb", -1.0)]
+STEP = 4  # frames
+
+
+def told(decoder: Decoder, state: Any) -> tuple[Any, ...]:
+    """All that can be seen of a state."""
+    seen = (state.frames, state.silence_frames, state.has_text, state.revision)
+    return *seen, decoder.words(state), decoder.stable_words(state)
+
+
+def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]) -> list[Any]:
+    """Decode step by step; at some steps take words, at some go on from what was saved."""
+    state = decoder.start(3, bias)
+    heard: list[Any] = []
+    for number, first in enumerate(range(0, len(rows), STEP)):
+        decoder.advance([state], rows[None, first : first + STEP])
+        heard.append(told(decoder, state))
+        if takes and number % 9 == 8:
+            heard.append(decoder.take(state, takes[number // 9 % len(takes)]))
+        if number % 25 == 24 and bias:
+            decoder.set_bias(state, NO_BIAS if number % 50 == 24 else bias)
+        if number in moves:
+            held = bias if not bias or number < 24 or (number // 25) % 2 == 0 else NO_BIAS
+            saved = decoder.save(state)
+            assert decoder.save(state) == saved, "saving changes nothing"
+            moved = decoder.load(saved, held)
+            assert told(decoder, moved) == told(decoder, state)
+            decoder.release(state)
+            state = moved
+    return [*heard, decoder.take(state)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    beams=st.sampled_from((1, 2, 8, 16, 64)),
+    with_lm=st.booleans(),
+    terms=st.booleans(),
+    takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
+    moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
+)
+def test_a_beam_search_goes_on_from_its_bytes_to_the_bit(
+    seed: int, beams: int, with_lm: bool, terms: bool, takes: list[int | None], moves: set[int]
+) -> None:
+    decoder = BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if with_lm else None)
+    rows = speech_like(seed, 100 * STEP)
+    bias = Bias.of(TERMS) if terms else NO_BIAS
+    assert run(decoder, rows, bias, takes, moves) == run(decoder, rows, bias, takes, set())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
+    moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
+)
+def test_a_greedy_decoder_goes_on_from_its_bytes(seed: int, takes: list[int | None], moves: set[int]) -> None:
+    decoder = GreedyDecoder(LETTERS, FRAME_S)
+    rows = speech_like(seed, 100 * STEP)
+    assert run(decoder, rows, NO_BIAS, takes, moves) == run(decoder, rows, NO_BIAS, takes, set())
+
+
+def test_a_tree_that_was_full_is_cleared_at_the_same_frame() -> None:
+    """Words in doubt for long: the tree fills, dead prefixes live again, and nothing of it depends on the move."""
+    decoder = BeamDecoder(LETTERS, FRAME_S, beams=4, lm=toy_lm())
+    rows = speech_like(5, 4_000, len(LETTERS))
+    assert run(decoder, rows, NO_BIAS, [None], set(range(1_000))) == run(decoder, rows, NO_BIAS, [None], set())
+
+
+def beam_bytes() -> tuple[BeamDecoder, bytes]:
+    decoder = BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm())
+    state = decoder.start(0)
+    decoder.advance([state], speech_like(1, 40)[None])
+    return decoder, decoder.save(state)
+
+
+def greedy_bytes() -> tuple[GreedyDecoder, bytes]:
+    decoder = GreedyDecoder(LETTERS, FRAME_S)
+    state = decoder.start(0)
+    decoder.advance([state], speech_like(1, 40)[None])
+    return decoder, decoder.save(state)
+
+
+@pytest.mark.parametrize("made", [beam_bytes, greedy_bytes])
+@settings(max_examples=300, deadline=None)
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), length=st.floats(0, 1))
+def test_bytes_that_were_changed_are_refused_or_harmless(made: Any, place: float, flip: int, length: float) -> None:
+    """Tickets are sealed, so this is for our own mistakes: an error, and never a wild write."""
+    decoder, saved = made()
+    broken = bytearray(saved)
+    broken[int(place * len(broken))] ^= flip
+    for data in (bytes(broken), saved[: int(length * len(saved))]):
+        try:
+            state = decoder.load(data)
+        except ValueError:
+            continue
+        decoder.advance([state], speech_like(2, 40)[None])
+        decoder.words(state)
+        decoder.take(state)
+
+
+@pytest.mark.parametrize("made", [beam_bytes, greedy_bytes])
+def test_another_version_is_refused(made: Any) -> None:
+    decoder, saved = made()
+    fields = msgspec.msgpack.decode(saved)
+    with pytest.raises(ValueError, match="version|state"):
+        decoder.load(msgspec.msgpack.encode([99, *fields[1:]]))
+
+
+def test_a_released_state_is_not_saved() -> None:
+    decoder = BeamDecoder(LETTERS, FRAME_S, beams=2)
+    state = decoder.start(0)
+    decoder.release(state)
+    with pytest.raises(ReleasedState):
+        decoder.save(state)
+
+
+def test_the_digest_tells_decoders_apart_that_would_hear_otherwise() -> None:
+    decoders: list[Decoder] = [
+        GreedyDecoder(LETTERS, FRAME_S),
+        GreedyDecoder(LETTERS[:-1], FRAME_S),
+        BeamDecoder(LETTERS, FRAME_S, beams=8),
+        BeamDecoder(LETTERS, FRAME_S, beams=9),
+        BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm()),
+        BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.5),
+    ]
+    assert len({decoder.digest for decoder in decoders}) == len(decoders)
+    assert BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm()).digest == decoders[4].digest
