@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots clean help
+.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots clean dashboard help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -90,6 +90,9 @@ samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
 
 screenshots: setup  ## picture the browser page anew (chromium)
 	@$(BIN)/python tests/page_screenshots.py
+
+dashboard: setup  ## generate the Grafana dashboard anew
+	@$(BIN)/python -m deploy.grafana.dashboard
 
 clean:  ## remove what was made here, not the weights
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -103,7 +103,6 @@ class Continuity:
         self._replay_until = 0
         self._closing: Control | None = None
         self._closed = [False] * shape.transcripts  # a final came for everything, after CloseStream
-        self._asked = False  # for the ticket, on this connection
         self._metadata: Metadata | None = None
 
     # The caller speaks
@@ -159,11 +158,9 @@ class Continuity:
     def lost(self) -> None:
         """The connection is gone."""
         self.beginning = None
-        self._asked = False
         self.journal.detach()
 
     def _ask(self, **fields: object) -> None:
-        self._asked = True
         self._urgent.append(msgspec.json.encode({"type": "Resume", **fields}).decode())
 
     def _begin_anew(self) -> None:
@@ -180,7 +177,6 @@ class Continuity:
 
     def _begin(self, position: int, beginning: Beginning) -> None:
         self.beginning = beginning
-        self._asked = False
         if beginning is Beginning.REPLAY:
             settled = max(self._lost_until, self.shape.size(min(self._ended_s)))
             self.lost_s += self.shape.seconds(max(0, position - settled))
@@ -250,18 +246,14 @@ class Continuity:
         Raises:
             BadMessage: the server resumes at a place that cannot be.
         """
+        if self.beginning is None:
+            self._answer(message)
+            return []  # whatever else it says is of another stream, which has not heard us
         match message:
             case Results():
                 return self._results(later(message, self._origin_s))
             case Ticket():
                 self._take_ticket(message)
-            case Resumed() if self._asked:
-                self._resumed(message)
-            case ResumeRefused() if self._asked:
-                self._refused(message.code)
-            case Error() if self._asked:  # the server knows no tickets
-                self._ticket = None
-                self._begin_anew()
             case Metadata():
                 duration_s = message.duration + self._origin_s
                 self._metadata = msgspec.structs.replace(message, duration=duration_s)
@@ -272,6 +264,17 @@ class Continuity:
             case Error():
                 return [message]
         return []
+
+    def _answer(self, message: Message) -> None:
+        """To the question how this connection takes the stream up."""
+        match message:
+            case Resumed():
+                self._resumed(message)
+            case ResumeRefused():
+                self._refused(message.code)
+            case Error():  # the server knows no tickets
+                self._ticket = None
+                self._begin_anew()
 
     def _resumed(self, resumed: Resumed) -> None:
         position = self._in_bytes(resumed.audio_s)

@@ -87,13 +87,21 @@ class PlainInput:
 
     def __init__(self, codec: PlainCodec, rate: int, model_rate: int) -> None:
         self._reader = PlainReader(codec, 1)
+        self._rate = rate
+        self._received = 0
         self._resampler = None if rate == model_rate else Resampler(rate, model_rate)
 
     def read(self, chunk: bytes) -> Hear:
         """Decode a chunk of any length."""
         samples = self._reader.read(chunk)[:, 0]  # (S,)
+        self._received += len(samples)
         resampled = samples if self._resampler is None else self._resampler.resample(samples)
         return Hear(resampled, len(chunk))
+
+    @property
+    def received_s(self) -> float:
+        """Audio received, whether it came out yet or not."""
+        return self._received / self._rate
 
     def tail(self) -> tuple[Hear, ...]:
         """What the resampler holds back, before a flush; it starts afresh."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from server.door import Door
+from server.openai.endpoint import RealtimeEndpoint
+from server.recordings import Recordings
 from server.replica import Replica
 from server.vosk.endpoint import VoskEndpoint
 from server.vosk.listener import VoskListener
@@ -13,10 +15,11 @@ from server.vosk.listener import VoskListener
 class Adapters:
     """Adds the endpoints at once; what listens by itself does so from `start` to `stop`."""
 
-    def __init__(self, app: FastAPI, replica: Replica, door: Door) -> None:
+    def __init__(self, app: FastAPI, replica: Replica, door: Door, recordings: Recordings) -> None:
         settings = replica.settings
         vosk = VoskEndpoint(replica, door)
         app.add_api_websocket_route("/vosk", vosk.live)
+        app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica, door).live)
         self.vosk = None if settings.vosk_port is None else VoskListener(vosk, settings, settings.vosk_port)
         app.state.adapters = self
 

@@ -22,7 +22,9 @@ from server.listen import Listen
 from server.origins import allow_pages
 from server.page import page_router
 from server.pulse import Pulse
-from server.replica import Replica
+from server.recordings import Recordings
+from server.replica import MakeSession, Replica
+from server.session import Session
 from server.settings import Settings
 from server.transcribe import Transcribe
 from server.wiring import ServedModel, VadModel, build_replica
@@ -77,9 +79,11 @@ def create_app(
     decoder: Decoder,
     vad_model: VadModel | None = None,
     clock: Callable[[], float] = perf_counter,
+    *,
+    make_session: MakeSession = Session,
 ) -> FastAPI:
     """Build the app around a loaded model. Its engine runs from the app's start-up to its shutdown."""
-    replica = build_replica(settings, model, decoder, vad_model, clock)
+    replica = build_replica(settings, model, decoder, vad_model, clock, make_session=make_session)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -100,9 +104,10 @@ def create_app(
     app.add_middleware(GivesBack)
     allow_pages(app, settings)
     app.add_api_route("/v1/auth/grant", Grant(replica, door).grant, methods=["POST"], response_class=Response)
+    recordings = Recordings(replica)
     app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
-    app.add_api_route("/v1/listen", Transcribe(replica, door).upload, methods=["POST"], response_class=Response)
-    adapters = Adapters(app, replica, door)
+    app.add_api_route("/v1/listen", Transcribe(replica, door, recordings).upload, methods=["POST"], response_class=Response)
+    adapters = Adapters(app, replica, door, recordings)
     app.include_router(page_router())
     app.include_router(kserve_router(replica))
     app.include_router(admin_router(replica.drain, load_admin_keys(settings)))

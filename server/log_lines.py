@@ -1,7 +1,7 @@
 """Log lines on their way out, by a thread of their own: whoever reads them, or does not, holds no stream up.
 
-A line is kept in a bounded queue and written by one thread. A full disk, a reader that is gone and one that
-stands still cost lines, never the server: what is lost is counted, and said in the log as soon as it can be written again.
+A line is kept in a bounded queue and written by one thread. A full disk, a reader that is gone and one that stands
+still cost lines, never the server. What is lost is counted, and said in the log as soon as it can be written again.
 """
 
 from __future__ import annotations

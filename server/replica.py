@@ -20,6 +20,7 @@ from server.request_ids import take_request_id
 from server.session import Limits, Session, SessionOptions
 from server.settings import Settings
 
+MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
 
 
@@ -42,6 +43,7 @@ class Replica:
     window_samples: int | None
     clock: Callable[[], float]
     decoding: DecodingPool
+    make_session: MakeSession = Session
 
     @property
     def ready(self) -> bool:
@@ -50,7 +52,7 @@ class Replica:
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make a session for these options."""
-        return Session(options, self.config, self.decoder, limits, self.window_samples)
+        return self.make_session(options, self.config, self.decoder, limits, self.window_samples)
 
 
 def new_request_id() -> str:

@@ -12,8 +12,9 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import structlog
 import torch
@@ -26,16 +27,22 @@ from model.ctc import Decoder
 from server.access import Access
 from server.app import STOP_TIMEOUT_S, create_app
 from server.decoders import make_decoder
+from server.errors import SettingsError
 from server.log_lines import LogLines
 from server.logs import FLUSH_S, configure_logs
 from server.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
 from server.protocol import ListenProtocol
 from server.replica import Replica
+from server.session import Session
 from server.settings import Settings
 from server.wiring import VadModel
 
+if TYPE_CHECKING:
+    from server.tracing import Tracing
+
 MAX_MESSAGE_BYTES = 2**20
 SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
+OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 END_TIMEOUT_S = 2.0  # for a process that was told twice to end, or whose engine is lost
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.serve")
@@ -106,7 +113,9 @@ def run(settings: Settings) -> int:
     log_lines = configure_logs(settings)
     warn_of_few_files(settings)
     shorten_switches()
-    app = create_app(settings, *load_served(settings))
+    tracing = open_tracing(settings, os.environ)
+    make_session = Session if tracing is None else tracing.session
+    app = create_app(settings, *load_served(settings), make_session=make_session)
     replica: Replica = app.state.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(uvicorn_config(app, settings), replica)
@@ -122,9 +131,32 @@ def run(settings: Settings) -> int:
     finally:
         with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
             replica.recognizer.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+        if tracing is not None:
+            tracing.close()
     if replica.drain.lost is not None:
         return EXIT_LOST
     return 0 if server.forced_by is None else 128 + server.forced_by
+
+
+def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing | None:
+    """Return what traces streams, if an endpoint is set, here or by OpenTelemetry's own variables.
+
+    Raises: SettingsError if it is set here and the extra is not installed.
+    """
+    ours = settings.otel_endpoint
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    if ours is None and not any(environment.get(name) for name in OTEL_ENDPOINTS):
+        return None
+    try:
+        from server.tracing import Tracing
+    except ImportError as error:
+        if ours is not None:
+            raise SettingsError("otel_endpoint needs the extra: pip install 'tutti[otel]'") from error
+        _log.warning("streams are not traced, though OTEL_… variables ask for it: tutti[otel] is not installed")
+        return None
+    _log.info("streams are traced", endpoint=ours or "as OTEL_… variables say")
+    return Tracing.over_http(ours, {"tutti.commit": settings.commit})
 
 
 def _end(code: int, log_lines: LogLines) -> None:

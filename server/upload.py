@@ -13,6 +13,7 @@ from server.recognition import Recognition
 from server.session import Session
 from server.text_format import FormattedWord, Sentences, Style
 
+Tell = Callable[[Sequence[FormattedWord]], None]
 IN_FLIGHT_S = 4.0  # enough to keep a row of every batch busy while the next block is decoded
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S
 
@@ -20,8 +21,10 @@ MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S
 class Upload:
     """Feeds a recording to its session as fast as results come back, and gathers the words."""
 
-    def __init__(self, session: Session, style: Style) -> None:
+    def __init__(self, session: Session, style: Style, tell: Tell | None = None) -> None:
+        """`tell` is given the words of each segment as it ends."""
         self.session = session
+        self._tell = tell
         self._sentences = [Sentences(style) for _ in session.channels]
         self._words: list[list[FormattedWord]] = [[] for _ in session.channels]
         self._waiter: asyncio.Future[None] | None = None
@@ -42,7 +45,10 @@ class Upload:
         for event in events:
             if isinstance(event, Final):
                 ends = event.reason is not FinalReason.MAX_LEN
-                self._words[event.channel] += self._sentences[event.channel].final(event.words, ends=ends)
+                words = self._sentences[event.channel].final(event.words, ends=ends)
+                self._words[event.channel] += words
+                if self._tell is not None:
+                    self._tell(words)
             elif isinstance(event, Closed):
                 self._ended = True
             elif isinstance(event, StreamBroken):

@@ -24,8 +24,8 @@ from server.drain import Drain, DrainTimes, OpenSessions
 from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Deliver, MakeEngine, Recognizer
-from server.replica import Replica
-from server.session import Limits
+from server.replica import MakeSession, Replica
+from server.session import Limits, Session
 from server.settings import Settings
 from server.tokens import Tokens
 from server.upload import MAX_BACKLOG_S
@@ -52,7 +52,13 @@ class VadModel(StepModel, Protocol):
 
 
 def build_replica(
-    settings: Settings, model: ServedModel, decoder: Decoder, vad_model: VadModel | None, clock: Callable[[], float]
+    settings: Settings,
+    model: ServedModel,
+    decoder: Decoder,
+    vad_model: VadModel | None,
+    clock: Callable[[], float],
+    *,
+    make_session: MakeSession = Session,
 ) -> Replica:
     """Put one replica together. Raises: SettingsError."""
     config = model.config
@@ -89,6 +95,7 @@ def build_replica(
         window_samples=window,
         clock=clock,
         decoding=DecodingPool(),
+        make_session=make_session,
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica

@@ -126,9 +126,11 @@ def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
     pytest.importorskip("deepgram")
     from deepgram import DeepgramClient
     from deepgram.core.events import EventType
+    from deepgram.environment import DeepgramClientEnvironment
     from deepgram.listen.v1.types.listen_v1configure import ListenV1Configure
-    from test_deepgram_sdk import address
 
+    http, ws = f"http://{server.host}", f"ws://{server.host}"
+    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
     texts: list[str] = []
     kinds: list[str] = []
 
@@ -138,7 +140,7 @@ def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
             texts.append(message.channel.alternatives[0].transcript)
 
     options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "keyterm": ["kite", "box car"]}
-    client = DeepgramClient(api_key="any", environment=address(server))
+    client = DeepgramClient(api_key="any", environment=here)
     with client.listen.v1.connect(model="nova-3", **options) as stream:
         stream.on(EventType.MESSAGE, heard)
         reader = threading.Thread(target=stream.start_listening)

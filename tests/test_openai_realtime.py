@@ -203,8 +203,9 @@ def test_an_item_that_nobody_commits_ends_when_it_is_too_long() -> None:
 def test_deltas_add_up_to_the_transcript_whatever_happens(script: list[tuple[int, int, str]], manual: bool) -> None:
     talk = Talk(**(MANUAL if manual else {}))
     owed, shown = 0, 0
-    for count, stable, what in script:
-        count = max(count, shown)
+    talk.append(SECOND)
+    for wanted, stable, what in script:
+        count = max(wanted, shown)
         text = " ".join(f"w{n}" for n in range(count))
         if what == "partial":
             shown = max(shown, min(stable, count))

@@ -37,7 +37,7 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
         if number % 25 == 24 and bias:
             decoder.set_bias(state, NO_BIAS if number % 50 == 24 else bias)
         if number in moves:
-            held = bias if not bias or number < 24 or (number // 25) % 2 == 0 else NO_BIAS
+            held = getattr(state, "bias", NO_BIAS)
             saved = decoder.save(state)
             assert decoder.save(state) == saved, "saving changes nothing"
             moved = decoder.load(saved, held)
@@ -47,7 +47,7 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
     return [*heard, decoder.take(state)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     beams=st.sampled_from((1, 2, 8, 16, 64)),
@@ -57,7 +57,7 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
     moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
 )
 def test_a_beam_search_goes_on_from_its_bytes_to_the_bit(
-    seed: int, beams: int, with_lm: bool, terms: bool, takes: list[int | None], moves: set[int]
+    *, seed: int, beams: int, with_lm: bool, terms: bool, takes: list[int | None], moves: set[int]
 ) -> None:
     decoder = BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if with_lm else None)
     rows = speech_like(seed, 100 * STEP)
@@ -65,7 +65,7 @@ def test_a_beam_search_goes_on_from_its_bytes_to_the_bit(
     assert run(decoder, rows, bias, takes, moves) == run(decoder, rows, bias, takes, set())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
@@ -120,7 +120,7 @@ def test_bytes_that_were_changed_are_refused_or_harmless(made: Any, place: float
 def test_another_version_is_refused(made: Any) -> None:
     decoder, saved = made()
     fields = msgspec.msgpack.decode(saved)
-    with pytest.raises(ValueError, match="version|state"):
+    with pytest.raises(ValueError, match=r"version|state"):
         decoder.load(msgspec.msgpack.encode([99, *fields[1:]]))
 
 

@@ -22,7 +22,6 @@ from model.config import BLANK
 from model.ctc import kernel
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
-from model.ctc.layout import NODES as NODES_USED
 from model.ctc.prefix_score import NODES, SPELLINGS, Setup
 from model.ctc.saved_beam import VERSION, Memory, SavedBeam, checked_tree, inhabit, plant, tree_parts
 from model.ctc.tables import columns, model_table, weight_row
@@ -168,8 +167,7 @@ class BeamDecoder:
         memory = Memory(block, self.beams)
         plant(memory, read, tree)
         kernel.regrow(state.address, bias.table, tree.parents, tree.symbols, self._setup)
-        memory.header[NODES_USED] = read.nodes
-        inhabit(memory, tree)
+        inhabit(memory, read, tree)
         state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
         state.has_text, state.silence_frames = read.has_text, read.silence_frames
         state.taken, state.last_end = read.taken, read.last_end

@@ -168,8 +168,10 @@ def plant(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
     memory.hypotheses_f[: len(tree.hypotheses)] = tree.hypotheses_f
 
 
-def inhabit(memory: Memory, tree: Tree) -> None:
+def inhabit(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
     """Once the tree has grown: write what its words know, and where the hypotheses live."""
+    memory.header[at.NODES] = saved.nodes
+    memory.nodes[len(tree.parents) + 1 : saved.nodes, at.PARENT] = -1  # in use, and nothing leads there
     memory.nodes[tree.closed, at.WORD_START], memory.nodes[tree.closed, at.WORD_LAST] = tree.stamps.T
     memory.nodes_f[tree.closed, at.WORD_SUM] = tree.sums
     memory.nodes[tree.hypotheses[:, at.NODE], at.HYPOTHESIS] = np.arange(len(tree.hypotheses))

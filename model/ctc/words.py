@@ -63,7 +63,7 @@ class Decoder(Protocol):
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of all that decides what it hears: decoders with the same one take over each other's states."""
+        """Hexadecimal digest of all that decides what it hears: equal decoders can load each other's states."""
 
     def warm_up(self) -> None:
         """Do now what would make the first stream wait."""
@@ -84,7 +84,7 @@ class Decoder(Protocol):
         """Return all of a state but its key terms, for `load`; the state goes on."""
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
-        """Return a state that goes on as the saved one would, given its key terms. Raises: ValueError if it cannot be."""
+        """Return a state that goes on as the saved one would, given its key terms. Raises: ValueError."""
 
     def words(self, state: Any) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from model.ctc import Word
-from server.adapter import Action, Actions, Bias, Flush, Hear, PlainInput, Say
+from server.adapter import Action, Actions, Bias, Flush, PlainInput, Say
 from server.deepgram_query import Models
 from server.errors import BadFrame
 from server.events import (
@@ -65,7 +65,7 @@ class RealtimeAdapter:
         self._input = self._new_input()
         self._items = Items(session_id)
         self._events = 0
-        self._heard = 0  # samples at the model's rate
+        self._heard_before_s = 0.0  # in another form of audio
         self._committed_s = 0.0  # stream time up to which audio was committed or cleared
 
     def opened(self) -> Actions:
@@ -112,7 +112,7 @@ class RealtimeAdapter:
     def _take(self, event: ClientEvent) -> Actions:
         match event.type:
             case "input_audio_buffer.append":
-                return (self._hear(self._input.read(decode_audio(event.audio))),)
+                return (self._input.read(decode_audio(event.audio)),)
             case "input_audio_buffer.commit":
                 return tuple(self._commit())
             case "input_audio_buffer.clear":
@@ -121,10 +121,6 @@ class RealtimeAdapter:
                 return tuple(self._update(event))
         raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not an event of a transcription session")
 
-    def _hear(self, hear: Hear) -> Hear:
-        self._heard += len(hear.samples)
-        return hear
-
     def _commit(self) -> Iterator[Action]:
         waiting_s = self._heard_s - self._committed_s
         if waiting_s < MIN_COMMIT_S:
@@ -132,7 +128,7 @@ class RealtimeAdapter:
                 f"buffer too small: at least {MIN_COMMIT_S * 1e3:.0f} ms of audio are needed, "
                 f"there are {waiting_s * 1e3:.2f} ms"
             )
-        yield from map(self._hear, self._input.tail())
+        yield from self._input.tail()
         self._committed_s = self._heard_s
         previous = self._items.last_committed
         item = self._items.commit()
@@ -140,7 +136,7 @@ class RealtimeAdapter:
         yield Flush()
 
     def _clear(self) -> Iterator[Action]:
-        yield from map(self._hear, self._input.tail())
+        yield from self._input.tail()
         self._committed_s = self._heard_s
         self._items.clear()
         yield self._say("input_audio_buffer.cleared")
@@ -151,7 +147,8 @@ class RealtimeAdapter:
             raise BadFrame("session: missing")
         before, self._settings = self._settings, self._settings.updated(event.session, self._models)
         if (before.format, before.rate) != (self._settings.format, self._settings.rate):
-            yield from map(self._hear, self._input.tail())
+            yield from self._input.tail()
+            self._heard_before_s = self._heard_s
             self._input = self._new_input()
         if before.keywords != self._settings.keywords:
             yield Bias(self._settings.keywords)
@@ -247,7 +244,7 @@ class RealtimeAdapter:
 
     @property
     def _heard_s(self) -> float:
-        return self._heard / self._model_rate
+        return self._heard_before_s + self._input.received_s
 
 
 def _ms(seconds: float) -> int:

@@ -104,6 +104,7 @@ class Relay:
         self.connections: list[Connection] = []
         self._changed = threading.Condition()
         self._up = threading.Event()
+        self._carrying: set[asyncio.Task[Any] | None] = set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="relay")
 
     def __enter__(self) -> Self:
@@ -141,14 +142,16 @@ class Relay:
         server.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._carrying.add(asyncio.current_task())  # the loop alone would not keep it
         connection = Connection(self.target)
         with contextlib.closing(writer), contextlib.suppress(OSError):
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", connection.port)
             with contextlib.closing(there_writer):
                 self._note(lambda: self.connections.append(connection))
-                async with asyncio.TaskGroup() as both:
-                    up = both.create_task(self._copy(reader, there_writer, connection.sent))
+                up = asyncio.create_task(self._copy(reader, there_writer, connection.sent))
+                try:
                     await self._copy(there_reader, writer, connection.received)
+                finally:
                     up.cancel()  # a server that has hung up hears nothing more
         self._note(lambda: setattr(connection, "over", True))
 

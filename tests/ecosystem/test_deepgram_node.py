@@ -70,28 +70,28 @@ def test_a_refusal_is_an_error(
     status: int,
     held: list[str],
 ) -> None:
-    """With the status in its text. The client would ask again, whatever the status."""
+    """With the status in its text, behind a close that the client makes up. It does not ask again by itself."""
     before = relay(strict_server)
     with Holders(strict_server, held):
-        events = node.run(
-            "talk", host=before.host, key=key, parts=[spoken("yes")], options=OPTIONS | options, errors=1
-        )
-    assert kinds(events)[0] == "error"
-    assert str(status) in events[0]["message"]
-    assert "open" not in kinds(events)
-    assert before.connections[0].status == status
+        events = node.run("talk", host=before.host, key=key, parts=[spoken("yes")], options=OPTIONS | options)
+    assert kinds(events) == ["close", "error", "waiting"]
+    assert events[1]["message"] == f"Unexpected server response: {status}"
+    assert events[-1]["timers"] == 0
+    assert before.only().status == status
 
 
 def test_a_full_server_is_asked_again(
     strict_server: ServerProcess, relay: Before, node: Driver, spoken: Spoken
 ) -> None:
+    """As its user asks it to."""
     before = relay(strict_server)
     with Holders(strict_server, [KEY, OTHER_KEY]) as held:
-        node.begin("talk", host=before.host, key=THIRD_KEY, parts=[spoken("order")], options=OPTIONS)
+        node.begin("talk", host=before.host, key=THIRD_KEY, parts=[spoken("order")], options=OPTIONS, again=True)
         node.until(lambda event: event["event"] == "error")
         held.release()
+        node.say(go=True)
         events = node.rest()
-    assert [connection.status for connection in before.connections][-1] == 101
+    assert [connection.status for connection in before.connections] == [503, 101]
     assert events[-2]["code"] == 1000
     check_stream(before.connections[-1], text("order"))
 

@@ -8,11 +8,12 @@ const { createInterface } = require("node:readline");
 
 const CHUNK_BYTES = 1_601; // 50 ms and an odd byte
 
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const tell = (event, more = {}) => process.stdout.write(`${JSON.stringify({ event, ...more })}\n`);
 
 // A connection to the server for each part of the audio: the last one is finished, the others wait for the server.
-// Ends at a normal close, or after so many errors.
-async function talk({ host, key, parts, options, errors = Infinity }) {
+// Ends at a normal close of an open connection, or at an error; with `again`, connects once more when told to.
+async function talk({ host, key, parts, options, again = false }) {
   const [http, ws] = [`http://${host}`, `ws://${host}`];
   const environment = { base: http, production: ws, agent: ws, agentRest: http };
   const client = new DeepgramClient({ apiKey: key, environment });
@@ -26,14 +27,12 @@ async function talk({ host, key, parts, options, errors = Infinity }) {
     stream.on("message", (message) => tell("message", { message }));
     stream.on("error", (error) => {
       tell("error", { message: error.message });
-      if (--errors === 0) {
-        stream.close();
-        resolve();
-      }
+      if (!again) resolve();
+      else lines.next().then(() => stream.connect());
     });
     stream.on("close", ({ code }) => {
       tell("close", { code });
-      if (code === 1000) resolve();
+      if (code === 1000 && opened > 0) resolve();
     });
   });
   stream.connect();
@@ -72,7 +71,7 @@ async function subprotocol({ host, key, query, scheme }) {
 }
 
 async function main() {
-  for await (const line of createInterface({ input: process.stdin })) {
+  for await (const line of lines) {
     const { scenario, ...rest } = JSON.parse(line);
     await { talk, subprotocol }[scenario](rest).catch((error) => tell("failed", { why: error.stack }));
     tell("done");

@@ -1,0 +1,1 @@
+"""Running it as a service."""

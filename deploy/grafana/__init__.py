@@ -1,0 +1,1 @@
+"""The Grafana dashboard and where it comes from."""

@@ -1,0 +1,181 @@
+"""A real Prometheus scrapes a real server: each query of the dashboard and each alert has data, and a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import yaml
+from live_server import LiveServer
+from spelling import silence, spell
+
+from deploy.grafana import dashboard
+from deploy.grafana.panels import ROWS
+from deploy.grafana.picture import filled, named, picture
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yml"
+WITHIN_S = 30.0
+
+
+def need(program: str) -> str:
+    """Where a program lies; without it the test is skipped, in CI it fails."""
+    found = shutil.which(program)
+    if found is None:
+        message = f"{program} not installed"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    return found
+
+
+def rules(kind: str) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"] if kind in rule]
+
+
+class Prometheus:
+    """A server of its own on a free port, with the shipped rules."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        asked = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+        asked["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+        asked["rule_files"] = [str(RULES)]
+        asked["scrape_configs"] = [{"job_name": "tutti", "static_configs": [{"targets": [target]}]}]
+        config = folder / "prometheus.yml"
+        config.write_text(yaml.safe_dump(asked))
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                need("prometheus"),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={self.url.removeprefix('http://')}",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=WITHIN_S)
+        self._log.close()
+
+    def ask(self, expr: str) -> list[dict[str, Any]]:
+        try:
+            answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=WITHIN_S)
+        except httpx.TransportError:
+            return []
+        if answer.status_code != 200:
+            assert answer.status_code == 503, answer.text  # starting
+            return []
+        return list(answer.json()["data"]["result"])
+
+    def wait_for(self, expr: str) -> list[dict[str, Any]]:
+        """The answer as soon as there is one."""
+        end_s = time.monotonic() + WITHIN_S
+        while not (found := self.ask(expr)):
+            assert time.monotonic() < end_s, f"no data for {expr}"
+            time.sleep(0.2)
+        return found
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    need("prometheus")
+    with LiveServer() as server:
+        prometheus = Prometheus(tmp_path_factory.mktemp("prometheus"), server.host)
+        try:
+            prometheus.wait_for("up == 1")
+            for words in ("one small step", "a giant leap"):
+                with server.listen(interim_results="true") as client:
+                    client.send(np.concatenate([spell(words), silence(1.0)]))
+                    client.finish()
+            prometheus.wait_for("rate(tutti_sessions_total[5s]) > 0")
+            yield prometheus
+        finally:
+            prometheus.close()
+
+
+def test_every_query_of_the_dashboard_has_data(watched: Prometheus) -> None:
+    for row in ROWS:
+        for panel in row.panels:
+            for query in panel.queries:
+                found = watched.wait_for(filled(query.expr, "1m"))
+                assert named(query.legend, found[0]["metric"]), "a series with a name"
+
+
+def test_every_recorded_series_and_every_side_of_an_alert_has_data(watched: Prometheus) -> None:
+    for rule in rules("record"):
+        watched.wait_for(rule["record"])
+    for rule in rules("alert"):
+        for side in re.split(r"\bunless on \(instance\)", rule["expr"]):
+            watched.wait_for(re.split(r"\s(?:>|==)\s", side)[0])
+
+
+def test_the_rules_are_loaded_and_none_fails(watched: Prometheus) -> None:
+    answer = httpx.get(f"{watched.url}/api/v1/rules", timeout=WITHIN_S).json()
+    loaded = [rule for group in answer["data"]["groups"] for rule in group["rules"]]
+    assert len(loaded) == len(rules("record")) + len(rules("alert"))
+    assert [rule["name"] for rule in loaded if rule.get("lastError")] == []
+
+
+def test_the_picture_of_the_dashboard_is_drawn(watched: Prometheus, tmp_path: Path) -> None:
+    picture(watched.url, tmp_path / "dashboard.png", minutes=1.0, window="30s")
+    assert (tmp_path / "dashboard.png").stat().st_size > 50_000
+
+
+def test_alerts_fire_on_what_they_are_for() -> None:
+    done = subprocess.run(
+        [need("promtool"), "test", "rules", "rules_test.yml"],
+        cwd=RULES.parent,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tested = (RULES.parent / "rules_test.yml").read_text()
+    assert [rule["alert"] for rule in rules("alert") if rule["alert"] not in tested] == []
+
+
+def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
+    names = {rule["alert"] for rule in rules("alert")}
+    assert {page.stem for page in (ROOT / "docs" / "runbooks").glob("Tutti*.md")} == names
+    for rule in rules("alert"):
+        page = ROOT / rule["annotations"]["runbook"]
+        assert page.stem == rule["alert"]
+        for heading in ("## What it means", "## Look", "## Do"):
+            assert heading in page.read_text(), page.name
+
+
+def test_the_committed_dashboard_is_what_the_code_generates() -> None:
+    assert dashboard.TARGET.read_text() == dashboard.build(), "run: python -m deploy.grafana.dashboard"
+    ids = [panel["title"] for panel in json.loads(dashboard.build())["panels"]]
+    assert len(ids) == len(set(ids)) == sum(1 + len(row.panels) for row in ROWS)
+
+
+def test_the_metrics_are_well_formed(watched: Prometheus) -> None:
+    target = watched.ask("up")[0]["metric"]["instance"]
+    text = httpx.get(f"http://{target}/metrics", timeout=WITHIN_S).content
+    done = subprocess.run(
+        [need("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=WITHIN_S, check=False
+    )
+    complaints = [line for line in done.stderr.decode().splitlines() if line.startswith("tutti_")]
+    complaints = [
+        line for line in complaints if not line.startswith("tutti_state_pool_slots_total ")
+    ]  # a total of slots
+    assert complaints == []

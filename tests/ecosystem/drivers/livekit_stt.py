@@ -1,0 +1,93 @@
+"""Drives livekit-plugins-deepgram for test_livekit.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+from lines import Happened, main, read_audio, tell
+from livekit import rtc
+from livekit.agents import APIError, APIStatusError, stt
+from livekit.plugins import deepgram
+
+RATE_HZ = 16_000
+FRAME_SAMPLES = RATE_HZ // 100  # as LiveKit's rooms deliver them
+
+
+def frames_of(path: str) -> list[rtc.AudioFrame]:
+    raw = read_audio(path)
+    return [
+        rtc.AudioFrame(chunk, RATE_HZ, 1, len(chunk) // 2)
+        for chunk in (raw[start : start + 2 * FRAME_SAMPLES] for start in range(0, len(raw), 2 * FRAME_SAMPLES))
+    ]
+
+
+def make(host: str, key: str, session: aiohttp.ClientSession, options: dict[str, Any]) -> deepgram.STT:
+    made = deepgram.STT(base_url=f"http://{host}/v1/listen", api_key=key, http_session=session, **options)
+    made.on("error", tell_error)
+    return made
+
+
+def tell_error(error: stt.STTError) -> None:
+    status = error.error.status_code if isinstance(error.error, APIStatusError) else None
+    tell("error", recoverable=error.recoverable, status=status)
+
+
+async def stream(
+    host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
+) -> None:
+    """Steps: ("push", file), ("flush",), ("wait", event type, times), ("told",); then the input ends.
+
+    Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends when told to.
+    """
+    async with aiohttp.ClientSession() as session:
+        client, happened = make(host, key, session, options or {}), Happened()
+        speech = client.stream()
+        doing = asyncio.create_task(take_steps(speech, steps, happened, lines))
+        try:
+            async for event in speech:
+                tell_event(event)
+                happened.note(event.type.name)
+        except APIError as error:
+            tell("raised", type=type(error).__name__, status=getattr(error, "status_code", None))
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+
+async def take_steps(
+    speech: stt.SpeechStream, steps: list[list[Any]], happened: Happened, lines: asyncio.Queue[str]
+) -> None:
+    for name, *arguments in steps:
+        if name == "push":
+            for frame in frames_of(*arguments):
+                speech.push_frame(frame)
+        elif name == "flush":
+            speech.flush()
+        elif name == "wait":
+            await happened.wait(*arguments)
+        elif name == "told":
+            await lines.get()
+    speech.end_input()
+    await lines.get()
+    await speech.aclose()
+
+
+def tell_event(event: stt.SpeechEvent) -> None:
+    said = event.alternatives[0] if event.alternatives else None
+    words = [(str(word), word.start_time, word.end_time) for word in (said.words or [])] if said else []
+    tell(event.type.name, text=said.text if said else "", words=words, request_id=event.request_id)
+
+
+async def recognize(host: str, key: str, audio: str, lines: asyncio.Queue[str]) -> None:
+    """A whole recording at once."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            tell_event(await make(host, key, session, {}).recognize(frames_of(audio)))
+        except APIError as error:
+            tell("raised", type=type(error).__name__, status=getattr(error, "status_code", None))
+
+
+if __name__ == "__main__":
+    main(stream=stream, recognize=recognize)

@@ -1,0 +1,110 @@
+"""Drives pipecat's DeepgramSTTService for test_pipecat.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from lines import Happened, main, read_audio, tell
+from loguru import logger
+from pipecat.frames.frames import (
+    EndFrame,
+    ErrorFrame,
+    Frame,
+    InputAudioRawFrame,
+    InterimTranscriptionFrame,
+    MetricsFrame,
+    TranscriptionFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.metrics.metrics import TTFBMetricsData
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.deepgram.stt import DeepgramSTTService
+from pipecat.workers.runner import WorkerRunner
+
+RATE_HZ = 16_000
+FRAME_BYTES = 2 * RATE_HZ // 50  # 20 ms, as transports deliver them
+NEVER_S = 600.0  # its time-outs never help: what is seen came from the server
+
+
+class Sink(FrameProcessor):
+    """Tells what arrives at the end of the pipeline."""
+
+    def __init__(self, happened: Happened) -> None:
+        super().__init__()
+        self._happened = happened
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, InterimTranscriptionFrame):
+            self._tell("interim", text=frame.text)
+        elif isinstance(frame, TranscriptionFrame):
+            self._tell("final", text=frame.text, finalized=frame.finalized)
+        elif isinstance(frame, MetricsFrame) and any(isinstance(d, TTFBMetricsData) for d in frame.data):
+            self._tell("measured")
+        await self.push_frame(frame, direction)
+
+    def _tell(self, event: str, **more: Any) -> None:
+        tell(event, **more)
+        self._happened.note(event)
+
+
+async def stream(
+    host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
+) -> None:
+    """Steps: ("start",) and ("stop",) of speech as a VAD tells it, ("push", file), ("wait", event, times), ("told",).
+
+    Then comes an EndFrame.
+    """
+    happened = Happened()
+    service = DeepgramSTTService(
+        base_url=f"ws://{host}", api_key=key, sample_rate=RATE_HZ, stt_ttfb_timeout=NEVER_S, **(options or {})
+    )
+    worker = PipelineWorker(
+        Pipeline([service, Sink(happened)]),
+        cancel_on_idle_timeout=False,
+        enable_rtvi=False,
+        params=PipelineParams(enable_metrics=True, send_initial_empty_metrics=False),
+    )
+
+    @worker.event_handler("on_pipeline_error")
+    async def on_error(_: PipelineWorker, frame: ErrorFrame) -> None:
+        tell("error", error=frame.error, usable=frame.processor.is_usable)
+        happened.note("error")
+
+    @worker.event_handler("on_pipeline_started")
+    async def on_started(_: PipelineWorker, __: Frame) -> None:
+        tell("started")
+        happened.note("started")
+
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    await asyncio.gather(runner.run(), take_steps(worker, steps, happened, lines))
+
+
+async def take_steps(
+    worker: PipelineWorker, steps: list[list[Any]], happened: Happened, lines: asyncio.Queue[str]
+) -> None:
+    await happened.wait("started")
+    for name, *arguments in steps:
+        if name == "start":
+            await worker.queue_frame(VADUserStartedSpeakingFrame(start_secs=0.2))
+        elif name == "stop":
+            await worker.queue_frame(VADUserStoppedSpeakingFrame(stop_secs=0.2))
+        elif name == "push":
+            raw = read_audio(*arguments)
+            for start in range(0, len(raw), FRAME_BYTES):
+                await worker.queue_frame(InputAudioRawFrame(raw[start : start + FRAME_BYTES], RATE_HZ, 1))
+        elif name == "wait":
+            await happened.wait(*arguments)
+        elif name == "told":
+            await lines.get()
+    await worker.queue_frame(EndFrame())
+
+
+if __name__ == "__main__":
+    logger.remove()  # it would fill the pipe that nobody reads
+    main(stream=stream)

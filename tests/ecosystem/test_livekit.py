@@ -1,0 +1,127 @@
+"""`livekit-plugins-deepgram`, unmodified: only its address is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import Driver
+from holding import Holders
+from recordings import BYTES_PER_S, Spoken, audio, plain, text
+from relay import Relay
+from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from wire_rules import check_stream
+
+Before = Callable[[ServerProcess], Relay]
+START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"
+USAGE = "RECOGNITION_USAGE"  # the client's own account
+
+
+def told(events: list[dict[str, Any]]) -> list[str]:
+    """Kinds of events, each run of interims once."""
+    kinds = [event["event"] for event in events if event["event"] != USAGE]
+    return [kind for i, kind in enumerate(kinds) if kind != INTERIM or kinds[i - 1] != INTERIM]
+
+
+def said(events: list[dict[str, Any]]) -> str:
+    return plain(" ".join(event["text"] for event in events if event["event"] == FINAL))
+
+
+def finish(livekit: Driver, before: Relay, ends: int = 1) -> list[dict[str, Any]]:
+    """Let the stream end by itself, then the client; all the events from here."""
+    events: list[dict[str, Any]] = []
+    for _ in range(ends):
+        events += livekit.until(lambda event: event["event"] == END)
+    before.wait(lambda: before.connections[-1].close_code is not None)
+    livekit.say(end=True)
+    return events + livekit.rest()
+
+
+def test_a_stream(server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken) -> None:
+    before = relay(server)
+    parts = ("order", 1.6, "porch_fan", 1.6)
+    options = {"keyterm": ["porch fan"], "smart_format": True, "endpointing_ms": 400}
+    livekit.begin("stream", host=before.host, key=KEY, steps=[("push", spoken(*parts))], options=options)
+    events = finish(livekit, before, ends=2)
+    assert told(events) == [START, INTERIM, FINAL, END, START, INTERIM, FINAL, END]
+    assert said(events) == text("order", "porch_fan")
+    finals = [event for event in events if event["event"] == FINAL]
+    assert finals[0]["text"][0].isupper()
+    stream = before.only()
+    assert {event["request_id"] for event in finals} == {stream.headers["dg-request-id"]}
+    assert [word for final in finals for word, *_ in final["words"]] == " ".join(f["text"] for f in finals).split()
+    assert sum(frame["from_finalize"] for frame in stream.results) == 1
+    check_stream(stream, text("order", "porch_fan"), seconds=len(audio(*parts)) / BYTES_PER_S)
+
+
+def test_a_flush_ends_the_speech(server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken) -> None:
+    """Also where no endpoint would."""
+    before = relay(server)
+    steps = [("push", spoken("order")), ("flush",), ("wait", END, 1), ("push", spoken("yes")), ("flush",)]
+    livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 0})
+    events = finish(livekit, before, ends=2)
+    assert told(events) == [START, INTERIM, FINAL, END] * 2
+    check_stream(before.only(), text("order", "yes"))
+
+
+def test_a_flush_ends_the_speech_with_an_empty_answer(
+    strict_server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken
+) -> None:
+    """The words came before it, in a final that ended no speech: the longest utterance was reached."""
+    before = relay(strict_server)
+    steps = [("push", spoken("order", 5.2)), ("wait", FINAL), ("flush",)]
+    livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 0})
+    events = finish(livekit, before)
+    assert told(events) == [START, INTERIM, FINAL, END]
+    stream = before.only()
+    check_stream(stream, text("order"))
+    worded, answer = [frame for frame in stream.results if frame["is_final"]][:2]
+    assert not worded["speech_final"]
+    assert answer["from_finalize"]
+    assert answer["speech_final"]
+    assert answer["channel"]["alternatives"][0]["words"] == []
+
+
+def test_a_recording(server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken) -> None:
+    before = relay(server)
+    (event,) = livekit.run("recognize", host=before.host, key=KEY, audio=spoken("garden_gate"))
+    assert said([event]) == text("garden_gate")
+    assert [word for word, *_ in event["words"]] == event["text"].split()
+    assert event["request_id"] == before.only().headers["dg-request-id"]
+
+
+@pytest.mark.parametrize(("key", "options", "status"), [("nobody's key", {}, 401), (KEY, {"sample_rate": 4_000}, 400)])
+def test_a_lasting_refusal_is_an_error_at_once(
+    server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken, key: str, options: dict[str, Any], status: int
+) -> None:
+    before = relay(server)
+    events = livekit.run("stream", host=before.host, key=key, steps=[("push", spoken("yes"))], options=options)
+    assert events == [
+        {"event": "error", "recoverable": False, "status": status},
+        {"event": "raised", "type": "APIStatusError", "status": status},
+    ]
+    assert before.only().status == status
+
+
+@pytest.mark.parametrize(("key", "held", "status"), [(KEY, [KEY], 429), (THIRD_KEY, [KEY, OTHER_KEY], 503)])
+def test_it_waits_for_room(
+    strict_server: ServerProcess,
+    relay: Before,
+    livekit: Driver,
+    spoken: Spoken,
+    key: str,
+    held: list[str],
+    status: int,
+) -> None:
+    """And loses nothing of what was said meanwhile."""
+    before = relay(strict_server)
+    with Holders(strict_server, held) as holders:
+        livekit.begin("stream", host=before.host, key=key, steps=[("push", spoken("order"))])
+        refusals = livekit.until(lambda event: event["event"] == "error")
+        holders.release()
+        events = finish(livekit, before)
+    assert refusals == [{"event": "error", "recoverable": True, "status": status}]
+    assert [connection.status for connection in before.connections] == [status, 101]
+    assert told(events) == [START, INTERIM, FINAL, END]
+    check_stream(before.connections[-1], text("order"))

@@ -1,0 +1,86 @@
+"""`pipecat-ai`'s DeepgramSTTService, unmodified, in a pipeline: only its address is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import Driver
+from holding import Holders
+from recordings import BYTES_PER_S, Spoken, audio, plain, text
+from relay import Relay
+from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from wire_rules import check_stream
+
+Before = Callable[[ServerProcess], Relay]
+
+
+def told(events: list[dict[str, Any]]) -> list[str]:
+    """Kinds of events, each run of interims once."""
+    kinds = [event["event"] for event in events]
+    return [kind for i, kind in enumerate(kinds) if kind != "interim" or kinds[i - 1] != "interim"]
+
+
+def finals(events: list[dict[str, Any]]) -> list[tuple[str, bool]]:
+    return [(plain(event["text"]), event["finalized"]) for event in events if event["event"] == "final"]
+
+
+def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
+    """What answers the VAD's stop of speech is marked as finalised."""
+    before = relay(server)
+    steps = [("start",), ("push", spoken("order")), ("stop",), ("wait", "measured")]
+    steps += [("start",), ("push", spoken("porch_fan")), ("stop",), ("wait", "measured", 2)]
+    events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
+    assert told(events)[0] == "started"
+    assert told(events)[1:] == ["interim", "final", "measured", "interim", "final", "measured"]
+    assert finals(events) == [(text("order"), True), (text("porch_fan"), True)]
+    assert before.only()
+
+
+def test_an_empty_answer_is_a_confirmation(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
+    """The server's own endpoint has said everything; the client need not wait for its time-out."""
+    before = relay(server)
+    steps = [("start",), ("push", spoken("order", 1.6)), ("wait", "final"), ("stop",), ("wait", "measured")]
+    events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
+    assert told(events) == ["started", "interim", "final", "measured"]
+    assert finals(events) == [(text("order"), False)]
+    answers = [frame for frame in before.only().results if frame["from_finalize"]]
+    assert [frame["channel"]["alternatives"][0]["transcript"] for frame in answers] == [""]
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "held", "status"),
+    [("nobody's key", {}, [], 401), (KEY, {"encoding": "g729"}, [], 400), (KEY, {}, [KEY], 429)],
+)
+def test_a_4xx_is_final(
+    strict_server: ServerProcess,
+    relay: Before,
+    pipecat: Driver,
+    spoken: Spoken,
+    key: str,
+    options: dict[str, Any],
+    held: list[str],
+    status: int,
+) -> None:
+    before = relay(strict_server)
+    with Holders(strict_server, held):
+        events = pipecat.run("stream", host=before.host, key=key, steps=[("wait", "error")], options=options)
+    errors = [event for event in events if event["event"] == "error"]
+    assert len(errors) == 1
+    assert str(status) in errors[0]["error"]
+    assert not errors[0]["usable"]
+    assert before.only().status == status
+
+
+def test_it_waits_for_room(strict_server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
+    before = relay(strict_server)
+    steps = [("start",), ("push", spoken("order")), ("stop",), ("wait", "measured")]
+    with Holders(strict_server, [KEY, OTHER_KEY]) as holders:
+        pipecat.begin("stream", host=before.host, key=THIRD_KEY, steps=steps)
+        before.wait(lambda: before.connections and before.connections[0].over)
+        holders.release()
+        events = pipecat.rest()
+    assert [connection.status for connection in before.connections] == [503, 101]
+    assert all(event["usable"] for event in events if event["event"] == "error")
+    assert finals(events) == [(text("order"), True)]
