@@ -121,11 +121,13 @@ async def connect(
     interim_results: bool = True,
     open_timeout_s: float = 10.0,
     dead_after_s: float = 40.0,
+    close_timeout_s: float = LEAVE_WITHIN_S,
     **query: QueryValue,
 ) -> AsyncIterator[ListenClient]:
     """Open a stream of 16-bit PCM; further keyword arguments go into the query as they are.
 
-    A server that has not answered a ping after `dead_after_s` counts as lost.
+    A server that has not answered a ping after `dead_after_s` counts as lost; one that has said its close is waited for
+    `close_timeout_s` at most.
 
     Raises:
         BadUrl: `url` cannot be understood.
@@ -146,7 +148,7 @@ async def connect(
         open_timeout=open_timeout_s,
         ping_interval=dead_after_s / 2,
         ping_timeout=dead_after_s / 2,
-        close_timeout=LEAVE_WITHIN_S,
+        close_timeout=close_timeout_s,
         proxy=None if is_loopback(address) else True,
     )
     try:

@@ -26,6 +26,9 @@ from clients.retry import Attempts, Retry
 HELD_S = 120.0
 """Audio that is kept: an utterance, what lies in buffers on the way, and an outage of a minute."""
 
+CLOSE_TIMEOUT_S = 0.5
+"""For a server that has said goodbye to hang up: the stream waits to go on elsewhere."""
+
 
 @contextlib.asynccontextmanager
 async def open_stream(
@@ -74,6 +77,7 @@ async def open_stream(
             interim_results=interim_results,
             open_timeout_s=open_timeout_s,
             dead_after_s=dead_after_s,
+            close_timeout_s=CLOSE_TIMEOUT_S,
             **settings,
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from server.door import Door
 from server.openai.endpoint import RealtimeEndpoint
+from server.openai.transcriptions import Transcriptions
 from server.recordings import Recordings
 from server.replica import Replica
 from server.vosk.endpoint import VoskEndpoint
@@ -21,6 +22,8 @@ class Adapters:
         app.add_api_websocket_route("/vosk", vosk.live)
         app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica, door).live)
         self.vosk = None if settings.vosk_port is None else VoskListener(vosk, settings, settings.vosk_port)
+        create = Transcriptions(replica, door, recordings).create
+        app.add_api_route("/v1/audio/transcriptions", create, methods=["POST"], response_class=Response)
         app.state.adapters = self
 
     async def start(self) -> None:

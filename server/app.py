@@ -20,6 +20,7 @@ from server.hangup import on_hangup
 from server.health import kserve_router
 from server.listen import Listen
 from server.origins import allow_pages
+from server.openapi import describe
 from server.page import page_router
 from server.pulse import Pulse
 from server.recordings import Recordings
@@ -106,12 +107,14 @@ def create_app(
     app.add_api_route("/v1/auth/grant", Grant(replica, door).grant, methods=["POST"], response_class=Response)
     recordings = Recordings(replica)
     app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
-    app.add_api_route("/v1/listen", Transcribe(replica, door, recordings).upload, methods=["POST"], response_class=Response)
+    upload = Transcribe(replica, door, recordings).upload
+    app.add_api_route("/v1/listen", upload, methods=["POST"], response_class=Response)
     adapters = Adapters(app, replica, door, recordings)
     app.include_router(page_router())
     app.include_router(kserve_router(replica))
     app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
     _add_health(app, replica)
+    describe(app)
     return app
 
 

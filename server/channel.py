@@ -16,6 +16,7 @@ from server.bias_turns import BiasTurns
 from server.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.interims import Interims
 from server.placed_words import PlacedWords, placed
+from server.resume.saved import SavedChannel
 from server.rules import Rules
 from server.speech import SpeechTrack
 from server.steps import Marker, StepTag
@@ -48,7 +49,7 @@ class Channel:
         self._shown = PlacedWords()
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
-        self._cursor_s = 0.0  # where the last result ends
+        self.cursor_s = 0.0  # where the last result ends
         self._speaking = False
         self._last_word_end_s: float | None = None  # of the words frozen last, until a gap or new text follows them
         self._flushes: deque[list[FinalReason]] = deque()  # flushes on their way, each with the empty finals owed after
@@ -58,6 +59,38 @@ class Channel:
     def release(self) -> None:
         """Give the decoder state back; nothing may be decoded any more."""
         self._decoder.release(self.state)
+
+    def saved(self, default: Bias) -> SavedChannel:
+        """Return all of it, between two steps; `default` is the bias that whoever restores it has by itself."""
+        held = self._biases.held
+        return SavedChannel(
+            decoder=self._decoder.save(self.state),
+            bias=None if held == default else held.phrases,
+            interims=self._interims.saved(),
+            base_s=self._base_s,
+            start_s=self._start_s,
+            cursor_s=self.cursor_s,
+            speaking=self._speaking,
+            last_word_end_s=self._last_word_end_s,
+        )
+
+    def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
+        """Return what `restore` needs, and change nothing. Raises: ValueError, ModelError."""
+        bias = default if saved.bias is None else Bias.of(saved.bias)
+        return self._decoder.load(saved.decoder, bias), bias
+
+    def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias) -> None:
+        """Go on as the one that `saved` told would; of a channel that has heard nothing."""
+        self.release()
+        self.state, self._biases = state, BiasTurns(bias)
+        self._interims.restore(saved.interims)
+        self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
+        self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
+
+    def start_at(self, stream_s: float) -> None:
+        """Begin the stream time there."""
+        self._base_s = self._start_s = self.cursor_s = stream_s
+        self._interims.restart(stream_s)
 
     def set_bias(self, bias: Bias) -> None:
         """Bias the words of the steps to come; steps on their way keep the old one, however late they are answered."""
@@ -87,7 +120,7 @@ class Channel:
         """Say what the result of this step changes; the decoder state has been advanced over it."""
         events: list[Event] = []
         self._biases.answered += 1
-        self._cursor_s = tag.end_s
+        self.cursor_s = tag.end_s
         if self.speech is None:
             self._notice_text(events)
         else:
@@ -114,7 +147,7 @@ class Channel:
     def _notice_voice(self, speech: SpeechTrack, tag: StepTag, events: list[Event]) -> None:
         before_s = speech.follow(tag.end_sample)
         if before_s is not None:
-            start_s = max(0.0, self._cursor_s - before_s)
+            start_s = max(0.0, self.cursor_s - before_s)
             if not self.state.has_text:
                 self._tell_gap(start_s, events)  # text trails the voice: a gap must be told before what ends it
             events.append(SpeechStarted(self.index, start_s))
@@ -135,7 +168,7 @@ class Channel:
 
     def _tell_news(self, events: list[Event]) -> None:
         stable = self._decoder.stable_words(self.state) if self._rules.tell_stable else 0
-        if self._interims.look(self.state.revision, stable, self._cursor_s):
+        if self._interims.look(self.state.revision, stable, self.cursor_s):
             partial = self._partial()
             if self._interims.is_news(partial):
                 events.append(partial)
@@ -154,12 +187,12 @@ class Channel:
         because results never go back. A client that wants an answer to every step was told about all but this one.
         """
         if self._rules.every_step:
-            return self._cursor_s
-        return max(self._start_s, self._interims.said_s, min(self._decoded_s(), self._cursor_s))
+            return self.cursor_s
+        return max(self._start_s, self._interims.said_s, min(self._decoded_s(), self.cursor_s))
 
     def _too_long(self) -> bool:
         whole_words = not self.state.has_text or self._decoder.stable_words(self.state) > 0
-        return self._rules.cuts(self._cursor_s - self._start_s, whole_words=whole_words)
+        return self._rules.cuts(self.cursor_s - self._start_s, whole_words=whole_words)
 
     def _notice_gap(self, events: list[Event]) -> bool:
         """Return whether a gap closed the open segment: where no endpoint froze the words, the gap does."""
@@ -190,7 +223,7 @@ class Channel:
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
             self.state = self._decoder.start(self._config.delay_frames, self._biases.held)
-        self._base_s = self._cursor_s
+        self._base_s = self.cursor_s
         for owed in self._flushes.popleft():
             events += self._empty(owed)
 
@@ -200,7 +233,7 @@ class Channel:
 
     def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final:
         """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them."""
-        end_s = self._cursor_s if until_s is None else until_s
+        end_s = self.cursor_s if until_s is None else until_s
         words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
         self._start_s = end_s
@@ -213,12 +246,12 @@ class Channel:
         return final
 
     def _partial(self) -> Partial:
-        words = self._shown.place(self._decoder.words(self.state), self._base_s, self._start_s, self._cursor_s)
+        words = self._shown.place(self._decoder.words(self.state), self._base_s, self._start_s, self.cursor_s)
         stable = self._decoder.stable_words(self.state)
-        return Partial(self.index, self._start_s, self._cursor_s - self._start_s, words, stable)
+        return Partial(self.index, self._start_s, self.cursor_s - self._start_s, words, stable)
 
     def _absolute(self, word: Word) -> Word:
-        return placed(word, self._base_s, self._start_s, self._cursor_s)
+        return placed(word, self._base_s, self._start_s, self.cursor_s)
 
     def _voiceless_s(self) -> float | None:
         return None if self.speech is None else self.speech.silence_s

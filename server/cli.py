@@ -17,6 +17,7 @@ import typer
 from server.evaluate_cli import evaluate
 from server.keys_cli import keys as keys_commands
 from server.lm_cli import lm as lm_commands
+from server.operate_cli import doctor, drain
 from server.plan_cli import calibrate, plan
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
@@ -333,6 +334,8 @@ def _fail(error: Exception) -> NoReturn:
 app.command()(evaluate)
 app.command()(calibrate)
 app.command()(plan)
+app.command()(doctor)
+app.command()(drain)
 app.add_typer(lm_commands, name="lm")
 app.add_typer(keys_commands, name="keys")
 

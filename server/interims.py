@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server.events import Partial
+from server.resume.saved import SavedInterims
 
 
 class Interims:
@@ -15,6 +16,16 @@ class Interims:
         self._told: tuple[tuple[str, ...], int] = ((), 0)
         self._told_s: float | None = None  # cursor of the segment's last partial
         self.said_s = 0.0  # where the last result of any kind ended
+
+    def saved(self) -> SavedInterims:
+        """Return all of it."""
+        texts, stable = self._told
+        return SavedInterims(self._seen, texts, stable, self._told_s, self.said_s)
+
+    def restore(self, saved: SavedInterims) -> None:
+        """Go on as the one that `saved` told would."""
+        self._seen, self._told, self._told_s = saved.seen, (saved.texts, saved.stable), saved.told_s
+        self.said_s = saved.said_s
 
     def restart(self, end_s: float) -> None:
         """A final ended the segment there; what it left open is news."""

@@ -60,9 +60,17 @@ class ChangeAllowance:
         self._left = float(MAX_CHARACTERS)
         self._at_s = 0.0
 
+    def saved(self) -> tuple[float, float]:
+        """Return what is left, and when that was."""
+        return self._left, self._at_s
+
+    def restore(self, saved: tuple[float, float]) -> None:
+        """Go on as the one that `saved` told would."""
+        self._left, self._at_s = saved
+
     def spend(self, characters: int, audio_s: float) -> None:
         """Pay for a change at this stream time. Raises: KeytermsTooOften, and nothing is paid."""
-        self._left = min(MAX_CHARACTERS, self._left + (audio_s - self._at_s) * CHARACTERS_PER_S)
+        self._left = min(MAX_CHARACTERS, self._left + max(0.0, audio_s - self._at_s) * CHARACTERS_PER_S)
         self._at_s = audio_s
         if characters > self._left:
             wait_s = (characters - self._left) / CHARACTERS_PER_S

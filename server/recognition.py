@@ -35,6 +35,12 @@ class Streams(Protocol):
     def close(self, recognition: Recognition) -> None:
         """Let go of a session's streams."""
 
+    def export(self, recognition: Recognition) -> None:
+        """Have the engine's states of a session told to it, as they are behind all work so far."""
+
+    def restore(self, recognition: Recognition, states: Sequence[bytes]) -> None:
+        """Give a session's streams these states, by channel."""
+
 
 class Recognition:
     """One session's streams in the engine. `close` it when the session is over; more often does no harm."""
@@ -50,6 +56,16 @@ class Recognition:
         """Hand work to the engine, in order."""
         if self.open:
             self._owner.push(self, work)
+
+    def export(self) -> None:
+        """Have the engine's states told to the session, as they are behind all work so far."""
+        if self.open:
+            self._owner.export(self)
+
+    def restore(self, states: Sequence[bytes]) -> None:
+        """Go on from these states, by channel; before any work. Raises: WrongState."""
+        if self.open:
+            self._owner.restore(self, states)
 
     def close(self) -> None:
         """Drop whatever is still waiting; decoder states come back now, slots when the engine has let go of them."""
@@ -97,3 +113,9 @@ class Route:
         if not self.held or speech is None or not self.recognition.open:
             return False
         return speech.covers(self.held[0].tag.end_sample)
+
+    def exported(self, state: bytes) -> None:
+        """Take the engine's state behind the latest answer that was decoded."""
+        recognition = self.recognition
+        if recognition.open:
+            recognition.sink.on_events(recognition.session.exported(self.channel, state), None)

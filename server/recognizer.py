@@ -21,9 +21,11 @@ from batching import (
     EngineDown,
     EngineEvent,
     EngineStopped,
+    StateExported,
     StreamClosed,
     StreamFailed,
     WarmedUp,
+    WrongState,
 )
 from model.config import ModelConfig
 from model.ctc import Decoder
@@ -164,6 +166,23 @@ class Recognizer:
         except BatchingError as error:
             recognition.fail(error)
 
+    def export(self, recognition: Recognition) -> None:
+        """Have the states of a session's streams told to it, as they are behind all work so far."""
+        assert self._engine is not None  # a recognition exists
+        try:
+            for stream in recognition.streams:
+                self._engine.export(stream)
+        except BatchingError as error:
+            recognition.fail(error)
+
+    def restore(self, recognition: Recognition, states: Sequence[bytes]) -> None:
+        """Let a session's streams, which have had no work, go on from these states. Raises: WrongState, and none does."""
+        assert self._engine is not None
+        if any(len(state) != self._engine.state_bytes for state in states) or len(states) != len(recognition.streams):
+            raise WrongState("these are not this model's states")
+        for stream, state in zip(recognition.streams, states, strict=True):
+            self._engine.restore(stream, state)
+
     def close(self, recognition: Recognition) -> None:
         """Let go of a session's streams."""
         for stream in recognition.streams:
@@ -188,6 +207,9 @@ class Recognizer:
                     self._decoding.take_steps(event, self._routes)
                 else:
                     self._warmed_up(None)
+            case StateExported(stream, _, state):
+                if (route := self._routes.get(stream)) is not None:
+                    route.exported(state)
             case StreamClosed(stream):
                 self._held.discard(stream)
                 self._metrics.slots_used.set(self.slots_used)

@@ -18,6 +18,8 @@ from server.channel import Channel
 from server.errors import BacklogExceeded
 from server.events import Closed, CloseReason, Event, FinalReason
 from server.keyterms import NO_KEYTERMS, ChangeAllowance, Keyterms, checked_size
+from server.resume.delivery import Delivery
+from server.resume.saved import SavedInput, SavedStream
 from server.rules import Rules
 from server.speech import SpeechTrack
 from server.steps import Marker, StepCutter, StepTag, Work
@@ -37,6 +39,7 @@ class SessionOptions:
     endpointing_ms: float | None = 10.0
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
+    resumable: bool = False
 
     @property
     def streams(self) -> int:
@@ -80,6 +83,8 @@ class Session:
         self._waiting = 0  # steps pushed and not answered, over all channels
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
+        self._delivery = Delivery(options.streams) if options.resumable else None
+        self._unmarked = 0  # steps since the last mark, over all channels
 
     @property
     def _indices(self) -> range:
@@ -132,6 +137,8 @@ class Session:
         if self.options.multichannel:
             alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): a step's samples lie together
             work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
+            if self._delivery is not None:  # the same order however the audio is cut into messages
+                work.sort(key=lambda piece: piece.tag.end_sample)
         else:
             work = self._cutters[0].cut(downmix(samples), now)
         return self._count(work)
@@ -152,33 +159,107 @@ class Session:
         work, events = self._flush(self._indices, Marker.CLOSE, FinalReason.CLOSE, now)
         return work, self._with_end(events)
 
+    # What a resumable stream has besides
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was received and nothing changed."""
+        return self.audio_s == 0 and self.keyterms is self.options.keyterms and not self.closing
+
+    @property
+    def delivery(self) -> Delivery:
+        """Of a resumable stream."""
+        assert self._delivery is not None
+        return self._delivery
+
+    def unmarked_s(self) -> float:
+        """Audio that was handed to the engine since the last mark."""
+        return self._unmarked * self._step_s / len(self.channels)
+
+    def mark(self) -> None:
+        """Have the state behind all steps so far saved; what the engine exports of each stream goes to `exported`."""
+        phrases = None if self.keyterms is self.options.keyterms else self.keyterms.phrases
+        cutters = tuple(cutter.saved() for cutter in self._cutters)
+        self.delivery.mark(SavedInput(cutters, phrases, self._changes.saved()))
+        self._unmarked = 0
+
+    def exported(self, channel: Channel, state: bytes) -> list[Event]:
+        """Take the engine's state of one channel, whose results up to there are decoded; return what can be said."""
+        saved = channel.saved(self.options.keyterms.bias)
+        return self._with_end(self.delivery.exported(channel.index, state, saved))
+
+    def replay_from_s(self, saved: SavedInput) -> float:
+        """Stream time from which on the audio must be sent again."""
+        return self._replay_from(saved) / self.options.sample_rate
+
+    def _replay_from(self, saved: SavedInput) -> int:
+        places = zip(self._cutters, saved.cutters, strict=True)
+        return min(cutter.replay_from(place) for cutter, place in places)
+
+    def restore(self, saved: SavedStream) -> None:
+        """Go on as the stream that was saved, with the audio from `audio_s` on; the model's states are the caller's.
+
+        Of an untouched session. Raises: ValueError, ModelError, and nothing has changed.
+        """
+        default = self.options.keyterms.bias
+        paired = list(zip(self.channels, saved.channels, strict=True))
+        states = [channel.restored_state(one, default) for channel, one in paired]
+        phrases = saved.audio.phrases
+        keyterms = self.keyterms if phrases is None else self.keyterms.replaced(phrases)
+        begin = self._replay_from(saved.audio)
+        self.keyterms = keyterms
+        self._changes.restore(saved.audio.allowance)
+        self.delivery.finals = saved.finals
+        for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
+            cutter.restore(place, begin)
+        for (channel, one), (state, bias) in zip(paired, states, strict=True):
+            channel.restore(one, state, bias)
+
+    def start_at(self, stream_s: float, finals: int) -> None:
+        """Begin the stream time there, at a whole sample, behind so many finals. Of an untouched session."""
+        sample = int(stream_s * self.options.sample_rate + 0.5)
+        self.delivery.finals = finals
+        for cutter, channel in zip(self._cutters, self.channels, strict=True):
+            cutter.start_at(sample)
+            channel.start_at(cutter.received_s)
+
     def decoded(self, channel: Channel, tag: StepTag) -> list[Event]:
         """Say what the result of one step changes; the channel's decoder state has been advanced over it."""
         self._waiting -= 1
         self.steps += 1
         events = channel.decoded(tag)
+        if self._delivery is not None:
+            return self._with_end(self._delivery.answered(channel.index, events))
         return self._with_end(events) if channel.closed else events
 
     def _flush(self, indices: range, marker: Marker, reason: FinalReason, now: float) -> tuple[list[Work], list[Event]]:
         work: list[Work] = []
         events: list[Event] = []
         for i in indices:
+            if marker is Marker.FINALIZE and self._cutters[i].behind:
+                continue  # done before the state was saved
             if self._cutters[i].fresh:
                 events += self.channels[i].nothing_to_flush(reason)
             else:
                 self.channels[i].flushing()
                 work += self._cutters[i].flush(marker, now)
-        return self._count(work), events
+        self._count(work)
+        return work, events if self._delivery is None else self._delivery.said(events)
 
     def _count(self, work: list[Work]) -> list[Work]:
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self._waiting += 1
                 self.channels[piece.channel].pushed()
+                if self._delivery is not None:
+                    self._unmarked += 1
+                    self._delivery.pushed(piece.channel)
         return work
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels):
+            if self._delivery is not None and not self._delivery.finishes():
+                return events
             events.append(Closed(self._closing, self.audio_s))
         return events
 

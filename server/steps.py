@@ -13,6 +13,8 @@ import numpy as np
 
 from model.config import ModelConfig
 from server.audio import PCM, Resampler, Tiler
+from server.resume.priming import primed_start
+from server.resume.saved import SavedCutter
 
 
 class Marker(Enum):
@@ -66,6 +68,7 @@ class StepCutter:
         self._base_sample = 0  # model-rate samples before the last flush
         self._pushed = 0  # model-rate samples in whole steps since the last flush
         self._reset = False
+        self._known_in = self._known_out = 0  # samples to come that a restored state has heard, and the tiler then
 
     @property
     def fresh(self) -> bool:
@@ -77,9 +80,39 @@ class StepCutter:
         """Stream time: the audio received so far."""
         return self._received / self._sample_rate
 
+    @property
+    def behind(self) -> bool:
+        """True while audio is sent again that the restored state has heard."""
+        heard = self._received - self._flushed
+        return heard * self._config.sample_rate < self._pushed * self._sample_rate
+
+    def saved(self) -> SavedCutter:
+        """Return the place behind the last whole step."""
+        return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset)
+
+    def replay_from(self, saved: SavedCutter) -> int:
+        """Return the sample, at the client's rate, from which on the audio must be sent again for this place."""
+        return saved.flushed + primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)[0]
+
+    def restore(self, saved: SavedCutter, received: int) -> None:
+        """Go on at a place that `saved` told; audio comes from `received` on, at or before its `replay_from`."""
+        start, known = primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)
+        self._received = received
+        self._known_in, self._known_out = saved.flushed + start - received, known
+        self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
+        self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
+
+    def start_at(self, received: int) -> None:
+        """Begin the stream time at this sample, at the client's rate."""
+        self._received = self._flushed = received
+        self._base_s = self.received_s
+
     def cut(self, pcm: PCM, now: float) -> list[Work]:
         """Take (S,) int16 at the client's rate; return the work it completes."""
         self._received += len(pcm)
+        if self._known_in:
+            known = min(self._known_in, len(pcm))
+            self._known_in, pcm = self._known_in - known, pcm[known:]
         return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
 
     def flush(self, marker: Marker, now: float) -> list[Work]:
@@ -94,6 +127,7 @@ class StepCutter:
             tag = StepTag(end_sample, end_s, marker if number == len(tiles) else Marker.FLUSH, now)
             work.append(Work(self._channel, tile, tag, self._take_reset()))
         self._flushed, self._base_s = self._received, end_s
+        self._known_in = self._known_out = 0
         self._base_sample, self._pushed = end_sample, 0
         self._reset = True
         return work
@@ -101,6 +135,9 @@ class StepCutter:
     def _cut(self, pcm: PCM, now: float) -> list[Work]:
         work: list[Work] = []
         received_s = self.received_s
+        if self._known_out:
+            known = min(self._known_out, len(pcm))
+            self._known_out, pcm = self._known_out - known, pcm[known:]
         for tile in self._steps.push(pcm):
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.

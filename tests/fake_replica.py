@@ -52,7 +52,8 @@ class FakeReplica:
     @contextlib.asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator[FakeReplica]:
         """Serve; connections that are open at the end are cut."""
-        async with serve(self._talk, "127.0.0.1", port, compression=None, process_request=self._admit) as server:
+        settings = {"compression": None, "max_queue": None, "close_timeout": 1.0}
+        async with serve(self._talk, "127.0.0.1", port, process_request=self._admit, **settings) as server:
             self.port = int(next(iter(server.sockets)).getsockname()[1])
             yield self
             for connection in server.connections:
@@ -77,8 +78,6 @@ class FakeReplica:
         heard = said = 0
         with contextlib.suppress(ConnectionClosed):
             async for frame in connection:
-                if heard == fate.hear:
-                    return await self._leave(connection, stream, fate)
                 heard += 1
                 if isinstance(frame, str):
                     self.heard.append(msgspec.json.decode(frame)["type"])
@@ -89,6 +88,8 @@ class FakeReplica:
                     await connection.send(msgspec.json.encode(answer).decode())
                 if stream.closed:
                     return await connection.close(1000)
+                if heard == fate.hear:
+                    return await self._leave(connection, stream, fate)
         return None
 
     async def _leave(self, connection: ServerConnection, stream: FakeRecognition, fate: Fate) -> None:

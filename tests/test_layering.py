@@ -75,7 +75,7 @@ def test_the_batching_core_knows_no_event_loop_and_the_batcher_no_clock():
 
 
 # of server: options alone, which the command line may import
-OPTIONS = ("cli", "evaluate_cli", "keys_cli", "lm_cli", "plan_cli")
+OPTIONS = ("cli", "evaluate_cli", "keys_cli", "lm_cli", "operate_cli", "plan_cli")
 
 
 @pytest.mark.parametrize("name", OPTIONS)

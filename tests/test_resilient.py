@@ -84,7 +84,7 @@ fates = st.lists(
     st.builds(
         Fate,
         refuse=st.sampled_from([0, 0, 0, 0, 503, 429]),
-        hear=st.none() | st.integers(0, 30),
+        hear=st.none() | st.integers(1, 30),
         say=st.none() | st.integers(0, 30),
         code=st.sampled_from([None, 1001, 1006, 1011, 1012, 1013]).map(lambda code: None if code == 1006 else code),
         keys=st.sampled_from([None, None, ("other",)]),

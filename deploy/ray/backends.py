@@ -1,0 +1,110 @@
+"""HAProxy's servers kept equal to the replicas: which command each change takes, and the socket that carries them.
+
+The configuration has a fixed number of places (`server-template`), all in maintenance; a place is given an address and
+made ready. A place whose replica drains takes no new streams and keeps its old ones.
+Source: HAProxy 2.6 management guide, 9.3, "set server".
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+TIMEOUT_S = 2.0
+
+
+class State(StrEnum):
+    """What a place is for, in HAProxy's words."""
+
+    READY = "ready"
+    DRAIN = "drain"
+
+
+class NoPlace(Exception):
+    """More replicas than the configuration has places."""
+
+
+class HAProxyError(Exception):
+    """HAProxy does not answer, or refuses a command; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where a replica listens, `host:port`, and what HAProxy should do with it."""
+
+    address: str
+    state: State
+
+
+class Places:
+    """Which replica has which place. Pure: `change` returns commands."""
+
+    def __init__(self, count: int, backend: str = "replicas", prefix: str = "replica") -> None:
+        self._free = [f"{backend}/{prefix}{number}" for number in range(count, 0, -1)]
+        self._taken: dict[str, tuple[str, Backend]] = {}
+
+    def change(self, wanted: Mapping[str, Backend]) -> list[str]:
+        """Return the commands that make HAProxy's servers those of `wanted`, by replica. Raises: NoPlace."""
+        commands = []
+        for name in [name for name in self._taken if name not in wanted]:
+            place, _ = self._taken.pop(name)
+            self._free.append(place)
+            # Streams that are still open there belong to a replica that is gone: cut, they resume elsewhere at once.
+            commands += [f"set server {place} state maint", f"shutdown sessions server {place}"]
+        for name, backend in wanted.items():
+            commands += self._put(name, backend)
+        return commands
+
+    def everything(self) -> list[str]:
+        """Return the commands that say it all again, to an HAProxy that may know nothing or something else."""
+        commands = [f"set server {place} state maint" for place in self._free]
+        for place, backend in self._taken.values():
+            commands += _set(place, backend)
+        return commands
+
+    def _put(self, name: str, backend: Backend) -> list[str]:
+        if name in self._taken:
+            place, before = self._taken[name]
+            if before == backend:
+                return []
+        elif self._free:
+            place = self._free.pop()
+        else:
+            raise NoPlace("more replicas than HAProxy's configuration has places for")
+        self._taken[name] = (place, backend)
+        return _set(place, backend)
+
+
+def _set(place: str, backend: Backend) -> list[str]:
+    host, _, port = backend.address.rpartition(":")
+    return [f"set server {place} addr {host} port {port}", f"set server {place} state {backend.state}"]
+
+
+class RuntimeApi:
+    """HAProxy's runtime API at `host:port` or at the path of a socket."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def send(self, command: str) -> str:
+        """Carry one command; its answer. Raises: HAProxyError."""
+        try:
+            with self._connect() as connection:
+                connection.sendall(command.encode() + b"\n")
+                answer = b"".join(iter(lambda: connection.recv(65_536), b"")).decode().strip()
+        except OSError as error:
+            raise HAProxyError(f"HAProxy's runtime API at {self._where}: {error}") from error
+        if command.startswith(("set server", "shutdown")) and answer and "chang" not in answer:
+            raise HAProxyError(f"{command}: {answer}")
+        return answer
+
+    def _connect(self) -> socket.socket:
+        if self._where.startswith("/"):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(self._where)
+            return connection
+        host, _, port = self._where.rpartition(":")
+        return socket.create_connection((host, int(port)), TIMEOUT_S)

@@ -1,0 +1,141 @@
+"""Keeps the fleet as large as its load asks for, and HAProxy's servers equal to it. Owns the only loop.
+
+Ray places the replicas' actors and says when one is lost. Nothing here is in the way of audio: with the controller
+gone, HAProxy and the replicas go on as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import structlog
+from ray.exceptions import GetTimeoutError, RayError
+
+from deploy.ray.backends import HAProxyError, Places, RuntimeApi
+from deploy.ray.fleet import Fleet, Patience
+from deploy.ray.replica import Figures, Replica
+from deploy.ray.scaling import Rule
+
+ANSWERS_WITHIN_S = 2.0
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run. `host` None: the address of the node that Ray chose."""
+
+    haproxy: str
+    rule: Rule = field(default_factory=Rule)
+    patience: Patience = field(default_factory=Patience)
+    places: int = 16
+    host: str | None = None
+    cpus: float = 2.0
+    gpus: float = 0.0
+    serve_options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    period_s: float = 1.0
+
+
+class Controller:
+    """One a cluster. `turn` is one round of it."""
+
+    def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._places = Places(plan.places)
+        self._haproxy = RuntimeApi(plan.haproxy)
+        self.fleet = Fleet(plan.rule, plan.patience)
+        self._actors: dict[str, Any] = {}
+        self._numbers = itertools.count(1)
+        self._said = ""
+        self._in_step = False  # HAProxy may have been restarted, or know another controller's replicas
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Work until told to stop, then drain everybody and wait for it."""
+        while not stop():
+            self.turn()
+            time.sleep(self._plan.period_s)
+        for name in self.fleet.drain_all():
+            self._tell_to_drain(name)
+        while len(self.fleet):
+            self._ask_everybody()
+            self._follow()
+            time.sleep(self._plan.period_s)
+
+    def turn(self) -> None:
+        """Ask, decide, act."""
+        self._ask_everybody()
+        orders = self.fleet.orders(self._clock())
+        for name in orders.end:
+            _log.warning("replica lost: it does not answer", replica=name)
+            self._end(name)
+        for name in orders.drain:
+            _log.info("replica drains", replica=name)
+            self._tell_to_drain(name)
+        for _ in range(orders.start):
+            self._start()
+        self._follow()
+        if self._said != self.fleet.summary:
+            self._said = self.fleet.summary
+            _log.info(self._said)
+
+    def _ask_everybody(self) -> None:
+        asked = {name: actor.figures.remote() for name, actor in self._actors.items()}
+        answers: Sequence[Any] = list(asked.values())
+        if answers:
+            ray.wait(list(answers), num_returns=len(answers), timeout=ANSWERS_WITHIN_S)
+        for name, answer in asked.items():
+            try:
+                figures: Figures = ray.get(answer, timeout=0)
+            except GetTimeoutError:
+                continue  # not placed yet, or silent: patience decides
+            except RayError as error:
+                _log.warning("replica lost", replica=name, error=type(error).__name__)
+                self.fleet.gone(name)
+                self._end(name)
+                continue
+            self.fleet.heard(name, figures, self._clock())
+            if figures.ended:
+                _log.info("replica ended", replica=name)
+                self._end(name)
+
+    def _start(self) -> None:
+        name = f"tutti-{next(self._numbers)}"
+        plan = self._plan
+        options = {"num_cpus": plan.cpus, "num_gpus": plan.gpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
+        actor = ray.remote(_Placed).options(**options).remote(plan.host, plan.serve_options, dict(plan.environment))
+        self._actors[name] = actor
+        self.fleet.started(name, self._clock())
+        _log.info("replica starts", replica=name)
+
+    def _tell_to_drain(self, name: str) -> None:
+        self._actors[name].drain.remote()
+
+    def _end(self, name: str) -> None:
+        actor = self._actors.pop(name, None)
+        if actor is not None:
+            ray.kill(actor)
+
+    def _follow(self) -> None:
+        try:
+            changes = self._places.change(self.fleet.backends)
+            for command in changes if self._in_step else self._places.everything():
+                self._haproxy.send(command)
+            self._in_step = True
+        except HAProxyError as error:
+            self._in_step = False
+            _log.warning("HAProxy is not told", error=str(error))
+
+
+class _Placed(Replica):
+    """A replica that takes the address of its node."""
+
+    def __init__(self, host: str | None, options: Sequence[str], environment: Mapping[str, str]) -> None:
+        super().__init__(host or ray.util.get_node_ip_address(), options, environment)

@@ -1,0 +1,84 @@
+"""One replica as a Ray actor: the unchanged server as a process on a port of its own, on whatever node Ray chose.
+
+The actor starts it, says what it says, drains it, and takes it along when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+PR_SET_PDEATHSIG = 1
+ANSWER_WITHIN_S = 1.0
+GAUGES = ("tutti_ready", "tutti_sessions_max", "tutti_estimated_session_capacity")
+ACTIVE = "tutti_sessions_active"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a replica says of itself, None for what it did not answer."""
+
+    address: str
+    ended: bool
+    ready: bool = False
+    active: int = 0
+    limit: int = 0
+
+
+class Replica:
+    """Runs `tutti serve`. Its methods are called one after another, by the controller alone."""
+
+    def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the server on a free port of `host`; it is ready later."""
+        with socket.socket() as free:
+            free.bind((host, 0))
+            port = free.getsockname()[1]
+        self._address = f"{host}:{port}"
+        command = [sys.executable, "-m", "server.cli", "serve", "--host", host, "--port", str(port), *options]
+        self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
+
+    def figures(self) -> Figures:
+        """Ask the server."""
+        if self._process.poll() is not None:
+            return Figures(self._address, ended=True)
+        try:
+            with urllib.request.urlopen(f"http://{self._address}/metrics", timeout=ANSWER_WITHIN_S) as answer:
+                values = read(answer.read().decode())
+        except (OSError, urllib.error.URLError):
+            return Figures(self._address, ended=False)
+        limits = [int(values[name]) for name in GAUGES[1:] if values.get(name)]
+        return Figures(
+            self._address,
+            ended=False,
+            ready=values.get("tutti_ready") == 1,
+            active=int(values.get(ACTIVE, 0)),
+            limit=min(limits, default=0),
+        )
+
+    def drain(self) -> None:
+        """Begin the server's own drain; `figures` says when it has ended. A second call ends it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+
+def read(exposition: str) -> dict[str, float]:
+    """Return the gauges of interest, those with labels summed."""
+    values: dict[str, float] = {}
+    for line in exposition.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in (*GAUGES, ACTIVE):
+            values[name] = values.get(name, 0.0) + float(line.rpartition(" ")[2])
+    return values
+
+
+def _die_with_parent() -> None:
+    """A node or an actor that is lost must not leave a server that nobody supervises."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
