@@ -132,12 +132,15 @@ class Proxy:
         if tls is not None:
             text = text.replace("#tls: ", "")
             env["TUTTI_CERT"] = str(tls.both)
+            place = folder / "tls"
+            place.mkdir()
             for file in (tls.folder / "tls.crt", tls.folder / "tls.key"):
-                shutil.copy(file, folder / file.name)
+                shutil.copy(file, place / file.name)
             extra = self.config.with_name("tls.conf")
             if extra.exists():
-                lines = extra.read_text(encoding="utf-8").replace("/etc/nginx/tutti", str(folder))
-                (folder / extra.name).write_text(lines.replace("8443", str(ports.tls)), encoding="utf-8")
+                lines = extra.read_text(encoding="utf-8").replace("/etc/nginx/tutti", str(place))
+                lines = lines.replace("listen 8443", f"listen 127.0.0.1:{ports.tls}").replace("8443", str(ports.tls))
+                (place / extra.name).write_text(lines, encoding="utf-8")
         config = folder / f"proxy{self.config.suffix}"
         config.write_text(text, encoding="utf-8")
         return config, env
@@ -190,7 +193,7 @@ PROXIES: Mapping[str, Proxy] = {
             "listen 8080": f"listen 127.0.0.1:{ports.audio}",
             "listen 127.0.0.1:8404": f"listen 127.0.0.1:{ports.figures}",
             "/tmp/nginx": str(folder / "nginx"),  # noqa: S108 - of the shipped file
-            "/etc/nginx/tutti/": f"{folder}/",
+            "/etc/nginx/tutti/": f"{folder}/tls/",
         },
         # In the foreground: its master is the process that is stopped.
         command=lambda config: ["-c", str(config), "-p", str(config.parent), "-g", "daemon off;"],
@@ -202,7 +205,7 @@ PROXIES: Mapping[str, Proxy] = {
         addresses=lambda ports, folder: {
             "address: 0.0.0.0, port_value: 8080": f"address: 127.0.0.1, port_value: {ports.audio}",
             "port_value: 9901": f"port_value: {ports.control}",
-            "/etc/envoy/": f"{folder}/",
+            "/etc/envoy/": f"{folder}/tls/",
         },
         command=lambda config: ["-c", str(config), "--concurrency", "1", "--disable-hot-restart", "-l", "warn"],
     ),

@@ -9,6 +9,7 @@ from server.openai.endpoint import RealtimeEndpoint
 from server.openai.transcriptions import Transcriptions
 from server.recordings import Recordings
 from server.replica import Replica
+from server.twilio.endpoint import TwilioEndpoint
 from server.vosk.endpoint import VoskEndpoint
 from server.vosk.listener import VoskListener
 
@@ -22,6 +23,7 @@ class Adapters:
         app.add_api_websocket_route("/vosk", vosk.live)
         app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica, door).live)
         self.vosk = None if settings.vosk_port is None else VoskListener(vosk, settings, settings.vosk_port)
+        app.add_api_websocket_route("/v1/twilio", TwilioEndpoint(replica, door).live)
         create = Transcriptions(replica, door, recordings).create
         app.add_api_route("/v1/audio/transcriptions", create, methods=["POST"], response_class=Response)
         app.state.adapters = self

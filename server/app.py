@@ -20,6 +20,7 @@ from server.hangup import on_hangup
 from server.health import kserve_router
 from server.listen import Listen
 from server.origins import allow_pages
+from server.asyncapi import describe_sockets
 from server.openapi import describe
 from server.page import page_router
 from server.pulse import Pulse
@@ -115,6 +116,7 @@ def create_app(
     app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
     _add_health(app, replica)
     describe(app)
+    describe_sockets(app)
     return app
 
 

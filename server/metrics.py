@@ -53,14 +53,14 @@ class Metrics:
         self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
         self.slots_used = Gauge("tutti_state_pool_slots_used", "Recurrent-state slots taken", registry=registry)
         Gauge("tutti_state_pool_slots_total", "Recurrent-state slots", registry=registry).set(max_streams)
+        self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)
         self.build_info = Gauge(
             "tutti_build_info", "Constant 1", ["version", "commit", "model", "device"], registry=registry
         )
 
     def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
-        """Add the allocator's view of a GPU; without one there is no such metric."""
-        gauge = Gauge("tutti_gpu_memory_allocated_bytes", "Allocator view", registry=self.registry)
-        gauge.set_function(allocated_bytes)
+        """Ask this for the memory of the GPU; without one it is 0."""
+        self.gpu_memory.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
         self.sessions = Counter("tutti_sessions", "Sessions that ended", ["protocol", "outcome"], registry=registry)
@@ -82,9 +82,7 @@ class Metrics:
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
         for stage in STAGES:
             self.errors.labels(stage)
-        self.log_lines_lost = Counter(
-            "tutti_log_lines_lost", "Log lines that could not be written", registry=registry
-        )
+        self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
         )

@@ -113,9 +113,3 @@ class Route:
         if not self.held or speech is None or not self.recognition.open:
             return False
         return speech.covers(self.held[0].tag.end_sample)
-
-    def exported(self, state: bytes) -> None:
-        """Take the engine's state behind the latest answer that was decoded."""
-        recognition = self.recognition
-        if recognition.open:
-            recognition.sink.on_events(recognition.session.exported(self.channel, state), None)

@@ -176,7 +176,7 @@ class Recognizer:
             recognition.fail(error)
 
     def restore(self, recognition: Recognition, states: Sequence[bytes]) -> None:
-        """Let a session's streams, which have had no work, go on from these states. Raises: WrongState, and none does."""
+        """Let a session's streams, which have had no work, go on from these states. Raises: WrongState."""
         assert self._engine is not None
         if any(len(state) != self._engine.state_bytes for state in states) or len(states) != len(recognition.streams):
             raise WrongState("these are not this model's states")
@@ -207,9 +207,8 @@ class Recognizer:
                     self._decoding.take_steps(event, self._routes)
                 else:
                     self._warmed_up(None)
-            case StateExported(stream, _, state):
-                if (route := self._routes.get(stream)) is not None:
-                    route.exported(state)
+            case StateExported():
+                self._on_state(event)
             case StreamClosed(stream):
                 self._held.discard(stream)
                 self._metrics.slots_used.set(self.slots_used)
@@ -221,6 +220,12 @@ class Recognizer:
                     self._warmed_up(error)
             case EngineStopped(error):
                 self._on_stopped(error)
+
+    def _on_state(self, exported: StateExported) -> None:
+        route = self._routes.get(exported.stream)
+        if route is not None and route.recognition.open:
+            session, sink = route.recognition.session, route.recognition.sink
+            sink.on_events(session.exported(route.channel, exported.state), None)
 
     def _on_vad_event(self, event: EngineEvent) -> None:
         match event:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from speech import SAMPLES
+from typer.testing import CliRunner
 
+from server.cli import app
 from server.evaluate_codec import LINE_RATE, TABLES, CodedTranscriber, coded
 
 
@@ -50,3 +55,25 @@ def test_a_recording_goes_through_the_line_piece_by_piece() -> None:
     assert samples[:3].tolist() == [0, 0, 0]
     assert np.abs(samples - np.arange(1_000)).max() <= 32
     assert not np.array_equal(samples, np.arange(1_000))
+
+
+def test_the_rates_over_a_telephone_stand_beside_those_without(tmp_path: Path) -> None:
+    lines = SAMPLES.read_text(encoding="utf-8").splitlines()
+    few = [json.loads(line) for line in lines if "call_back" in line or '"yes.flac"' in line]
+    manifest = tmp_path / "few.jsonl"
+    manifest.write_text("".join(json.dumps({**u, "audio": str(SAMPLES.parent / u["audio"])}) + "\n" for u in few))
+    options = ["--decoder", "greedy", "--precision", "fp32", "--codec", "none,mulaw", "--json"]
+    result = CliRunner().invoke(app, ["evaluate", "--manifest", str(manifest), *options])
+    assert result.exit_code == 0, result.output
+    plain, coded_ = json.loads(result.stdout.splitlines()[-1])["combinations"]
+    assert "codec" not in plain
+    assert coded_["codec"] == "mulaw"
+    assert plain["texts_sha256"] != coded_["texts_sha256"], "one of the words is not heard over a telephone"
+    assert "fp32 greedy mulaw" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--codec", "gsm"], ["--codec", "mulaw", "--url", "ws://127.0.0.1:9"]])
+def test_a_codec_that_is_not_known_or_cannot_be_chosen_is_refused(options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["evaluate", "--manifest", str(SAMPLES), *options])
+    assert result.exit_code == 2
+    assert "--codec" in result.output

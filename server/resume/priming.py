@@ -1,4 +1,4 @@
-"""Where the audio of a stream must be sent again from, so that the resampler gives the samples that it would have given.
+"""Where the audio of a stream must be sent again from, so that the resampler gives the very samples that it would have.
 
 The resampler's own state cannot be had. It works in blocks; one that starts anew at a block's border, and some time
 before what is wanted, gives the same numbers, because they are made of the same audio in the same blocks.

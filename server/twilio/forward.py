@@ -1,4 +1,4 @@
-"""Where the text of calls goes that is not sent back to Twilio: a WebSocket of the operator's, one connection a call."""
+"""Where the text of calls goes that is not sent back to Twilio: an operator's WebSocket, one connection a call."""
 
 from __future__ import annotations
 

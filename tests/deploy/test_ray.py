@@ -116,6 +116,6 @@ def test_haproxy_is_told_each_change_once() -> None:
 
 
 def test_gauges_are_read_and_protocols_summed() -> None:
-    text = '# HELP x y\ntutti_ready 1.0\n'
+    text = "# HELP x y\ntutti_ready 1.0\n"
     text += 'tutti_sessions_active{protocol="a"} 2.0\ntutti_sessions_active{protocol="b"} 3.0\n'
     assert read(text) == {"tutti_ready": 1.0, "tutti_sessions_active": 5.0}

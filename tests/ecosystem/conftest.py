@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from driving import Driver, node_driver, python_driver
@@ -31,6 +30,13 @@ def server() -> Iterator[ServerProcess]:
 def strict_server() -> Iterator[ServerProcess]:
     """Two streams at a time, one a key; closed when idle for a second; utterances of two seconds at most."""
     with ServerProcess(max_streams=2, max_streams_per_key=1, idle_timeout_s=1, max_utterance_s=2) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def doomed_server() -> Iterator[ServerProcess]:
+    """A server that a module drains: it waits for no stream."""
+    with ServerProcess(drain_timeout_s=0) as process:
         yield process
 
 
@@ -62,12 +68,13 @@ def node() -> Iterator[Driver]:
         yield driver
 
 
-@pytest.fixture
-def spoken(tmp_path: Path) -> Spoken:
+@pytest.fixture(scope="session")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
     """A file of raw audio for a driver: `spoken("order", 1.6, "porch_fan")`, as in `recordings.audio`."""
+    folder = tmp_path_factory.mktemp("spoken")
 
     def write(*parts: str | float) -> str:
-        path = tmp_path / f"{'-'.join(map(str, parts))}.raw"
+        path = folder / f"{'-'.join(map(str, parts))}.raw"
         path.write_bytes(audio(*parts))
         return str(path)
 

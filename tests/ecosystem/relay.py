@@ -80,6 +80,11 @@ class Connection:
         )
 
     @property
+    def heard(self) -> bool:
+        """Whether the server has understood something."""
+        return any(result["channel"]["alternatives"][0]["transcript"] for result in self.results)
+
+    @property
     def _websocket(self) -> list[tuple[int, bytes]]:
         """Opcode and payload of each whole frame. A server neither masks nor, here, splits a message or compresses."""
         found, data = [], self.body

@@ -191,3 +191,40 @@ def test_an_idle_stream_is_an_error_and_then_a_close(strict_server: ServerProces
     assert "net0001" in str(seen.errors[0])
     assert type(seen.messages[-1]).__name__ == "ListenV1Metadata"
     check_stream(before.only(), text("yes"), code=1011)
+
+
+def test_a_restart_is_an_error_and_then_a_close(doomed_server: ServerProcess, relay: Before) -> None:
+    """With 1001 both clients would take an unfinished transcript for a whole one."""
+    before = [relay(doomed_server) for _ in range(2)]
+    seen: list[Seen] = []
+
+    def talk() -> None:
+        client = DeepgramClient(api_key=KEY, environment=environment(before[0].host))
+        with client.listen.v1.connect(**OPTIONS) as stream:
+            seen.append(Seen(stream))
+            stream.send_media(audio("order"))
+            stream.start_listening()
+
+    async def talk_async() -> None:
+        client = AsyncDeepgramClient(api_key=KEY, environment=environment(before[1].host))
+        async with client.listen.v1.connect(**OPTIONS) as stream:
+            seen.append(Seen(stream))
+            await stream.send_media(audio("order"))
+            await stream.start_listening()
+
+    talking = [threading.Thread(target=talk), threading.Thread(target=lambda: asyncio.run(talk_async()))]
+    for thread in talking:
+        thread.start()
+    for one in before:
+        one.wait(lambda one=one: one.connections and one.connections[0].heard)
+    doomed_server.drain()
+    for thread in talking:
+        thread.join(timeout=20)
+    assert len(seen) == 2
+    for each in seen:
+        assert each.order[-2:] == ["ERROR", "CLOSE"]
+        assert "1012" in str(each.errors[0])
+        assert type(each.messages[-1]).__name__ == "ListenV1Metadata"
+    for one in before:
+        check_stream(one.only(), text("order"), seconds=len(audio("order")) / BYTES_PER_S, code=1012)
+    assert doomed_server.wait() == 0

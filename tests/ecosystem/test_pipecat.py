@@ -35,10 +35,8 @@ def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken:
     assert told(events)[0] == "started"
     assert told(events)[1:] == ["interim", "measured", "final"] * 2
     assert finals(events) == [(text("order"), True), (text("name"), True)]
-    stream = before.only()
-    print([f["type"] for f in stream.frames][-5:], stream.close_code, stream.results[-1], stream.answer, stream.sent[-40:])
-    assert 0
-    check_stream(before.only(), text("order", "name"), seconds=len(audio("order", "name")) / BYTES_PER_S)
+    seconds = len(audio("order", "name")) / BYTES_PER_S
+    check_stream(before.only(), text("order", "name"), seconds=seconds, hung_up=True)
 
 
 def test_an_empty_answer_is_a_confirmation(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
@@ -48,7 +46,9 @@ def test_an_empty_answer_is_a_confirmation(server: ServerProcess, relay: Before,
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
     assert told(events) == ["started", "interim", "final", "measured"]
     assert finals(events) == [(text("order"), False)]
-    answers = [frame for frame in before.only().results if frame["from_finalize"]]
+    stream = before.only()
+    check_stream(stream, text("order"), hung_up=True)
+    answers = [frame for frame in stream.results if frame["from_finalize"]]
     assert [frame["channel"]["alternatives"][0]["transcript"] for frame in answers] == [""]
 
 
@@ -87,3 +87,4 @@ def test_it_waits_for_room(strict_server: ServerProcess, relay: Before, pipecat:
     assert [connection.status for connection in before.connections] == [503, 101]
     assert all(event["usable"] for event in events if event["event"] == "error")
     assert finals(events) == [(text("order"), True)]
+    check_stream(before.connections[-1], text("order"), hung_up=True)

@@ -55,7 +55,7 @@ class Sink(FrameProcessor):
 async def stream(
     host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
 ) -> None:
-    """Steps: ("start",) and ("stop",) of speech as a VAD tells it, ("push", file), ("wait", event, times), ("told",).
+    """Steps: ("start",) and ("stop",) of speech as a VAD tells it, ("push", file), ("wait", event, times), ("told",), ("connected",).
 
     Then comes an EndFrame.
     """
@@ -82,11 +82,15 @@ async def stream(
 
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
-    await asyncio.gather(runner.run(), take_steps(worker, steps, happened, lines))
+    await asyncio.gather(runner.run(), take_steps(worker, service, steps, happened, lines))
 
 
 async def take_steps(
-    worker: PipelineWorker, steps: list[list[Any]], happened: Happened, lines: asyncio.Queue[str]
+    worker: PipelineWorker,
+    service: DeepgramSTTService,
+    steps: list[list[Any]],
+    happened: Happened,
+    lines: asyncio.Queue[str],
 ) -> None:
     await happened.wait("started")
     for name, *arguments in steps:
@@ -102,6 +106,9 @@ async def take_steps(
             await happened.wait(*arguments)
         elif name == "told":
             await lines.get()
+        elif name == "connected":  # to be asked when the handshake is done: it drops audio until it has noticed
+            while service._connection is None:
+                await asyncio.sleep(0)
     await worker.queue_frame(EndFrame())
 
 

@@ -1,0 +1,269 @@
+"""The Ray fleet tried on this machine: two nodes, a real HAProxy, live streams that grow, lose a node, and end.
+
+`python -m deploy.ray.trial` writes `loadtest/results/ray.json` and `.md`. Owns the order of work and the bars.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import os
+import secrets
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import msgspec
+import ray
+import typer
+import uvloop
+from ray.cluster_utils import Cluster
+from rich.console import Console
+
+from clients.errors import ClientError
+from deploy.ray.controller import Controller, Plan
+from deploy.ray.edge import edge
+from deploy.ray.scaling import Rule
+from loadtest.bars import Bar, place_lines, table, unmet, write
+from loadtest.environment import Environment, describe
+from loadtest.errors import LoadTestError
+from loadtest.failover_replicas import replicas
+from loadtest.failover_streams import Audio, Outcome, audios, play_resumable
+from loadtest.latencies import Spread
+from loadtest.measures import LevelReport
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.settings import LoadSettings
+
+RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
+NAME = "ray"
+STORE_BYTES = 80 * 2**20  # nothing is kept in Ray's object store
+WITHIN_S = 120.0
+LOOKS_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How hard. A replica takes `room` streams; `streams` need two replicas at the share that a fleet is filled to."""
+
+    streams: int = 12
+    room: int = 12
+    stream_s: float = 45.0
+    compared: int = 25
+    compared_s: float = 20.0
+    seed: int = 1
+
+    @property
+    def serve_options(self) -> tuple[str, ...]:
+        """Of each replica."""
+        room = max(self.room, self.compared)
+        return ("--decoder", "greedy", "--threads", "1", "--drain-timeout-s", "5", "--max-streams", str(room))
+
+    @property
+    def rule(self) -> Rule:
+        """So that the streams need two, and none need one."""
+        return Rule(1, 2, share=0.7 * self.streams / max(self.room, self.compared), down_after_s=5.0)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What is written. Latencies are those of chunks, in ms, through HAProxy in both cases."""
+
+    command: str
+    bars: tuple[Bar, ...]
+    scaled_up_s: float
+    replaced_s: float
+    scaled_down_s: float
+    with_ray: Spread | None
+    without_ray: Spread | None
+    problems: tuple[str, ...]
+    environment: Environment
+
+
+class Fleet:
+    """The controller in a thread of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._controller = Controller(plan)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._controller.run, args=(self._stop.is_set,), name="controller")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(WITHIN_S)
+
+    @property
+    def ready(self) -> int:
+        """Replicas that take streams."""
+        return sum(backend.state == "ready" for backend in self._controller.fleet.backends.values())
+
+    async def wait(self, holds: Callable[[], bool]) -> float:
+        """Seconds until it holds. Raises: LoadTestError."""
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        while not holds():
+            if loop.time() - begin_s > WITHIN_S:
+                raise LoadTestError(f"the fleet has {self.ready} replicas ready and should not")
+            await asyncio.sleep(LOOKS_EVERY_S)
+        return round(loop.time() - begin_s, 1)
+
+
+@contextlib.contextmanager
+def two_nodes() -> Iterator[tuple[Cluster, Any]]:
+    """A cluster on this machine: a head with room for one replica and a spare, and a node that may be lost."""
+    node = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **node})
+    try:
+        second = cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
+        yield cluster, second
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+async def lose_a_node(
+    url: str, fleet: Fleet, cluster: Cluster, node: Any, trial: Trial
+) -> tuple[list[float], list[str]]:
+    """Grow, lose a node in the middle, end, shrink; returns the seconds of each, and what went wrong."""
+    loop = asyncio.get_running_loop()
+    wanted = audios(min(4, trial.streams), trial.stream_s, trial.seed)
+    texts = {audio.name: (await play_resumable(url, audio, realtime=False)).text for audio in wanted}
+    streams = [loop.create_task(_play(url, wanted[number % len(wanted)], number)) for number in range(trial.streams)]
+    up_s = await fleet.wait(lambda: fleet.ready == 2)
+    late = [loop.create_task(_play(url, wanted[number % len(wanted)], number)) for number in range(trial.streams)]
+    await asyncio.sleep(5.0)  # both replicas have streams now
+    await asyncio.to_thread(cluster.remove_node, node, allow_graceful=False)
+    await fleet.wait(lambda: fleet.ready == 1)
+    replaced_s = await fleet.wait(lambda: fleet.ready == 2)
+    outcomes = await asyncio.gather(*streams, *late)
+    down_s = await fleet.wait(lambda: fleet.ready == 1)
+    return [up_s, replaced_s, down_s], [*_problems(outcomes, texts), *_untouched(outcomes)]
+
+
+async def _play(url: str, audio: Audio, number: int) -> Outcome:
+    await asyncio.sleep(0.1 * number)
+    return await play_resumable(url, audio)
+
+
+def _problems(outcomes: list[Outcome], texts: dict[str, str]) -> list[str]:
+    bad = [one for one in outcomes if not one.finished or one.lost_s or one.text != texts[one.audio.name]]
+    return [f"{one.audio.name}: {one.problem or 'another text'}, {one.lost_s:.2f} s lost" for one in bad]
+
+
+def _untouched(outcomes: list[Outcome]) -> list[str]:
+    return [] if any(one.lost_at for one in outcomes) else ["no stream was interrupted: the node had none"]
+
+
+def _latency(url: str, trial: Trial) -> LevelReport:
+    settings = LoadSettings(url=url, streams=(trial.compared,), seconds=trial.compared_s, stream_s=15, seed=trial.seed)
+    return measure(settings, tell=lambda _: None).document.levels[0]
+
+
+async def _without_ray(trial: Trial) -> LevelReport:
+    async with replicas(1, trial.serve_options) as servers:
+        with edge() as proxy:
+            proxy.place(1, f"127.0.0.1:{servers[0].port}")
+            return await asyncio.to_thread(_latency, proxy.url, trial)
+
+
+def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
+    """Carry out. Raises: LoadTestError, ClientError."""
+    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    environment = os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1"}
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        tell("without Ray …")
+        without = runner.run(_without_ray(trial))
+        tell("two nodes …")
+        with two_nodes() as (cluster, node), edge() as proxy:
+            plan = Plan(
+                proxy.control,
+                trial.rule,
+                host="127.0.0.1",
+                cpus=1,
+                serve_options=trial.serve_options,
+                environment=environment,
+                period_s=0.5,
+            )
+            with Fleet(plan) as fleet:
+                runner.run(fleet.wait(lambda: fleet.ready == 1))
+                tell("growing, losing a node, shrinking …")
+                seconds, problems = runner.run(lose_a_node(proxy.url, fleet, cluster, node, trial))
+                tell("with Ray …")
+                with_ray = _latency(proxy.url, trial)
+    bars = (
+        Bar("streams that failed, lost audio or have another text", 0, len(problems)),
+        Bar("streams that failed in the comparison", 0, without.failed + with_ray.failed),
+    )
+    return Found(
+        command,
+        bars,
+        scaled_up_s=seconds[0],
+        replaced_s=seconds[1],
+        scaled_down_s=seconds[2],
+        with_ray=with_ray.chunk_latency_ms,
+        without_ray=without.chunk_latency_ms,
+        problems=tuple(problems),
+        environment=describe(trial.seed),
+    )
+
+
+def markdown(found: Found, trial: Trial) -> str:
+    """The page."""
+    lines = ["# Replicas placed by Ray", "", f"`{found.command}`", "", *table(found.bars), ""]
+    lines += [f"Two nodes of one machine. One replica, then {trial.streams} streams: a second one was ready after "]
+    lines[-1] += (
+        f"{found.scaled_up_s:g} s. With {2 * trial.streams} streams on both, the node of the second was killed; a new replica "
+    )
+    lines[-1] += (
+        f"was ready {found.replaced_s:g} s after the loss was seen. When the streams had ended, the fleet was one replica after "
+    )
+    lines[-1] += (
+        f"{found.scaled_down_s:g} s. Every stream was played to its end, its text beside the one it has undisturbed."
+    )
+    lines += [
+        "",
+        f"Chunk latency of {trial.compared} streams through HAProxy, ms:",
+        "",
+        "| | p50 | p98 |",
+        "|---|---:|---:|",
+    ]
+    for name, spread in (("replica placed by Ray", found.with_ray), ("replica without Ray", found.without_ray)):
+        if spread is not None:
+            lines.append(f"| {name} | {spread.p50:.1f} | {spread.p98:.1f} |")
+    return "\n".join([*lines, "", *place_lines(found.environment), ""])
+
+
+def main(
+    *,
+    streams: Annotated[int, typer.Option(help="Live streams, twice: as many join when there are two replicas.")] = 12,
+    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+) -> None:
+    """Scale from one replica to two under load and back, kill a node in between; compare latency without Ray."""
+    console = Console(stderr=True)
+    command = shlex.join(["python", "-m", "deploy.ray.trial", *sys.argv[1:]])
+    trial = Trial(streams=streams)
+    try:
+        found = run(trial, command, lambda line: console.print(line, highlight=False))
+    except (LoadTestError, ClientError) as error:
+        console.print(f"ray: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_BAD) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    for line in (*(bar.line for bar in found.bars), *found.problems):
+        console.print(line, highlight=False, markup=False)
+    write(found, markdown(found, trial), folder, NAME)
+    typer.echo(msgspec.json.encode(found).decode())
+    raise typer.Exit(EXIT_BAD if unmet(found.bars) else EXIT_OK)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,91 @@
+"""What one replica knows of tickets: its keys, what they must fit, how old they may be, which have been used here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from server.resume.saved import SavedStream
+from server.resume.seal import Seal
+from server.resume.tickets import Ticket, TicketCode, TicketRefused, read_ticket, write_ticket
+
+DIGEST_BYTES = 16
+ID_BYTES = 16
+AHEAD_S = 60.0
+"""A ticket may come from a replica whose clock is ahead by so much."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
+
+
+class TicketOffice:
+    """Gives tickets out and takes them back. `setup` names all that a state depends on: model, precision, decoder."""
+
+    def __init__(
+        self, keys: list[bytes], *, ttl_s: float, setup: Callable[[], Iterable[str]], clock: Callable[[], float]
+    ) -> None:
+        """Without a key make one: its tickets are of use here alone. `clock` tells seconds since 1970."""
+        self._own = not keys
+        self._seal = Seal(keys or [os.urandom(32)])
+        self._ttl_s = ttl_s
+        self._setup = setup
+        self._model: bytes | None = None
+        self._clock = clock
+        self._used: dict[bytes, float] = {}  # ticket -> when it was issued
+        self._warned = False
+
+    @property
+    def model(self) -> bytes:
+        """Digest of what a state depends on; made when it is first wanted."""
+        if self._model is None:
+            self._model = digest(*self._setup())
+        return self._model
+
+    def opened(self) -> None:
+        """A resumable stream began."""
+        if self._own and not self._warned:
+            self._warned = True
+            _log.warning("no resume key is set: streams can be resumed at this server alone, and until it restarts")
+
+    def issue(
+        self, stream: SavedStream, *, stream_id: str, tenant: bytes, openings: tuple[tuple[str, ...], ...]
+    ) -> Ticket:
+        """Make a ticket of now."""
+        return Ticket(os.urandom(ID_BYTES), stream_id, self._clock(), self.model, tenant, openings, stream)
+
+    def write(self, ticket: Ticket) -> str:
+        """Seal it. On any thread."""
+        return write_ticket(ticket, self._seal)
+
+    def take(self, text: str, tenant: bytes) -> Ticket:
+        """Read a ticket that somebody brings. Raises: TicketRefused."""
+        ticket = read_ticket(text, self._seal)
+        if ticket.tenant != tenant:
+            raise TicketRefused(TicketCode.TENANT, "the ticket is another key's, or of a stream with another query")
+        if not -AHEAD_S <= self._clock() - ticket.issued_s <= self._ttl_s:
+            raise TicketRefused(TicketCode.EXPIRED, f"the ticket is older than {self._ttl_s:g} s")
+        if ticket.model != self.model:
+            raise TicketRefused(TicketCode.MODEL, "the ticket is of another model, precision or decoder")
+        if ticket.id in self._used:
+            raise TicketRefused(TicketCode.REPLAYED, "a stream went on from this ticket before")
+        return ticket
+
+    def used(self, ticket: Ticket) -> None:
+        """A stream went on from it: nobody else can here."""
+        now = self._clock()
+        while self._used and now - next(iter(self._used.values())) > self._ttl_s + AHEAD_S:
+            del self._used[next(iter(self._used))]
+        self._used[ticket.id] = max(now, ticket.issued_s)
+
+
+def digest(*parts: str) -> bytes:
+    """Return a digest that other parts, or the same ones divided otherwise, do not have."""
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.sha256(text.encode(errors="backslashreplace")).digest()[:DIGEST_BYTES]
+
+
+def tenant_digest(caller: str, query: Iterable[tuple[str, str]]) -> bytes:
+    """Say whose stream it is and what was asked of it; the order of different parameters means nothing."""
+    return digest(caller, *(part for pair in sorted(query, key=lambda pair: pair[0]) for part in pair))

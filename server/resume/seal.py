@@ -1,0 +1,100 @@
+"""Sealed bytes: only who has a key can make them or read them. AES-256-GCM; a key that is given is never used itself.
+
+Each process derives a key of its own from the first key and a random salt, which each sealed text carries: so no two
+processes share a key, and random nonces do not repeat (2**32 texts a process: Source: NIST SP 800-38D, section 8.3).
+All keys open, so keys are changed by adding the new one first and dropping the old one when its last ticket is too old.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from server.errors import SettingsError
+
+KEY_BYTES = 32
+SALT_BYTES = 16
+NONCE_BYTES = 12
+OVERHEAD_BYTES = SALT_BYTES + NONCE_BYTES + 16  # the last for the tag
+PROCESSES = 64  # whose keys are remembered
+
+
+class Unsealed(Exception):
+    """These bytes were made with another key, or changed since."""
+
+
+class Seal:
+    """Seals with the first key, opens with any."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """Take at least one key of `KEY_BYTES`."""
+        assert keys, "a seal has a key"
+        self._keys = tuple(keys)
+        self._salt = os.urandom(SALT_BYTES)
+        self._cipher = AESGCM(_derived(self._keys[0], self._salt))
+        self._ciphers = lru_cache(PROCESSES * len(self._keys))(_cipher)
+
+    def close(self, plain: bytes, header: bytes) -> bytes:
+        """Seal it; `header` is not part of it but must be the same to open it."""
+        nonce = os.urandom(NONCE_BYTES)
+        return self._salt + nonce + self._cipher.encrypt(nonce, plain, header)
+
+    def open(self, closed: bytes, header: bytes) -> bytes:
+        """Return what was sealed. Raises: Unsealed."""
+        salt, nonce = closed[:SALT_BYTES], closed[SALT_BYTES : SALT_BYTES + NONCE_BYTES]
+        if len(closed) < OVERHEAD_BYTES:
+            raise Unsealed("too short to have been sealed")
+        for key in self._keys:
+            try:
+                return self._ciphers(key, salt).decrypt(nonce, closed[SALT_BYTES + NONCE_BYTES :], header)
+            except InvalidTag:
+                continue
+        raise Unsealed("sealed with another key, or changed since")
+
+
+def new_key() -> str:
+    """Make a key in the form in which `read_key` takes it."""
+    return base64.urlsafe_b64encode(os.urandom(KEY_BYTES)).decode()
+
+
+def read_keys(keys: Iterable[str], file: Path | None) -> list[bytes]:
+    """Take keys, then those of a file, one a line, `#` comments. Raises: SettingsError, which repeats no key."""
+    found = [_read_key(key, f"resume key {number}") for number, key in enumerate(keys, start=1)]
+    if file is None:
+        return found
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read {file}: {error}") from error
+    entries = [(number, line.split("#", 1)[0].strip()) for number, line in enumerate(lines, start=1)]
+    found += [_read_key(entry, f"{file}:{number}") for number, entry in entries if entry]
+    if not found:
+        raise SettingsError(f"{file}: no key in it")
+    return found
+
+
+def _read_key(key: str, where: str) -> bytes:
+    try:
+        read = base64.b64decode(key.strip() + "=" * (-len(key.strip()) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        read = b""
+    if len(read) != KEY_BYTES:
+        raise SettingsError(f"{where}: not {KEY_BYTES} bytes in base64; `python -m server.resume key` makes one")
+    return read
+
+
+def _derived(key: bytes, salt: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=b"tutti resume ticket").derive(key)
+
+
+def _cipher(key: bytes, salt: bytes) -> AESGCM:
+    return AESGCM(_derived(key, salt))

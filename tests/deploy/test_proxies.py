@@ -1,0 +1,210 @@
+"""The proxies' shipped files, run for real before real servers: balance, refusals, drains, deaths, timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from edge import Hang, closed_port, http, listen, proxied, wait_until
+from fakes import WAIT_S
+from live_server import Client, LiveServer, transcript
+from spelling import spell
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from loadtest.failover_proxies import PROXIES, Ports
+
+Start = Callable[..., LiveServer]
+every_proxy = pytest.mark.parametrize("name", list(PROXIES))
+with_health_checks = pytest.mark.parametrize("name", ["haproxy", "envoy"])
+
+
+@every_proxy
+def test_a_stream_passes_uncompressed_though_the_client_offers_to_compress(live_server: Start, name: str) -> None:
+    with proxied(name, live_server()) as proxy, listen(proxy) as client:
+        response = client.socket.response
+        assert response is not None
+        assert "sec-websocket-extensions" not in response.headers
+        assert response.headers["dg-request-id"]
+        client.send(spell("as it was said"))
+        assert transcript(client.finish()) == "as it was said"
+
+
+@every_proxy
+def test_streams_spread_over_the_replicas(live_server: Start, name: str) -> None:
+    servers = [live_server() for _ in range(3)]
+    with proxied(name, *servers) as proxy, ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(listen(proxy))
+        # Envoy counts the requests that were there when it chose, nginx a worker's own: not always two each.
+        assert min(len(server.replica.sessions) for server in servers) >= 1
+
+
+@every_proxy
+def test_a_handshake_that_a_full_replica_refuses_is_taken_by_another(live_server: Start, name: str) -> None:
+    full, free = live_server(max_streams=1), live_server(max_streams=8)
+    with full.listen(), proxied(name, full, free) as proxy, ExitStack() as stack:
+        for text in ("one", "two", "three", "four"):
+            client = stack.enter_context(listen(proxy))
+            client.send(spell(text))
+            assert transcript(client.finish()) == text
+        assert len(full.replica.sessions) == 1
+
+
+@every_proxy
+def test_when_all_are_full_the_client_hears_it_from_a_replica(live_server: Start, name: str) -> None:
+    servers = [live_server(max_streams=1) for _ in range(2)]
+    with servers[0].listen(), servers[1].listen(), proxied(name, *servers) as proxy:
+        with pytest.raises(InvalidStatus) as refused:
+            listen(proxy)
+        response = refused.value.response
+        assert response.status_code == 503
+        assert int(response.headers["Retry-After"]) > 0
+        assert b"SERVICE_UNAVAILABLE" in (response.body or b"")
+
+
+def test_haproxys_own_refusal_looks_like_a_replicas(live_server: Start) -> None:
+    server = live_server(drain_timeout_s=WAIT_S)
+    with proxied("haproxy", server) as proxy, server.listen() as held:
+        server.replica.sessions.draining = True
+        with http(proxy) as client:
+            wait_until(lambda: client.get("/edge").status_code == 503)
+            answer = client.get("/v1/status")
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+        assert answer.json()["err_code"] == "SERVICE_UNAVAILABLE"
+        assert held.finish()
+
+
+@every_proxy
+def test_a_replica_that_is_not_there_costs_nobody_a_stream(live_server: Start, name: str) -> None:
+    with proxied(name, closed_port(), live_server()) as proxy:
+        for text in ("one", "two", "three"):
+            with listen(proxy) as client:
+                client.send(spell(text))
+                assert transcript(client.finish()) == text
+
+
+@every_proxy
+def test_a_draining_replica_keeps_its_streams_and_gets_no_new_ones(live_server: Start, name: str) -> None:
+    drains, other = live_server(drain_timeout_s=WAIT_S), live_server()
+    with proxied(name, drains) as alone, listen(alone) as client:
+        client.send(spell("to the"))
+        with proxied(name, drains, other) as proxy:
+            drains.replica.sessions.draining = True
+            before = len(drains.replica.sessions)
+            with http(proxy) as plain:
+                # So many health checks later a proxy that took the 503 for a death would have cut the stream.
+                wait_until(lambda: drains.metric("tutti_ready") == 0)
+                for _ in range(20):
+                    assert plain.get("/healthz").status_code == 200
+            with listen(proxy), listen(proxy):
+                assert len(drains.replica.sessions) == before
+                assert len(other.replica.sessions) == 2
+        client.send(spell(" end"))
+        assert transcript(client.finish()) == "to the end"
+
+
+@with_health_checks
+def test_the_streams_of_a_replica_that_hangs_are_cut_and_new_ones_go_elsewhere(live_server: Start, name: str) -> None:
+    hangs, other = live_server(), live_server()
+    with proxied(name, hangs, other) as proxy, listen(proxy) as first, listen(proxy) as second:
+        wait_until(lambda: len(hangs.replica.sessions) == len(other.replica.sessions) == 1)
+        with Hang(hangs):
+            cut, kept = _cut_one(first, second)
+            with pytest.raises(ConnectionClosed):
+                cut.until(lambda _: False)
+            with listen(proxy) as client:
+                client.send(spell("elsewhere"))
+                assert transcript(client.finish()) == "elsewhere"
+        kept.send(spell("undisturbed"))
+        assert transcript(kept.finish()) == "undisturbed"
+
+
+def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
+    """Which of two streams the proxy cuts, and the other."""
+    found = []
+
+    def look() -> bool:
+        found[:] = [
+            pair
+            for pair in ((first, second), (second, first))
+            if pair[0].socket.recv_events_exc is not None or not pair[0].socket.recv_events_thread.is_alive()
+        ]
+        return bool(found)
+
+    wait_until(look)
+    return found[0]
+
+
+@every_proxy
+def test_what_is_for_operators_is_not_for_clients(live_server: Start, name: str) -> None:
+    server = live_server()
+    with proxied(name, server) as proxy, http(proxy) as client:
+        assert client.get("/metrics").status_code == 404
+        assert client.post("/admin/drain").status_code == 404
+        assert client.get("/v1/status").status_code == 200
+        assert not server.replica.sessions.draining
+
+
+@every_proxy
+def test_uploads_pass(live_server: Start, name: str) -> None:
+    query = "/v1/listen?encoding=linear16&sample_rate=16000"
+    with proxied(name, live_server()) as proxy, http(proxy) as client:
+        answer = client.post(query, content=spell("a whole recording").tobytes())
+        assert answer.status_code == 200, answer.text
+        assert "a whole recording" in answer.text
+
+
+SHORT_LIVED = {  # every limit but the one on an open stream, set to what a silent second exceeds
+    "haproxy": (
+        ("timeout client 60s", "timeout client 1s"),
+        ("timeout server 150s", "timeout server 1s"),
+        ("timeout http-request 10s", "timeout http-request 1s"),
+    ),
+    "nginx": (("client_header_timeout 10s", "client_header_timeout 1s"),),
+    "envoy": (("request_headers_timeout: 10s", "request_headers_timeout: 1s"),),
+}
+
+
+@every_proxy
+def test_an_open_stream_outlives_the_limits_on_requests(live_server: Start, name: str) -> None:
+    """The server's own idle limit is the event that is waited for: it must be that which ends the stream."""
+    with proxied(name, live_server(idle_timeout_s=2.0), changes=SHORT_LIVED[name]) as proxy, listen(proxy) as client:
+        _, code, reason = client.rest()
+        assert code == 1011, reason
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("haproxy", ("timeout tunnel 1h", "timeout tunnel 1s")),
+        ("nginx", ("proxy_read_timeout 45s", "proxy_read_timeout 1s")),
+        ("envoy", ("timeout: 0s ", "timeout: 1s ")),
+    ],
+)
+def test_the_limit_on_an_open_stream_is_this_one(live_server: Start, name: str, change: tuple[str, str]) -> None:
+    with proxied(name, live_server(idle_timeout_s=WAIT_S), changes=(change,)) as proxy, listen(proxy) as client:
+        with pytest.raises(ConnectionClosed) as closed:
+            client.receive()
+        assert closed.value.rcvd is None, "cut by the proxy, not closed by the server"
+
+
+def test_haproxy_says_how_it_is(live_server: Start) -> None:
+    with proxied("haproxy", live_server()) as proxy:
+        figures = f"http://127.0.0.1:{proxy.ports.figures}"
+        line = 'haproxy_server_status{proxy="replicas",server="replica-1",state="UP"} 1'
+        assert line in httpx.get(f"{figures}/metrics", timeout=WAIT_S).text
+        assert "replica-1" in httpx.get(f"{figures}/", timeout=WAIT_S).text
+
+
+@every_proxy
+def test_a_file_that_lacks_an_address_is_refused(name: str, tmp_path: Path) -> None:
+    proxy = PROXIES[name]
+    broken = tmp_path / "broken.cfg"
+    broken.write_text(proxy.config.read_text().replace("replica-2", "replica-x"))
+    with pytest.raises(ValueError, match="replica-2"):
+        replace(proxy, config=broken).render(Ports(1, 2, 3, 4), [5, 6, 7], tmp_path)

@@ -1,0 +1,88 @@
+"""The door of Deepgram's surface over real sockets: what is offered and refused, and what a client may call its stream."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+import soundfile
+from fakes import WAIT_S
+from live_server import LiveServer, transcript
+from spelling import spell
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+Start = Callable[..., LiveServer]
+
+
+def test_compression_is_offered_by_clients_and_refused(live_server: Start) -> None:
+    with connect(live_server().url(), compression="deflate", open_timeout=WAIT_S) as socket:
+        assert socket.request is not None
+        assert "permessage-deflate" in socket.request.headers["Sec-WebSocket-Extensions"]
+        assert socket.response is not None
+        assert "Sec-WebSocket-Extensions" not in socket.response.headers
+        socket.send(spell("plain").tobytes())
+        socket.send('{"type":"CloseStream"}')
+        assert '"transcript":"plain"' in str(socket.recv(timeout=WAIT_S))
+
+
+def test_a_strict_server_refuses_what_it_would_otherwise_leave_out(live_server: Start) -> None:
+    asked = {"diarize": "true", "filler_words": "true"}
+    with live_server().listen(**asked) as client:
+        assert client.socket.response is not None
+        assert client.socket.response.headers["x-ignored-params"] == "diarize,filler_words"
+        client.finish()
+    strict = live_server(strict_features=True)
+    with pytest.raises(InvalidStatus) as refused:
+        strict.listen(**asked)
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"].startswith("diarize: ")
+    assert strict.http.post("/v1/listen?redact=pii", content=b"RIFF").status_code == 400
+    with strict.listen(filler_words="true") as client:
+        client.finish()
+
+
+def test_a_refusal_names_its_request_and_says_why_in_header_and_body(live_server: Start) -> None:
+    server = live_server(api_keys=["k"], max_streams=1)
+    key = {"Authorization": "Token k"}
+    with server.listen(key):
+        cases = [
+            ({}, {}, 401, "INVALID_AUTH"),
+            (key, {}, 503, "SERVICE_UNAVAILABLE"),
+        ]
+        for headers, query, status, code in cases:
+            with pytest.raises(InvalidStatus) as refused:
+                server.listen(headers, **query)
+            response = refused.value.response
+            body = refused.value.response.body.decode()
+            assert response.status_code == status
+            assert f'"err_code":"{code}"' in body
+            assert response.headers["dg-error"] in body
+            assert response.headers["dg-request-id"] in body
+            assert response.headers["Content-Type"] == "application/json"
+            assert ("Retry-After" in response.headers) == (status == 503)
+    server.wait_idle()
+
+
+def test_a_tag_goes_into_the_log_and_nowhere_else(live_server: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = live_server()
+    with server.listen(tag="night\nshift") as client:
+        client.send(spell("hi"))
+        frames = client.finish()
+    server.wait_idle()
+    assert transcript(frames) == "hi"
+    assert "night" not in str(frames)
+    (opened,) = [line for line in capsys.readouterr().out.splitlines() if "stream opened" in line]
+    assert "night?shift" in opened
+    assert "night" not in server.http.get("/metrics").text
+
+
+@pytest.mark.parametrize("kind", ["audio/wav", "audio/x-anything; rate=1", "application/octet-stream", None])
+def test_an_upload_is_known_by_its_bytes_whatever_it_is_called(live_server: Start, kind: str | None) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, spell("hi"), 16_000, format="WAV")
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = live_server().http.post("/v1/listen", content=file.getvalue(), headers=headers)
+    assert answer.status_code == 200
+    assert answer.json()["results"]["channels"][0]["alternatives"][0]["transcript"] == "hi"

@@ -1,0 +1,262 @@
+"""Twilio Media Streams: the adapter without a socket, then calls on real ones, with text sent back and sent on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from adapters import RATE, asked, heard, said, words
+from fakes import WAIT_S
+from live_server import LiveServer
+from spelling import silence, spell
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.sync.server import ServerConnection, serve
+
+from server.adapter import Finish, HangUp
+from server.audio import PCM
+from server.deepgram import Projector
+from server.deepgram_messages import ModelCard
+from server.deepgram_query import Models, parse_query
+from server.events import Closed, CloseReason, Final, FinalReason
+from server.media.plain import mulaw_table
+from server.twilio.adapter import TwilioAdapter
+from server.twilio.signature import signature
+
+Start = Callable[..., LiveServer]
+Json = dict[str, Any]
+NAMES = {"streamSid": "MZ1", "callSid": "CA1", "track": "inbound"}
+
+
+def mulaw(audio: PCM) -> bytes:
+    """The nearest code of each sample; those of the spelling model come through, being far apart."""
+    table = mulaw_table().astype(np.int32)
+    order = np.argsort(table)
+    places = np.clip(np.searchsorted(table[order], audio), 1, len(table) - 1)
+    below, above = order[places - 1], order[places]
+    return np.where(audio - table[below] < table[above] - audio, below, above).astype(np.uint8).tobytes()
+
+
+def start(**form: Any) -> str:
+    """The message that begins a stream, with all that Twilio writes into it."""
+    given = {"encoding": "audio/x-mulaw", "sampleRate": 8_000, "channels": 1} | form
+    begun = {"accountSid": "AC1", "streamSid": "MZ1", "callSid": "CA1", "tracks": ["inbound"], "mediaFormat": given}
+    return json.dumps({"event": "start", "sequenceNumber": "1", "start": begun, "streamSid": "MZ1"})
+
+
+def media(data: bytes, track: str = "inbound") -> str:
+    sent = {"track": track, "chunk": "1", "timestamp": "5", "payload": base64.b64encode(data).decode()}
+    return json.dumps({"event": "media", "sequenceNumber": "2", "media": sent, "streamSid": "MZ1"})
+
+
+CONNECTED = json.dumps({"event": "connected", "protocol": "Call", "version": "1.0.0"})
+STOP = json.dumps({"event": "stop", "sequenceNumber": "9", "stop": {"callSid": "CA1"}, "streamSid": "MZ1"})
+
+
+def adapter(track: str = "inbound") -> TwilioAdapter:
+    request = parse_query([("interim_results", "true")], Models("tiny", {}, strict=False), 1)
+    projector = Projector(request, 1, "id", "now", ModelCard("tiny", "1", "uuid"))
+    return TwilioAdapter(projector, model_rate=RATE, track=track)
+
+
+def test_a_call_from_connected_to_stop() -> None:
+    twilio = adapter()
+    assert not list(twilio.text(CONNECTED))
+    assert said(twilio.text(start())) == [{"event": "start"} | NAMES]
+    data = mulaw(spell("hello", 8_000))
+    actions = [action for at in range(0, len(data), 160) for action in twilio.text(media(data[at : at + 160]))]
+    assert said(twilio.text('{"event":"dtmf","dtmf":{"track":"inbound_track","digit":"5"}}')) == [
+        {"event": "dtmf", "digit": "5"} | NAMES
+    ]
+    assert said(twilio.text('{"event":"mark","mark":{"name":"played"}}')) == [
+        {"event": "mark", "name": "played"} | NAMES
+    ]
+    (told,) = said(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
+    assert {name: told[name] for name in NAMES} == NAMES
+    assert told["result"]["channel"]["alternatives"][0]["transcript"] == "hello"
+    stopping = list(twilio.text(STOP))
+    assert asked(stopping) == [Finish()]
+    assert len(heard(actions + stopping)) == len(data) * 2
+    metadata, stop = said(twilio.event(Closed(CloseReason.CLOSE_STREAM, 1.0), None))
+    assert metadata["result"]["type"] == "Metadata"
+    assert stop == {"event": "stop"} | NAMES
+
+
+def test_only_its_track_is_heard() -> None:
+    twilio = adapter("outbound")
+    twilio.text(start())
+    assert not len(heard(twilio.text(media(bytes(8_000)))))
+    assert len(heard(twilio.text(media(bytes(8_000), "outbound"))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "[]",
+        "{}",
+        media(b"x"),
+        start(encoding="audio/opus"),
+        start(sampleRate=1),
+        start(channels=2),
+        '{"event":"start"}',
+        json.dumps({"event": "start", "streamSid": "x" * 999, "start": {}}),
+    ],
+)
+def test_what_is_not_twilios_ends_the_connection(text: str) -> None:
+    (action,) = adapter().text(text)
+    assert isinstance(action, HangUp)
+    assert len(action.why.encode()) <= 110
+
+
+@pytest.mark.parametrize("text", [start(), '{"event":"media"}', '{"event":"media","media":{"payload":"ä"}}'])
+def test_what_is_not_twilios_after_the_start(text: str) -> None:
+    twilio = adapter()
+    twilio.text(start())
+    (action,) = twilio.text(text)
+    assert isinstance(action, HangUp)
+
+
+def test_the_signature_is_twilios() -> None:
+    """Source: the example of twilio.com/docs/usage/security; for a webhook the names and values of a form follow."""
+    form = "CallSidCA1234567890ABCDECaller+14158675309Digits1234From+14158675309To+18005551212"
+    assert signature("https://mycompany.com/myapp.php?foo=1&bar=2" + form, "12345") == "RSOYDt4T1cUTdK1PDd93/VVr8B8="
+
+
+# On sockets
+
+CALL = np.concatenate([spell("hello", 8_000), silence(1.0, 8_000), spell("you", 8_000)])
+
+
+def dial(server: LiveServer, query: str = "", headers: dict[str, str] | None = None) -> ClientConnection:
+    url = f"ws://{server.host}/v1/twilio{query}"
+    return connect(url, additional_headers=headers, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S)
+
+
+def call(socket: ClientConnection) -> None:
+    """Say it all, and hang up."""
+    socket.send(CONNECTED)
+    socket.send(start())
+    data = mulaw(CALL)
+    for at in range(0, len(data), 160):
+        socket.send(media(data[at : at + 160]))
+    socket.send(STOP)
+
+
+def close_of(socket: ClientConnection) -> int:
+    def read() -> None:
+        while True:
+            socket.recv(timeout=WAIT_S)
+
+    with pytest.raises(ConnectionClosed) as closed:
+        read()
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
+
+
+def transcripts(frames: list[Json]) -> list[str]:
+    results = [frame["result"] for frame in frames if frame["event"] == "transcript"]
+    finals = [result for result in results if result["type"] == "Results" and result["is_final"]]
+    return [text for final in finals if (text := final["channel"]["alternatives"][0]["transcript"])]
+
+
+def test_text_comes_back_on_the_same_socket_if_asked(live_server: Start) -> None:
+    server = live_server()
+    frames: list[Json] = []
+    with dial(server, "?reply=true&smart_format=true") as socket:
+        call(socket)
+        while not frames or frames[-1]["event"] != "stop":
+            frames.append(json.loads(socket.recv(timeout=WAIT_S)))
+        assert close_of(socket) == 1000
+    assert transcripts(frames) == ["Hello.", "You."]
+    assert frames[0]["event"] == "start"
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="completed",protocol="twilio"}') == 1
+    assert server.metric('tutti_audio_seconds_total{encoding="mulaw"}') == pytest.approx(len(CALL) / 8_000, abs=0.01)
+
+
+@contextmanager
+def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
+    """A WebSocket of the operator's, and what it is told; None at the end of a connection."""
+    told: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+
+    def listen(connection: ServerConnection) -> None:
+        for frame in connection:
+            told.put(json.loads(frame))
+        told.put(None)
+
+    with serve(listen, "127.0.0.1", 0) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        try:
+            yield f"ws://127.0.0.1:{listening.socket.getsockname()[1]}/", told
+        finally:
+            listening.shutdown()
+            thread.join(timeout=WAIT_S)
+
+
+def test_text_goes_where_the_operator_wants_it(live_server: Start) -> None:
+    with destination() as (url, told):
+        server = live_server(twilio_forward_url=url)
+        with dial(server) as socket:
+            call(socket)
+            assert close_of(socket) == 1000
+        frames: list[Json] = []
+        while (frame := told.get(timeout=WAIT_S)) is not None:
+            frames.append(frame)
+        server.wait_idle()
+    assert frames[0] == {"event": "start"} | NAMES
+    assert transcripts(frames) == ["hello", "you"]
+    assert frames[-1]["event"] == "stop"
+
+
+def test_a_destination_that_is_not_there_ends_the_stream(live_server: Start) -> None:
+    with destination() as (url, _):
+        pass
+    server = live_server(twilio_forward_url=url)
+    with dial(server) as socket:
+        socket.send(start())
+        assert close_of(socket) == 1011
+    server.wait_idle()
+
+
+def test_nowhere_to_send_text_is_refused(live_server: Start) -> None:
+    server = live_server()
+    for query in ("", "?reply=true&track=both"):
+        with pytest.raises(InvalidStatus) as refused:
+            dial(server, query)
+        assert refused.value.response.status_code == 400
+
+
+def test_keys_and_signatures(live_server: Start) -> None:
+    with_keys = live_server(api_keys=["k3y"])
+    with dial(with_keys, "?reply=true&key=k3y"):
+        pass
+    url = "wss://calls.example.org/v1/twilio"
+    signed = live_server(api_keys=["k3y"], twilio_auth_token="t0ken", twilio_public_url=url)
+    with dial(signed, "?reply=true", {"X-Twilio-Signature": signature(url, "t0ken")}):
+        pass
+    for server, query, headers in [
+        (with_keys, "?reply=true", {}),
+        (signed, "?reply=true&key=k3y", {}),
+        (signed, "?reply=true", {"X-Twilio-Signature": signature(url, "guessed")}),
+    ]:
+        with pytest.raises(InvalidStatus) as refused:
+            dial(server, query, headers)
+        assert refused.value.response.status_code == 401
+
+
+def test_garbage_closes_with_1008(live_server: Start) -> None:
+    server = live_server()
+    with dial(server, "?reply=true") as socket:
+        socket.send("hello")
+        assert close_of(socket) == 1008
+    assert httpx.get(f"http://{server.host}/v1/twilio", timeout=WAIT_S).status_code in (404, 405)
