@@ -226,7 +226,10 @@ class ResilientClient:
         stream = self._stream
         for code in known.new_refusals(stream):
             self._tell(TicketRefused(code))
-        if known.begun or stream.beginning is None:
+        if known.begun:
+            return
+        self._work.set()  # an answer to a ticket calls for something to be said
+        if stream.beginning is None:
             return
         known.begun = True
         took_s = 0.0 if self._lost_at is None else asyncio.get_running_loop().time() - self._lost_at
@@ -234,7 +237,6 @@ class ResilientClient:
         self._tell(Connected(self._attempts.url, self.request_id, stream.beginning, replay_s, took_s))
         if stream.lost_s > known.lost_s:
             self._tell(AudioLost(stream.lost_s - known.lost_s))
-        self._work.set()
 
     def _settled(self) -> None:
         if self._stream.covered > self._covered:

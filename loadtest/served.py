@@ -34,14 +34,14 @@ def serve_command(port: int, options: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def served(options: Sequence[str]) -> Iterator[str]:
-    """The URL of a server that is ready; it is stopped on leaving.
+def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
+    """The URL of a server that is ready; it is stopped on leaving. What it prints is kept in `log`, if that is given.
 
     Raises:
         ServerNotReady: it ended, or took too long; with the end of what it printed.
     """
     port = free_port()
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             serve_command(port, options),
             cwd=Path(__file__).parent.parent,

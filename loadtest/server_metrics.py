@@ -26,6 +26,7 @@ SESSIONS, SLOTS, QUEUED, TASKS = (
     "tutti_event_loop_tasks",
 )
 SESSIONS_MAX, CAPACITY = "tutti_sessions_max", "tutti_estimated_session_capacity"
+FILES = "process_open_fds"
 BATCH_SIZES = "tutti_batch_size_bucket"
 WANTED = (
     "tutti_batches_total",
@@ -40,6 +41,7 @@ WANTED = (
     TASKS,
     SESSIONS_MAX,
     CAPACITY,
+    FILES,
     BATCH_SIZES,
 )
 

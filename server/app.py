@@ -14,14 +14,14 @@ from fastapi import FastAPI, Response
 from model.ctc import Decoder
 from server.adapters import Adapters
 from server.admin import admin_router, load_admin_keys
+from server.asyncapi import describe_sockets
 from server.door import Door, GivesBack
 from server.grant import Grant
 from server.hangup import on_hangup
 from server.health import kserve_router
 from server.listen import Listen
-from server.origins import allow_pages
-from server.asyncapi import describe_sockets
 from server.openapi import describe
+from server.origins import allow_pages
 from server.page import page_router
 from server.pulse import Pulse
 from server.recordings import Recordings

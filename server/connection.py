@@ -178,7 +178,6 @@ class Connection(ABC):
     def _on_samples(self, samples: PCM, arrived_s: float) -> None:
         """Take decoded audio, in the order in which it was sent."""
         session = self._session
-        before_s = session.audio_s
         try:
             work = session.samples(samples, arrived_s)
         except BacklogExceeded:
@@ -186,7 +185,7 @@ class Connection(ABC):
             return
         if self._first_audio_s is None:
             self._first_audio_s = arrived_s
-        self._received_s.inc(session.audio_s - before_s)
+        self._received_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)
 
     def _on_bad_audio(self, error: MediaError) -> None:

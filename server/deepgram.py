@@ -72,6 +72,16 @@ class Projector:
             case _:
                 assert_never(event)
 
+    @property
+    def openings(self) -> tuple[tuple[str, ...], ...]:
+        """By channel, what the next segment's sentence has begun with."""
+        return tuple(transcript.opening for transcript in self._transcripts)
+
+    def restore(self, openings: Sequence[tuple[str, ...]]) -> None:
+        """Go on behind what another connection's projector wrote."""
+        for transcript, opening in zip(self._transcripts, openings, strict=True):
+            transcript.restore(opening)
+
     def complaint(self, description: str, text: str) -> bytes:
         """Answer a text frame that means nothing."""
         return _encode(Error("SchemaError", description, text[:MAX_ECHO]))

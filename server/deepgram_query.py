@@ -98,6 +98,7 @@ class ListenRequest:
             endpointing_ms=self.endpointing_ms,
             utterance_end_ms=self.utterance_end_ms,
             keyterms=self.keyterms,
+            resumable=self.resumable,
         )
 
 

@@ -28,6 +28,16 @@ class Transcript:
         self._parts: list[bytes] = []  # and as JSON
         self._last = (msgspec.Raw(), 0)
 
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """What the next segment's sentence has begun with."""
+        return () if self._sentences is None else self._sentences.opening
+
+    def restore(self, opening: tuple[str, ...]) -> None:
+        """Go on behind a sentence's beginning."""
+        if self._sentences is not None:
+            self._sentences.opening = opening
+
     def partial(self, words: Sequence[Word]) -> tuple[msgspec.Raw, int]:
         """Return an unfinished segment as JSON, and how many words it shows."""
         if words is not self._words:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from fastapi import WebSocket
 
 from server.auth import Credentials
 from server.deepgram import Projector
-from server.door import Door
+from server.door import Door, tenant_of
 from server.errors import Refused
 from server.live import LiveStream
 from server.media import open_at_the_door
 from server.replica import Replica, created_now, new_request_id
+from server.resume.office import tenant_digest
+from server.resume.stream import ResumableStream
 
 
 class Listen:
@@ -31,7 +36,8 @@ class Listen:
             decoder = open_at_the_door(request.form, rate, multichannel=request.multichannel)
             session = replica.session(request.live_options(rate), replica.limits)
             projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
-            stream = LiveStream(
+            make = self._resumable(socket) if request.resumable else LiveStream
+            stream = make(
                 socket,
                 session,
                 projector,
@@ -60,3 +66,8 @@ class Listen:
         finally:
             recognition.close()
             replica.sessions.remove(stream)
+
+    def _resumable(self, socket: WebSocket) -> Callable[..., LiveStream]:
+        """Return what makes a stream that its own client, and no other, can take up again with the same query."""
+        tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
+        return partial(ResumableStream, office=self._replica.tickets, tenant=tenant)

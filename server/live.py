@@ -88,9 +88,13 @@ class LiveStream(Connection):
     def _say(self, event: Event, timing: StepTiming | None) -> None:
         payload = self._projector.frame(event, timing, self._writer.write_s)
         self._count(event)
-        if payload is not None:
+        if payload is not None and not self._known(event):
             self._put(_frame(event, payload, timing))
         self._end_with(event)
+
+    def _known(self, event: Event) -> bool:  # noqa: ARG002 - of a stream that is a continuation
+        """Whether the client has had this on an earlier connection."""
+        return False
 
 
 def _frame(event: Event, payload: bytes, timing: StepTiming | None) -> OutFrame:

@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from server.histograms import Spread, histogram, histograms
 from server.media.encodings import Encoding
+from server.resume.refusals import TicketCode
 
 # Quantiles are exact only at edges, so each latency objective has one of its own.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -86,6 +87,10 @@ class Metrics:
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
         )
+        self.tickets = Counter("tutti_resume_tickets", "Tickets given to resumable streams", registry=registry)
+        self.resumes = Counter("tutti_resumes", "Streams taken up again, or refused", ["outcome"], registry=registry)
+        for outcome in ("resumed", "replayed", *TicketCode):
+            self.resumes.labels(outcome)
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
         )

@@ -17,6 +17,7 @@ from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Recognizer
 from server.request_ids import take_request_id
+from server.resume.office import TicketOffice
 from server.session import Limits, Session, SessionOptions
 from server.settings import Settings
 
@@ -43,6 +44,7 @@ class Replica:
     window_samples: int | None
     clock: Callable[[], float]
     decoding: DecodingPool
+    tickets: TicketOffice
     make_session: MakeSession = Session
 
     @property

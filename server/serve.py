@@ -79,9 +79,13 @@ class DrainingServer(uvicorn.Server):
             self._replica.drain.announce()
             self._loop.call_soon_threadsafe(self._replica.drain.begin)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close what is left; uvicorn would forget the app's own shutdown when forced, and log its cancellation."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
+
     def _stop(self) -> None:
-        if self._replica.drain.lost is not None:
-            self.force_exit = True  # what is left of a lost engine would be waited for in vain
         self.should_exit = True
 
 

@@ -6,7 +6,7 @@ clocks are the callers' business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,7 +83,8 @@ class Session:
         self._waiting = 0  # steps pushed and not answered, over all channels
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
-        self._delivery = Delivery(options.streams) if options.resumable else None
+        # What a voice-activity model has heard is not saved, so beside one a stream cannot be resumed.
+        self._delivery = Delivery(options.streams) if options.resumable and not window_samples else None
         self._unmarked = 0  # steps since the last mark, over all channels
 
     @property
@@ -105,6 +106,8 @@ class Session:
 
         Raises: KeytermsTooOften; BiasError for too many of them. The old ones stay.
         """
+        if any(cutter.behind for cutter in self._cutters):
+            return  # done, or undone again, before the state was saved
         self._changes.spend(checked_size(phrases, self.keyterms.keywords), self.audio_s)
         self.set_keyterms(self.keyterms.replaced(phrases))
 
@@ -167,6 +170,11 @@ class Session:
         return self.audio_s == 0 and self.keyterms is self.options.keyterms and not self.closing
 
     @property
+    def resumable(self) -> bool:
+        """Whether its state can be saved and restored."""
+        return self._delivery is not None
+
+    @property
     def delivery(self) -> Delivery:
         """Of a resumable stream."""
         assert self._delivery is not None
@@ -188,6 +196,10 @@ class Session:
         saved = channel.saved(self.options.keyterms.bias)
         return self._with_end(self.delivery.exported(channel.index, state, saved))
 
+    def released(self) -> list[Event]:
+        """Return what waited for `delivery.take_saved`."""
+        return self._with_end(self.delivery.release())
+
     def replay_from_s(self, saved: SavedInput) -> float:
         """Stream time from which on the audio must be sent again."""
         return self._replay_from(saved) / self.options.sample_rate
@@ -196,10 +208,10 @@ class Session:
         places = zip(self._cutters, saved.cutters, strict=True)
         return min(cutter.replay_from(place) for cutter, place in places)
 
-    def restore(self, saved: SavedStream) -> None:
-        """Go on as the stream that was saved, with the audio from `audio_s` on; the model's states are the caller's.
+    def restoring(self, saved: SavedStream) -> Callable[[], None]:
+        """Return what makes an untouched session go on as the one that was saved, with the audio from `audio_s` on.
 
-        Of an untouched session. Raises: ValueError, ModelError, and nothing has changed.
+        The model's states are the caller's. Raises: ValueError, ModelError.
         """
         default = self.options.keyterms.bias
         paired = list(zip(self.channels, saved.channels, strict=True))
@@ -207,18 +219,23 @@ class Session:
         phrases = saved.audio.phrases
         keyterms = self.keyterms if phrases is None else self.keyterms.replaced(phrases)
         begin = self._replay_from(saved.audio)
-        self.keyterms = keyterms
-        self._changes.restore(saved.audio.allowance)
-        self.delivery.finals = saved.finals
-        for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
-            cutter.restore(place, begin)
-        for (channel, one), (state, bias) in zip(paired, states, strict=True):
-            channel.restore(one, state, bias)
+
+        def go_on() -> None:
+            self.keyterms = keyterms
+            self._changes.restore(saved.audio.allowance)
+            self.delivery.finals = saved.finals
+            for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
+                cutter.restore(place, begin)
+            for (channel, one), (state, bias) in zip(paired, states, strict=True):
+                channel.restore(one, state, bias)
+
+        return go_on
 
     def start_at(self, stream_s: float, finals: int) -> None:
         """Begin the stream time there, at a whole sample, behind so many finals. Of an untouched session."""
         sample = int(stream_s * self.options.sample_rate + 0.5)
-        self.delivery.finals = finals
+        if self._delivery is not None:
+            self._delivery.finals = finals
         for cutter, channel in zip(self._cutters, self.channels, strict=True):
             cutter.start_at(sample)
             channel.start_at(cutter.received_s)

@@ -63,6 +63,10 @@ class Settings(BaseSettings):
     token_keys_file: Path | None = None  # one a line
     allowed_origins: tuple[str, ...] = ()  # of web pages, beside this server's own; "*": any
 
+    resume_keys: tuple[SecretStr, ...] = ()  # of tickets: the first seals, all open; none: one of its own
+    resume_keys_file: Path | None = None  # one a line
+    resume_ttl_s: float = Field(300.0, gt=0)  # how old a ticket may be
+
     vosk_port: int | None = Field(None, ge=0, le=65_535)  # for vosk clients alone, without keys; None: /vosk only
     vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)  # until a client says another one, as vosk-server's
     quiet_timeout_s: float = Field(60.0, gt=0)  # `idle_timeout_s` of protocols without a keep-alive message

@@ -69,6 +69,7 @@ class StepCutter:
         self._pushed = 0  # model-rate samples in whole steps since the last flush
         self._reset = False
         self._known_in = self._known_out = 0  # samples to come that a restored state has heard, and the tiler then
+        self._settled = -1  # up to here, that one included, flushes were asked for before the state was saved
 
     @property
     def fresh(self) -> bool:
@@ -82,7 +83,9 @@ class StepCutter:
 
     @property
     def behind(self) -> bool:
-        """True while audio is sent again that the restored state has heard."""
+        """True while audio is sent again that the restored state has heard; what was asked for there is done."""
+        if self._received <= self._settled:
+            return True
         heard = self._received - self._flushed
         return heard * self._config.sample_rate < self._pushed * self._sample_rate
 
@@ -98,6 +101,7 @@ class StepCutter:
         """Go on at a place that `saved` told; audio comes from `received` on, at or before its `replay_from`."""
         start, known = primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)
         self._received = received
+        self._settled = saved.flushed if received < saved.flushed else -1
         self._known_in, self._known_out = saved.flushed + start - received, known
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset

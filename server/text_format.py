@@ -53,19 +53,19 @@ class Sentences:
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self._opening: tuple[str, ...] = ()  # the first two words of the sentence that a cut left open
+        self.opening: tuple[str, ...] = ()  # the first two words of the sentence that a cut left open
 
     def partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
         """Format an unfinished segment, so that no word changes because another one follows it.
 
         Hence without digits and without an end: "twenty" may yet become 21.
         """
-        return format_words(words, replace(self._style, numerals=False), self._opening, ends=False)
+        return format_words(words, replace(self._style, numerals=False), self.opening, ends=False)
 
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[FormattedWord, ...]:
         """Format a segment; `ends` is false where it was only cut for its length and the sentence goes on."""
-        formatted = format_words(words, self._style, self._opening, ends=ends)
-        self._opening = () if ends else (*self._opening, *(word.text for word in words[:2]))[:2]
+        formatted = format_words(words, self._style, self.opening, ends=ends)
+        self.opening = () if ends else (*self.opening, *(word.text for word in words[:2]))[:2]
         return formatted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Protocol
@@ -25,6 +26,8 @@ from server.media import DecodingPool
 from server.metrics import Metrics
 from server.recognizer import Deliver, MakeEngine, Recognizer
 from server.replica import MakeSession, Replica
+from server.resume.office import TicketOffice
+from server.resume.seal import read_keys
 from server.session import Limits, Session
 from server.settings import Settings
 from server.tokens import Tokens
@@ -95,6 +98,7 @@ def build_replica(
         window_samples=window,
         clock=clock,
         decoding=DecodingPool(),
+        tickets=_tickets(settings, model, decoder),
         make_session=make_session,
     )
     metrics.ready.set_function(lambda: float(replica.ready))
@@ -116,6 +120,17 @@ def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Adm
 def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
     tokens = Tokens.load((key.get_secret_value() for key in settings.token_keys), settings.token_keys_file)
     return KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file, tokens, clock)
+
+
+def _tickets(settings: Settings, model: ServedModel, decoder: Decoder) -> TicketOffice:
+    """Raises: SettingsError."""
+
+    def setup() -> tuple[str, ...]:
+        rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
+        return model.digest, str(getattr(model, "precision", "")), decoder.digest, repr(rules)
+
+    keys = read_keys((key.get_secret_value() for key in settings.resume_keys), settings.resume_keys_file)
+    return TicketOffice(keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time)
 
 
 def _drain_times(settings: Settings) -> DrainTimes:

@@ -33,7 +33,10 @@ class FakeReplica:
     """Serves on a free loopback port; `fates` gives each connection its fate, by number."""
 
     def __init__(
-        self, fates: Callable[[int], Fate] = lambda _: Fate(), keys: tuple[str, ...] = ("k",), shape: Shape | None = None
+        self,
+        fates: Callable[[int], Fate] = lambda _: Fate(),
+        keys: tuple[str, ...] = ("k",),
+        shape: Shape | None = None,
     ) -> None:
         self._fates = fates
         self._keys = keys
@@ -55,9 +58,14 @@ class FakeReplica:
         settings = {"compression": None, "max_queue": None, "close_timeout": 1.0}
         async with serve(self._talk, "127.0.0.1", port, process_request=self._admit, **settings) as server:
             self.port = int(next(iter(server.sockets)).getsockname()[1])
+            self._server = server
             yield self
-            for connection in server.connections:
-                connection.transport.abort()
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Cut every connection."""
+        for connection in self._server.connections:
+            connection.transport.abort()
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         fate = self._fates(self.handshakes)

@@ -1,11 +1,8 @@
-"""A server process whose model can fail in every way: `python tests/faulty_server.py MODEL [SETTINGS as JSON]`."""
+"""A server process whose model can fail in every way: `python tests/faulty_server.py SETTINGS`, which are JSON."""
 
 import json
 import sys
 import time
-from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parent.parent)]
 
 import numpy as np
 from spelling import CONFIG, SpellingModel, spelling_decoder

@@ -22,6 +22,7 @@ from websockets.sync.client import connect
 from server.app import create_app
 from server.audio import PCM
 from server.serve import DrainingServer, uvicorn_config
+from server.session import Session
 from server.settings import Settings
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}
@@ -32,11 +33,18 @@ class LiveServer:
     """A server that runs inside a `with` block."""
 
     def __init__(
-        self, model: Any = None, decoder: Any = None, vad_model: Any = None, clock: Any = None, **settings: Any
+        self,
+        model: Any = None,
+        decoder: Any = None,
+        vad_model: Any = None,
+        clock: Any = None,
+        make_session: Any = Session,
+        **settings: Any,
     ) -> None:
         self.model = model or SpellingModel()
         self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
-        app = create_app(self.settings, self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
+        parts = (self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
+        app = create_app(self.settings, *parts, make_session=make_session)
         self.app, self.replica = app, app.state.replica
         self.server = _Announcing(uvicorn_config(app, self.settings), self.replica)
         self._thread = threading.Thread(target=self.server.run, name="server")

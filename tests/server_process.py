@@ -1,4 +1,4 @@
-"""A server in a process of its own, for what a thread of the test's process cannot show: exits, signals, descriptors."""
+"""A server in a process of its own: for exits, signals and descriptors, which a thread cannot show."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class ServerProcess:
             ["sh", "-c", f"exec {shell}", "sh", *command],
             stderr=stderr,
             text=True,
-            env=os.environ | (environment or {}),
+            cwd=FAULTY.parent.parent,
+            env=os.environ | {"PYTHONPATH": "."} | (environment or {}),
         )
         self.read_log = self.process.stderr is not None
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_recognition import FakeRecognition, Frame, Shape, undisturbed
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.continuity import AudioShape, Beginning, Continuity
@@ -202,3 +202,193 @@ def test_whatever_is_cut_when_the_caller_sees_one_undisturbed_stream(
     play(wire, before, after)
     check(wire)
     assert wire.stream.lost_s == 0
+
+
+def results(start: float, duration: float, text: str = "", *, final: bool = True, finalized: bool = False) -> Results:
+    word = {"word": text, "start": start, "end": start + duration, "confidence": 0.5}
+    return msgspec.convert(
+        {
+            "type": "Results",
+            "start": start,
+            "duration": duration,
+            "is_final": final,
+            "from_finalize": finalized,
+            "channel": {"alternatives": [{"transcript": text, "words": [word] if text else []}]},
+        },
+        Results,
+    )
+
+
+def frames(stream: Continuity) -> list[Any]:
+    found = []
+    while (frame := stream.next_frame()) is not None:
+        found.append(frame if isinstance(frame, bytes) else msgspec.json.decode(frame))
+    return found
+
+
+def opened(held_bytes: int = PLENTY) -> Continuity:
+    """100 samples a second, two bytes each."""
+    stream = Continuity(AudioShape(100, 2), held_bytes)
+    stream.connected()
+    return stream
+
+
+def test_the_newest_ticket_is_shown_first_with_what_was_had_of_its_stream() -> None:
+    stream = opened()
+    stream.add_audio(bytes(600))
+    assert frames(stream) == [bytes(600)]
+    for message in (results(0, 1.0, "yes"), Ticket("t1", 1.2), results(1.0, 0.7, "no", final=False), Ticket("t2", 1.5)):
+        stream.receive(message)
+    stream.lost()
+    stream.connected()
+    assert frames(stream) == [{"type": "Resume", "ticket": "t2", "finals": 1, "cursor_s": 1.7}], "no audio before it"
+    assert stream.receive(Resumed(1.5)) == []
+    assert stream.beginning is Beginning.TICKET
+    assert frames(stream) == [bytes(300)]
+    assert stream.replayed_s == pytest.approx(1.5)
+
+
+def test_a_refused_ticket_is_followed_by_the_place_of_the_last_final() -> None:
+    stream = opened()
+    stream.add_audio(bytes(range(250)) * 2)
+    frames(stream)
+    stream.receive(results(0, 0.5, "yes"))
+    stream.receive(Ticket("t", 2.0))
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    stream.receive(decode('{"type":"ResumeRefused","code":"TICKET_MODEL"}'))  # type: ignore[arg-type]
+    assert stream.refusals == ["TICKET_MODEL"]
+    assert frames(stream) == [{"type": "Resume", "from_s": 0.5, "finals": 1}]
+    stream.receive(Resumed(0.5))
+    assert frames(stream) == [(bytes(range(250)) * 2)[100:]]
+    [told] = stream.receive(results(0.5, 1.0, "no"))
+    assert told == results(0.5, 1.0, "no"), "the server keeps our time"
+
+
+def test_a_server_that_knows_no_tickets_is_begun_anew() -> None:
+    stream = opened()
+    stream.add_audio(bytes(400))
+    frames(stream)
+    stream.receive(results(0, 0.5, "yes"))
+    stream.receive(Ticket("t", 1.0))
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    stream.receive(decode('{"type":"Error","description":"unknown message type"}'))  # type: ignore[arg-type]
+    assert stream.beginning is Beginning.REPLAY
+    assert frames(stream) == [bytes(300)]
+    [told] = stream.receive(results(0, 1.0, "no"))
+    assert isinstance(told, Results)
+    assert (told.start, told.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
+
+
+def test_a_fresh_servers_ticket_from_before_it_heard_of_ours_is_not_ours() -> None:
+    stream = opened()
+    stream.add_audio(bytes(400))
+    frames(stream)
+    stream.receive(Ticket("ours", 1.0))
+    stream.lost()
+    stream.connected()
+    stream.receive(Ticket("of an empty stream", 0.0))
+    stream.lost()
+    stream.connected()
+    assert frames(stream)[0]["ticket"] == "ours"
+
+
+def test_what_is_held_is_bounded_and_only_what_was_sent_is_forgotten() -> None:
+    stream = opened(held_bytes=100_000)
+    pushed = 0
+    while stream.journal.has_room(30_000):
+        stream.add_audio(bytes(30_000))
+        pushed += 1
+    assert (pushed, stream.journal.first) == (3, 0), "nothing was sent, so nothing may go"
+    frames(stream)
+    for _ in range(20):
+        assert stream.journal.has_room(30_000)
+        stream.add_audio(bytes(30_000))
+        frames(stream)
+        assert stream.journal.held_bytes <= 100_000
+    stream.lost()
+    assert not stream.journal.has_room(30_000)
+    stream.connected()
+    assert stream.lost_s == pytest.approx(stream.journal.first / 200)
+    assert sum(len(pcm) for pcm in frames(stream)) == stream.journal.end - stream.journal.first
+    before = stream.lost_s
+    stream.lost()
+    stream.connected()
+    assert stream.lost_s == before, "a gap is counted once"
+
+
+def test_tickets_and_finals_let_go_of_what_they_cover_together() -> None:
+    stream = opened()
+    stream.add_audio(bytes(60_000))
+    frames(stream)
+    stream.receive(Ticket("t", 250.0))
+    assert stream.journal.first == 0, "the ticket may yet be refused"
+    stream.receive(results(0, 200.0, "yes"))
+    assert 0 < stream.journal.first <= 40_000
+    stream.receive(results(200.0, 100.0, "yes"))
+    assert stream.journal.first <= 50_000, "the ticket needs the rest"
+    stream.receive(Ticket("t", 300.0))
+    assert stream.journal.held_bytes == 0
+
+
+def test_an_event_is_told_once() -> None:
+    stream = opened()
+    stream.add_audio(bytes(600))
+    frames(stream)
+    assert stream.receive(SpeechStarted(0.25)) == [SpeechStarted(0.25)]
+    stream.receive(results(0, 1.0, "yes"))
+    assert stream.receive(UtteranceEnd(0.75)) == [UtteranceEnd(0.75)]
+    assert stream.receive(SpeechStarted(1.25)) == [SpeechStarted(1.25)]
+    stream.receive(results(1.0, 0.5, "no", final=False))
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    assert stream.receive(SpeechStarted(0.27)) == [], "a little later, but of what had been told"
+    assert stream.receive(SpeechStarted(1.0)) == [SpeechStarted(2.0)]
+    assert stream.receive(UtteranceEnd(0.9)) == [UtteranceEnd(1.9)]
+
+
+def test_the_words_of_a_server_that_drained_are_kept_and_its_goodbye_is_not() -> None:
+    stream = opened()
+    stream.add_audio(bytes(400))
+    frames(stream)
+    assert stream.receive(results(0, 1.5, "half")) == [results(0, 1.5, "half")]
+    assert stream.receive(Metadata("r", 1.5)) == []
+    stream.lost()
+    stream.connected()
+    assert frames(stream) == [bytes(100)]
+    assert stream.receive(results(0, 0)) == [], "a drain in a silence says nothing"
+    stream.close()
+    assert frames(stream) == [{"type": "CloseStream"}]
+    assert len(stream.receive(results(0, 0.5, "whole"))) == 1
+    stream.receive(Metadata("s", 0.5))
+    assert stream.farewell("s") == Metadata("s", 2.0)
+    assert stream.complete
+
+
+def test_key_terms_hold_on_the_next_server_too() -> None:
+    stream = opened()
+    stream.configure(["old"])
+    stream.configure(["new"])
+    stream.add_audio(bytes(200))
+    stream.configure(["later"])
+    stream.add_audio(bytes(200))
+    assert len(frames(stream)) == 5
+    for term in ("old", "new", "later"):
+        assert stream.receive(ConfigureSuccess((term,))) == [ConfigureSuccess((term,))]
+    stream.receive(results(0, 0.5, "yes"))
+    stream.lost()
+    stream.connected()
+    first, audio, second, rest = frames(stream)
+    assert (first["keyterms"], len(audio), second["keyterms"], len(rest)) == (["new"], 100, ["later"], 200)
+    assert stream.receive(ConfigureSuccess(("new",))) == stream.receive(ConfigureSuccess(("later",))) == []
+
+
+def test_a_drain_before_the_ticket_is_heard_of_loses_nothing() -> None:
+    wire = Wire(Shape(), lambda _: FakeRecognition(Shape(), ("k",)))
+    moves_ = [("finalize", None), ("say", 1), ("send", 1), ("arrive", 1), ("drain",), ("say", 1), ("drain",)]
+    play(wire, moves_, [])
+    check(wire)

@@ -1,4 +1,4 @@
-"""The door of Deepgram's surface over real sockets: what is offered and refused, and what a client may call its stream."""
+"""Deepgram's door over real sockets: what is offered and refused, and what a client may call its stream."""
 
 from __future__ import annotations
 

@@ -6,12 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
+import httpx
 import pytest
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
-from spelling import spell
+from server_process import ServerProcess
+from spelling import GatedSpellingModel, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -52,6 +55,48 @@ def test_streams_that_do_not_end_are_flushed_and_closed_with_1012(live_server: S
         assert (transcript(frames), frames[-1]["type"], code) == ("half a sen", "Metadata", 1012)
         frames, code, _ = silent.rest()
         assert ([f["type"] for f in frames], code) == (["Metadata"], 1012)
+    server.join()
+
+
+def test_an_upload_under_way_is_answered_and_the_next_is_refused(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model, drain_timeout_s=WAIT_S)
+    model.shut()
+    raw = {"encoding": "linear16", "sample_rate": 16_000}
+    answers: list[httpx.Response] = []
+
+    def post() -> None:
+        answers.append(server.http.post("/v1/listen", params=raw, content=spell("whole").tobytes()))
+
+    sender = threading.Thread(target=post)
+    sender.start()
+    model.wait_inside()
+    sigterm(server)
+    refused = server.http.post("/v1/listen", params=raw, content=b"xx")
+    assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+    model.open()
+    sender.join(timeout=WAIT_S)
+    assert answers[0].json()["results"]["channels"][0]["alternatives"][0]["transcript"] == "whole"
+    server.join()
+
+
+def test_an_upload_that_lasts_too_long_gets_503_to_be_sent_elsewhere(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model, drain_timeout_s=0.1)
+    model.shut()
+    answers: list[httpx.Response] = []
+
+    def post() -> None:
+        body = spell("too long").tobytes()
+        answers.append(server.http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=body))
+
+    sender = threading.Thread(target=post)
+    sender.start()
+    model.wait_inside()
+    sigterm(server)
+    sender.join(timeout=WAIT_S)
+    assert (answers[0].status_code, "Retry-After" in answers[0].headers) == (503, True)
+    model.open()
     server.join()
 
 
@@ -102,3 +147,12 @@ def test_the_process_says_where_it_listens_and_exits_with_0_after_sigterm() -> N
     assert {"stream opened", "draining", "stream closed"} <= {line["event"] for line in log}
     assert [line["reason"] for line in log if line["event"] == "stream closed"] == ["drain"]
     assert not [line for line in log if line.get("level") not in ("info", None)]
+
+
+def test_a_process_that_is_told_twice_ends_with_the_status_of_the_signal() -> None:
+    with ServerProcess(drain_timeout_s=1_000.0) as server, server.listen() as client:
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert client.rest()[1] == 1012
+        assert not [line for line in server.rest_of_log() if line["level"] == "error"]

@@ -29,7 +29,7 @@ WIRING = {  # the places where parts meet
 }
 THIRD_PARTIES = {
     "batching": {"numpy", "torch"},
-    "model": {"numba", "numpy", "torch", "safetensors", "soundfile", "soxr", "rich", "silero_vad"},
+    "model": {"msgspec", "numba", "numpy", "torch", "safetensors", "soundfile", "soxr", "rich", "silero_vad"},
     "clients": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
 }
 

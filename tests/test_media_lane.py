@@ -125,6 +125,21 @@ def test_audio_and_frames_keep_their_order(inline: bool) -> None:
     run(test, inline=inline)
 
 
+def test_who_asks_to_go_on_while_it_is_told_of_samples_changes_no_order() -> None:
+    """The tail of a flush is delivered, then its action comes, then what waited behind it."""
+
+    async def test(bench: Bench) -> None:
+        lane, deliver = bench.lane, bench._deliver
+        lane._deliver = lambda samples, arrived_s: (deliver(samples, arrived_s), lane.resume())
+        lane.settle(bench.action("finalize"), 1.0)
+        lane.then(bench.action("configure"))
+        lane.audio(b"a", 2.0)
+        await bench.until(lambda: "a" in bench.said)
+        assert bench.said == ["s", "<finalize>", "<configure>", "a"]
+
+    run(test)
+
+
 def test_a_decoder_that_works_inline_is_called_at_once_and_on_the_loop() -> None:
     async def test(bench: Bench) -> None:
         bench.lane.audio(b"x", 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients.messages import Message, Metadata, Results
-from clients.resilient import ResilientClient
+from clients.resilient import REPLAY_BURST_S, UNREAD, ResilientClient
 from clients.retry import Retry
 from clients.stream import open_stream
 
@@ -96,7 +97,9 @@ fates = st.lists(
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["tickets", "plain"])
 @settings(max_examples=25)
 @given(doom=fates)
-def test_whatever_becomes_of_the_connections_the_caller_sees_one_stream(keys: tuple[str, ...], doom: list[Fate]) -> None:
+def test_whatever_becomes_of_the_connections_the_caller_sees_one_stream(
+    keys: tuple[str, ...], doom: list[Fate]
+) -> None:
     async def main() -> None:
         doomed = [fate if keys else Fate(fate.refuse, None, fate.hear, fate.say, fate.code) for fate in doom]
         async with FakeReplica(cut_at(*doomed), keys).running() as server:
@@ -109,3 +112,218 @@ def test_whatever_becomes_of_the_connections_the_caller_sees_one_stream(keys: tu
         assert stream.journey.lost_s == 0
 
     wait_for(main())
+
+
+# One thing at a time
+
+
+def events_of(events: list[Event], kind: type) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_what_happened_is_told_as_it_happens_and_summed_up() -> None:
+    async def main() -> None:
+        events: list[Event] = []
+        doom = cut_at(Fate(hear=12, code=1012, drain=True), Fate(refuse=503), Fate(hear=14), Fate(keys=("other",)))
+        async with (
+            FakeReplica(doom).running() as server,
+            open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
+        ):
+            heard = await play(stream, noise(80_000), CLOSE)
+        assert said(heard) == undisturbed(noise(80_000), CLOSE)
+        assert server.queries[0]["resumable"] == ["true"]
+        beginnings = [event.beginning for event in events_of(events, Connected)]
+        assert beginnings == [Beginning.NEW, Beginning.TICKET, Beginning.REPLAY]
+        assert [type(event.error) for event in events_of(events, Waiting)] == [
+            ClosedAbnormally,
+            Refused,
+            ClosedAbnormally,
+        ]
+        assert [event.code for event in events_of(events, TicketRefused)] == ["TICKET_FORGED"]
+        assert len(events_of(events, CaughtUp)) == 2
+        journey = stream.journey
+        assert (journey.connections, journey.reconnects, journey.resumed, journey.replayed) == (3, 2, 1, 1)
+        assert journey.refused_tickets == ["TICKET_FORGED"]
+        assert len(journey.resume_s) == len(journey.caught_up_s) == 2
+        assert 0 < journey.replayed_s < 5
+        assert not events_of(events, AudioLost)
+
+    wait_for(main())
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_what_would_be_refused_again_is_an_error_at_once(status: int) -> None:
+    async def main() -> None:
+        async with FakeReplica(lambda _: Fate(refuse=status)).running() as server:
+            with pytest.raises(Refused, match="not now") as refused:
+                async with open_stream(server.url):
+                    pass
+        assert (refused.value.status, server.handshakes) == (status, 1)
+
+    wait_for(main())
+
+
+def test_1008_is_an_error_for_whoever_listens_and_whoever_speaks() -> None:
+    async def main() -> None:
+        async with (
+            FakeReplica(lambda _: Fate(hear=3, code=1008)).running() as server,
+            open_stream(server.url, retry=AT_ONCE) as stream,
+        ):
+            await stream.send(noise(20_000))
+            with pytest.raises(ClosedAbnormally) as closed:
+                await _all(stream)
+            assert closed.value.code == 1008
+            with pytest.raises(ClosedAbnormally):
+                await stream.send(noise(10))
+            assert server.handshakes == 1
+
+    wait_for(main())
+
+
+def test_a_server_that_is_full_is_waited_for_as_long_as_it_says() -> None:
+    async def main() -> None:
+        events: list[Event] = []
+        doom = cut_at(Fate(refuse=503, retry_after="0.3"))
+        async with FakeReplica(doom).running() as server:
+            began_s = asyncio.get_running_loop().time()
+            async with open_stream(server.url, retry=AT_ONCE, on_event=events.append) as stream:
+                assert asyncio.get_running_loop().time() - began_s >= 0.3
+                assert said(await play(stream, noise(9_000), CLOSE)) == undisturbed(noise(9_000), CLOSE)
+        assert events_of(events, Waiting)[0].seconds == pytest.approx(0.3)
+
+    wait_for(main())
+
+
+def test_patience_with_a_full_server_has_an_end() -> None:
+    async def main() -> None:
+        async with FakeReplica(lambda _: Fate(refuse=503)).running() as server:
+            with pytest.raises(Refused):
+                async with open_stream(server.url, retry=Retry(limit_s=0.1, first_wait_s=0.01)):
+                    pass
+        assert server.handshakes > 1
+
+    wait_for(main())
+
+
+def test_a_server_that_is_gone_for_good_is_an_error_and_nobody_waits_for_ever() -> None:
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            server = await stack.enter_async_context(FakeReplica(lambda _: Fate(hear=5)).running())
+            stream = await stack.enter_async_context(
+                open_stream(server.url, retry=Retry(limit_s=0.2, first_wait_s=0.01), held_s=3)
+            )
+            gone = asyncio.create_task(_all(stream))
+
+            async def speak() -> None:
+                while True:  # until it may hold no more, and then until it fails
+                    await stream.send(noise(16_000))
+
+            speaking = asyncio.create_task(speak())
+            while not server.streams or not server.streams[0].heard_audio:
+                await asyncio.sleep(0.01)
+            server.hang_up()
+            for task in (gone, speaking):
+                with pytest.raises((Unreachable, ClosedAbnormally)):
+                    await task
+
+    wait_for(main())
+
+
+def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
+    async def main() -> None:
+        async with FakeReplica(cut_at(Fate(hear=12))).running() as one, FakeReplica().running() as other:
+            urls = ["ws://127.0.0.1:9", one.url, other.url]  # nobody at the first
+            async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
+                heard = await play(stream, noise(64_000), CLOSE)
+            assert said(heard) == undisturbed(noise(64_000), CLOSE)
+            assert (one.handshakes, other.handshakes, stream.journey.resumed) == (1, 1, 1)
+
+    wait_for(main())
+
+
+def test_a_server_that_hangs_is_left_and_the_stream_goes_on_elsewhere() -> None:
+    async def main() -> None:
+        async with FakeReplica(cut_at(Fate(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
+            urls = [one.url, other.url]
+            async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
+                heard = await play(stream, noise(64_000), CLOSE)
+            assert said(heard) == undisturbed(noise(64_000), CLOSE)
+            assert other.handshakes == 1
+
+    wait_for(main())
+
+
+def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        audio = noise(64_000 + 192_000)  # what may go at once, and six seconds
+        async with FakeReplica(keys=()).running() as server:
+            async with open_stream(server.url, retry=AT_ONCE, replay_speed=15.0) as stream:
+                began_s = loop.time()
+                await stream.send(audio)
+                await _heard_all(server, 0, audio)
+                assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is held back"
+                server.hang_up()
+                began_s = loop.time()
+                await stream.close_stream()
+                assert said(await _all(stream)) == undisturbed(audio, CLOSE)
+                again = len(server.streams[1].heard_audio) / 32_000
+                assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 15.0 - 0.01
+
+    wait_for(main())
+
+
+async def _heard_all(server: FakeReplica, number: int, audio: bytes) -> None:
+    while len(server.streams) <= number or len(server.streams[number].heard_audio) < len(audio):
+        await asyncio.sleep(0.005)
+
+
+def test_leaving_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with FakeReplica().running() as server:
+            async with open_stream(server.url, resumable=True) as stream:
+                await stream.send(noise(20_000))
+                await anext(stream)
+            async with open_stream(server.url) as stream:
+                stream.abort()
+                with pytest.raises(ClosedAbnormally, match="left"):
+                    await _all(stream)
+            assert not [task for task in asyncio.all_tasks() if "clients" in repr(task.get_coro())]
+
+    wait_for(main())
+
+
+def test_a_stream_whose_end_was_said_takes_no_more_audio() -> None:
+    async def main() -> None:
+        async with FakeReplica().running() as server, open_stream(server.url) as stream:
+            await stream.close_stream()
+            with pytest.raises(ClosedAbnormally, match="end has been said"):
+                await stream.send(noise(2))
+
+    wait_for(main())
+
+
+def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
+    async def main() -> None:
+        steps = UNREAD + 300
+        audio = noise(steps * 2560)
+        async with FakeReplica().running() as server, open_stream(server.url, held_s=200) as stream:
+            await stream.send(audio)
+            await stream.finalize()
+            while "Finalize" not in server.heard:
+                await asyncio.sleep(0.01)
+            await stream.close_stream()
+            heard = await _all(stream)
+        assert said(heard) == undisturbed(audio, FINALIZE, CLOSE)
+        assert len(heard) <= UNREAD + 50
+
+    wait_for(main())
+
+
+def test_only_raw_audio_can_be_taken_up_in_the_middle() -> None:
+    async def main() -> None:
+        async with open_stream("ws://127.0.0.1:9", encoding="ogg-opus"):
+            pass
+
+    with pytest.raises(ValueError, match="ogg-opus"):
+        wait_for(main())

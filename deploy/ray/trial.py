@@ -15,7 +15,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -54,7 +54,7 @@ class Trial:
     streams: int = 12
     room: int = 12
     stream_s: float = 45.0
-    compared: int = 25
+    compared: int = 25  # streams of which the latency is compared; 0: do not
     compared_s: float = 20.0
     seed: int = 1
 
@@ -180,37 +180,40 @@ def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
     key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     environment = os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1"}
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        tell("without Ray …")
-        without = runner.run(_without_ray(trial))
+        without, with_ray = None, None
+        if trial.compared:
+            tell("latency without Ray …")
+            without = runner.run(_without_ray(trial))
         tell("two nodes …")
         with two_nodes() as (cluster, node), edge() as proxy:
             plan = Plan(
                 proxy.control,
-                trial.rule,
+                Rule(1, 1),
                 host="127.0.0.1",
                 cpus=1,
                 serve_options=trial.serve_options,
                 environment=environment,
                 period_s=0.5,
             )
-            with Fleet(plan) as fleet:
+            if trial.compared:
+                with Fleet(plan) as fleet:
+                    runner.run(fleet.wait(lambda: fleet.ready == 1))
+                    tell("latency with Ray …")
+                    with_ray = _latency(proxy.url, trial)
+            with Fleet(replace(plan, rule=trial.rule)) as fleet:
                 runner.run(fleet.wait(lambda: fleet.ready == 1))
                 tell("growing, losing a node, shrinking …")
                 seconds, problems = runner.run(lose_a_node(proxy.url, fleet, cluster, node, trial))
-                tell("with Ray …")
-                with_ray = _latency(proxy.url, trial)
-    bars = (
-        Bar("streams that failed, lost audio or have another text", 0, len(problems)),
-        Bar("streams that failed in the comparison", 0, without.failed + with_ray.failed),
-    )
+    bars = [Bar("streams that failed, lost audio or have another text", 0, len(problems))]
+    bars += [Bar("streams that failed in the comparison", 0, level.failed) for level in (without, with_ray) if level]
     return Found(
         command,
-        bars,
+        tuple(bars),
         scaled_up_s=seconds[0],
         replaced_s=seconds[1],
         scaled_down_s=seconds[2],
-        with_ray=with_ray.chunk_latency_ms,
-        without_ray=without.chunk_latency_ms,
+        with_ray=with_ray.chunk_latency_ms if with_ray else None,
+        without_ray=without.chunk_latency_ms if without else None,
         problems=tuple(problems),
         environment=describe(trial.seed),
     )
@@ -219,16 +222,15 @@ def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
 def markdown(found: Found, trial: Trial) -> str:
     """The page."""
     lines = ["# Replicas placed by Ray", "", f"`{found.command}`", "", *table(found.bars), ""]
-    lines += [f"Two nodes of one machine. One replica, then {trial.streams} streams: a second one was ready after "]
-    lines[-1] += (
-        f"{found.scaled_up_s:g} s. With {2 * trial.streams} streams on both, the node of the second was killed; a new replica "
-    )
-    lines[-1] += (
-        f"was ready {found.replaced_s:g} s after the loss was seen. When the streams had ended, the fleet was one replica after "
-    )
-    lines[-1] += (
-        f"{found.scaled_down_s:g} s. Every stream was played to its end, its text beside the one it has undisturbed."
-    )
+    both = 2 * trial.streams
+    lines += [
+        (
+            f"Two nodes of one machine. One replica, then {trial.streams} streams: a second one was ready after "
+            f"{found.scaled_up_s:g} s. With {both} streams on both, the node of the second was killed; a new replica "
+            f"was ready {found.replaced_s:g} s after the loss was seen. When the streams had ended, the fleet was one "
+            f"replica after {found.scaled_down_s:g} s. Every stream was played to its end, its text compared."
+        )
+    ]
     lines += [
         "",
         f"Chunk latency of {trial.compared} streams through HAProxy, ms:",

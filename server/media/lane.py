@@ -104,7 +104,12 @@ class Lane:
         if self._closed:
             return
         if self._decoder.inline:
-            self._decode_now(chunk, arrived_s)
+            try:
+                samples = self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
+            except MediaError as error:
+                self._end(error)
+                return
+            self._deliver(samples, arrived_s)
             return
         if self._waiting_bytes + len(chunk) > MAX_WAITING_BYTES:
             raise BacklogExceeded("more audio at once than can be decoded")
@@ -148,14 +153,6 @@ class Lane:
         if not self._closed:
             self._waiting.append(hold)
             self.resume()
-
-    def _decode_now(self, chunk: bytes, arrived_s: float) -> None:
-        try:
-            samples = self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
-        except MediaError as error:
-            self._end(error)
-            return
-        self._deliver(samples, arrived_s)
 
     def _start(self, item: _Audio | _Hold) -> None:
         if isinstance(item, _Audio):

@@ -64,12 +64,12 @@ class Delivery:
         """Something is to be said that answers no step; return what can be said now."""
         if events:
             self._order.append(list(events))
-        return self._release()
+        return self.release()
 
     def answered(self, channel: int, events: Sequence[Event]) -> list[Event]:
         """The oldest step of this channel was answered; return what can be said now."""
         self._early[channel].append(list(events))
-        return self._release()
+        return self.release()
 
     def exported(self, channel: int, state: bytes, saved: SavedChannel) -> list[Event]:
         """Take one channel of the oldest mark that lacks it; return what can be said now."""
@@ -77,16 +77,17 @@ class Delivery:
         mark.channels[channel] = state, saved
         if mark.complete:
             self._open.remove(mark)
-        return self._release()
+        return self.release()
 
     def take_saved(self) -> SavedStream | None:
-        """Return the newest state whose place has come, once."""
+        """Return the state whose place has come, once; what comes behind it waits for that."""
         saved, self._saved = self._saved, None
         return saved
 
-    def _release(self) -> list[Event]:
+    def release(self) -> list[Event]:
+        """Return what can be said now: all up to the next thing that is missing, or the next place for a ticket."""
         said: list[Event] = []
-        while self._order:
+        while self._order and self._saved is None:
             item = self._order[0]
             if isinstance(item, _Mark):
                 if not item.complete:

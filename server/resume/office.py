@@ -6,11 +6,13 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 
+import msgspec
 import structlog
 
+from server.resume.refusals import TicketCode, TicketRefused
 from server.resume.saved import SavedStream
 from server.resume.seal import Seal
-from server.resume.tickets import Ticket, TicketCode, TicketRefused, read_ticket, write_ticket
+from server.resume.tickets import Ticket, read_ticket, write_ticket
 
 DIGEST_BYTES = 16
 ID_BYTES = 16
@@ -54,6 +56,10 @@ class TicketOffice:
     ) -> Ticket:
         """Make a ticket of now."""
         return Ticket(os.urandom(ID_BYTES), stream_id, self._clock(), self.model, tenant, openings, stream)
+
+    def renewed(self, ticket: Ticket) -> Ticket:
+        """Make another ticket, of now, for the same place."""
+        return msgspec.structs.replace(ticket, id=os.urandom(ID_BYTES), issued_s=self._clock())
 
     def write(self, ticket: Ticket) -> str:
         """Seal it. On any thread."""

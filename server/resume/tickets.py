@@ -8,37 +8,16 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from enum import StrEnum
 
 import msgspec
 
+from server.resume.refusals import TicketCode, TicketRefused
 from server.resume.saved import SavedStream
 from server.resume.seal import Seal, Unsealed
 
 VERSION = 1  # of everything inside; a change of `saved`, or of what its bytes mean, needs another
 MAX_BYTES = 4 * 2**20  # of a ticket's plain form: many channels, large models
 COMPRESSION = 1  # a model's state is noise; the rest gains nearly all at the lowest level
-
-
-class TicketCode(StrEnum):
-    """Why a ticket is refused, as clients are told."""
-
-    MALFORMED = "TICKET_MALFORMED"
-    FORGED = "TICKET_FORGED"
-    VERSION = "TICKET_VERSION"
-    EXPIRED = "TICKET_EXPIRED"
-    MODEL = "TICKET_MODEL"
-    TENANT = "TICKET_TENANT"
-    REPLAYED = "TICKET_REPLAYED"
-    UNAVAILABLE = "RESUME_UNAVAILABLE"
-
-
-class TicketRefused(Exception):
-    """A stream cannot go on from this ticket; the message is meant for the client."""
-
-    def __init__(self, code: TicketCode, description: str) -> None:
-        super().__init__(description)
-        self.code = code
 
 
 class Ticket(msgspec.Struct, array_like=True, frozen=True):

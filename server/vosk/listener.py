@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from server.settings import Settings
+from server.replica import Replica
 from server.vosk.endpoint import VoskEndpoint
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")
@@ -23,11 +23,12 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")
 class VoskListener:
     """Listens from `start` to `stop`, on the running loop."""
 
-    def __init__(self, endpoint: VoskEndpoint, settings: Settings, port: int) -> None:
+    def __init__(self, endpoint: VoskEndpoint, replica: Replica, port: int) -> None:
         """`port` 0 picks a free one."""
         self._app = FastAPI(openapi_url=None)
+        self._app.state.replica = replica
         self._app.add_api_websocket_route("/{path:path}", endpoint.live_open)
-        self._settings = settings
+        self._settings = replica.settings
         self._wanted = port
         self._state = ServerState()
         self._server: asyncio.Server | None = None

@@ -60,6 +60,8 @@ def proxied(
     ports = [server if isinstance(server, int) else int(server.host.rsplit(":", 1)[1]) for server in servers]
     with need(name).running(ports, tls=tls, change=edited(*SOON[name], *changes)) as running:
         wait_until_served(running)
+        if name == "envoy":  # until it has asked a server, it counts as dead
+            wait_until(lambda: health_checks_of_envoy(running) >= len(ports))
         yield running
 
 
@@ -67,6 +69,12 @@ def wait_until_served(running: Running) -> None:
     """Until the proxy gives requests to a server: Envoy and HAProxy ask for health first."""
     with httpx.Client(base_url=running.url.replace("ws", "http"), timeout=WAIT_S) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
+
+
+def health_checks_of_envoy(running: Running) -> int:
+    """How often servers have answered its questions, or not."""
+    figures = f"http://127.0.0.1:{running.ports.control}/stats?filter=health_check.(success|failure)$"
+    return sum(int(line.split()[-1]) for line in httpx.get(figures, timeout=WAIT_S).text.splitlines())
 
 
 def wait_until(holds: Callable[[], bool], every_s: float = 0.02) -> None:

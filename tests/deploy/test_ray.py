@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import shutil
+
 import pytest
 
 from deploy.ray.backends import Backend, NoPlace, Places, State
@@ -119,3 +124,15 @@ def test_gauges_are_read_and_protocols_summed() -> None:
     text = "# HELP x y\ntutti_ready 1.0\n"
     text += 'tutti_sessions_active{protocol="a"} 2.0\ntutti_sessions_active{protocol="b"} 3.0\n'
     assert read(text) == {"tutti_ready": 1.0, "tutti_sessions_active": 5.0}
+
+
+@pytest.mark.timeout(180)
+def test_a_fleet_of_two_nodes_grows_loses_one_and_shrinks_and_no_word_is_lost() -> None:
+    if shutil.which("haproxy", path="/usr/sbin:/usr/bin") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("haproxy not installed")
+    if importlib.util.find_spec("ray") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("ray not installed")
+    trial = importlib.import_module("deploy.ray.trial")
+    found = trial.run(trial.Trial(streams=4, stream_s=25, compared=0), "c", lambda _: None)
+    assert found.problems == ()
+    assert [bar.what for bar in found.bars if not bar.met] == []

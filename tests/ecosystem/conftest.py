@@ -47,21 +47,21 @@ def relay() -> Iterator[Callable[[ServerProcess], Relay]]:
         yield lambda server: stack.enter_context(Relay(server.port))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def livekit() -> Iterator[Driver]:
     """LiveKit's Deepgram plugin."""
     with python_driver("livekit") as driver:
         yield driver
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pipecat() -> Iterator[Driver]:
     """Pipecat's Deepgram service."""
     with python_driver("pipecat") as driver:
         yield driver
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def node() -> Iterator[Driver]:
     """Deepgram's SDK for JavaScript, and `ws`."""
     with node_driver() as driver:

@@ -18,6 +18,7 @@ from environments import BUILD, NODE, is_made, python_of
 
 HERE = Path(__file__).parent
 WITHIN_S = 45.0  # for a scenario: the longest waits for a client's own back-off twice
+STOP_WITHIN_S = 5.0
 Event = dict[str, Any]
 
 
@@ -37,20 +38,23 @@ class Driver:
     """A client's program: it is told scenarios, one at a time, and tells what the client's user sees."""
 
     def __init__(self, command: Sequence[str | Path], **variables: str) -> None:
+        self._command = list(map(str, command))
+        self._variables = variables
+
+    def __enter__(self) -> Self:
+        self._busy = False
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            list(map(str, command)),
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=os.environ | variables,
+            env=os.environ | self._variables,
             text=True,
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="driver")
-
-    def __enter__(self) -> Self:
         self._reader.start()
         return self
 
@@ -59,7 +63,7 @@ class Driver:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -68,7 +72,12 @@ class Driver:
         self._errors.close()
 
     def begin(self, scenario: str, **arguments: Any) -> None:
-        """Start a scenario: a function of the program."""
+        """Start a scenario: a function of the program. One that a test left unfinished ends with its process."""
+        if self._busy:
+            self._process.kill()
+            self.__exit__()
+            self.__enter__()
+        self._busy = True
         self.say(scenario=scenario, **arguments)
 
     def say(self, **line: Any) -> None:
@@ -93,7 +102,9 @@ class Driver:
 
     def rest(self) -> list[Event]:
         """Events to the end of the scenario."""
-        return self.until(lambda event: event["event"] == "done")[:-1]
+        events = self.until(lambda event: event["event"] == "done")[:-1]
+        self._busy = False
+        return events
 
     def run(self, scenario: str, **arguments: Any) -> list[Event]:
         """All the events of a scenario."""

@@ -1,4 +1,4 @@
-"""Environments of the clients that cannot live beside the server's packages: made here, on demand, under build/ecosystem.
+"""Environments of the clients that cannot live beside the server's packages: made on demand, under build/ecosystem.
 
     python tests/ecosystem/environments.py [NAME …]           make what is missing or out of date; all without a name
     python tests/ecosystem/environments.py --freeze NAME …    resolve requirements/NAME.in anew into NAME.txt
@@ -130,9 +130,9 @@ def main() -> int:
     with ThreadPoolExecutor() as pool:
         for doing in as_completed([pool.submit(make_or_freeze, name, anew=asked.freeze) for name in names]):
             try:
-                print(doing.result(), flush=True)
+                sys.stdout.write(f"{doing.result()}\n")
             except NotMade as error:
-                print(error, file=sys.stderr)
+                sys.stderr.write(f"{error}\n")
                 failed = True
     return int(failed)
 

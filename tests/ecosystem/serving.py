@@ -1,4 +1,4 @@
-"""The real server for these tests: `tutti serve` with the shipped model, a process of its own on a free loopback port."""
+"""The real server: `tutti serve` with the shipped model, a process of its own on a free loopback port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServerProcess:
     def __init__(self, **settings: object) -> None:
         """`settings` are those of `server/settings.py`, by name."""
         self.port = free_port()
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         chosen = {"api_keys": f'["{KEY}", "{OTHER_KEY}", "{THIRD_KEY}"]', "drain_spread_s": 0, "log_level": "debug"}
         given = {f"TUTTI_{name.upper()}": str(value) for name, value in (chosen | settings).items()}
         self._process = subprocess.Popen(

@@ -47,7 +47,15 @@ def restart(
         order, fan, name = spoken("order"), spoken("porch_fan"), spoken("name")
         node.begin("talk", **told["node"], parts=[order, fan], options=OPTIONS)
         livekit.begin("stream", **told["livekit"], steps=[("push", order), ("told",), ("push", fan)])
-        steps = [("start",), ("push", order), ("told",), ("connected",), ("push", name), ("stop",), ("wait", "final", 2)]
+        steps = [
+            ("start",),
+            ("push", order),
+            ("told",),
+            ("connected",),
+            ("push", name),
+            ("stop",),
+            ("wait", "final", 2),
+        ]
         pipecat.begin("stream", **told["pipecat"], steps=steps)
         for relay in relays.values():
             relay.wait(lambda relay=relay: relay.connections and relay.connections[0].heard)

@@ -55,9 +55,10 @@ class Sink(FrameProcessor):
 async def stream(
     host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
 ) -> None:
-    """Steps: ("start",) and ("stop",) of speech as a VAD tells it, ("push", file), ("wait", event, times), ("told",), ("connected",).
+    """Take these steps, then send an EndFrame.
 
-    Then comes an EndFrame.
+    ("start",) and ("stop",) of speech as a VAD tells it, ("push", file), ("wait", event, times), ("told",),
+    ("connected",).
     """
     happened = Happened()
     service = DeepgramSTTService(
@@ -107,7 +108,7 @@ async def take_steps(
         elif name == "told":
             await lines.get()
         elif name == "connected":  # to be asked when the handshake is done: it drops audio until it has noticed
-            while service._connection is None:
+            while service._connection is None:  # noqa: ASYNC110 - it offers no event
                 await asyncio.sleep(0)
     await worker.queue_frame(EndFrame())
 

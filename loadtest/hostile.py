@@ -1,0 +1,237 @@
+"""A server among hostile clients: those who behave must not notice, nothing may be left, and nothing may break.
+
+`python -m loadtest.hostile --messages 100000` starts a server, plays live streams to it alone, then beside clients that
+send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns the order of
+work and the bars.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+
+from clients.errors import ClientError
+from loadtest.bars import Bar, place_lines, table, unmet, write
+from loadtest.environment import Environment
+from loadtest.errors import BadSettings, LoadTestError
+from loadtest.hostile_troupe import Script
+from loadtest.hostile_wire import Tally
+from loadtest.idleness import IdleFigures, bars, idle_figures
+from loadtest.measures import LevelReport
+from loadtest.report import print_remarks
+from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure_levels
+from loadtest.served import served
+from loadtest.server_metrics import FILES, scrape_at
+from loadtest.settings import LoadSettings
+
+RESULTS = Path(__file__).parent / "results"
+NAME = "hostile"
+
+P98_SHARE = 1.2
+"""How much larger the others' chunk latency may be at p98, beside the hostile clients, than without them."""
+
+IDLE_WITHIN_S = 30.0  # what is left half open is held for the idle and the handshake time of the server
+SPARE_S = 15.0  # of the level, beyond the time that the messages should take
+FIRST_SHARE = 0.1  # so many of the messages come before anything is measured: caches fill, memory grows to its size
+FAULTS = (500, 502, 504)  # statuses of a server that did something wrong; 503 is that of one that is full
+
+
+class Hostile(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    command: str
+    bars: tuple[Bar, ...]
+    tally: Tally
+    errors_logged: dict[str, int]
+    quiet: LevelReport
+    beside: LevelReport
+    before: IdleFigures
+    after: IdleFigures
+    files_before: float | None
+    files_after: float | None
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many messages, beside how many streams, and how long those are measured alone."""
+
+    script: Script
+    streams: int = 20
+    quiet_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Raises: BadSettings."""
+        if self.script.messages < 1 or self.script.per_s <= 0 or self.script.at_a_time < 1:
+            raise BadSettings("messages, their rate and connections at a time must be positive")
+
+    @property
+    def beside_s(self) -> float:
+        """How long the streams are played beside the hostile clients."""
+        return self.script.messages / self.script.per_s + SPARE_S
+
+
+async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSettings, *, command: str) -> Hostile:
+    """Measure the streams alone, then beside the hostile clients, and see what is left.
+
+    Raises: LoadTestError, ClientError.
+    """
+    clock, tell = time.perf_counter, Console(stderr=True).print
+    settings = replace(base, url=url, streams=(plan.streams,))
+    tasks = (await idle_figures(url, clock, within_s=IDLE_WITHIN_S)).tasks
+    first = replace(plan.script, messages=max(1, round(plan.script.messages * FIRST_SHARE)), seed=plan.script.seed + 1)
+    await troupe(url, key_file, first)
+    quiet = await measure_levels(replace(settings, seconds=plan.quiet_s), tell=tell)
+    before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
+    files_before = await _open_files(url)
+    acting = asyncio.create_task(troupe(url, key_file, plan.script))
+    beside = await measure_levels(replace(settings, seconds=plan.beside_s), tell=tell)
+    tally = await acting
+    after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
+    files_after = await _open_files(url)
+    [alone], [level] = quiet.document.levels, beside.document.levels
+    errors = errors_in(log)
+    before = msgspec.structs.replace(before, tasks=tasks)
+    judged = judge(plan.script, tally, alone, level, errors)
+    judged += [*bars(before, after), Bar("open files", (files_before or 0) + 1, files_after)]  # the scrape's own
+    place = beside.document.environment
+    return Hostile(command, tuple(judged), tally, errors, alone, level, before, after, files_before, files_after, place)
+
+
+async def troupe(url: str, key_file: Path, script: Script) -> Tally:
+    """Run the hostile clients in a process of their own. Raises: BadSettings when it fails."""
+    options = ("--messages", script.messages, "--per-s", script.per_s, "--at-a-time", script.at_a_time)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtest.hostile_troupe", url, *map(str, options), "--seed", str(script.seed),
+        "--key-file", str(key_file), stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        printed, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+    if process.returncode:
+        raise BadSettings(f"the hostile clients ended with {process.returncode}")
+    return msgspec.json.decode(printed, type=Tally)
+
+
+def judge(script: Script, tally: Tally, quiet: LevelReport, beside: LevelReport, errors: dict[str, int]) -> list[Bar]:
+    """The bars on what the streams felt, and on what the server said of itself."""
+    alone, among = quiet.chunk_latency_ms, beside.chunk_latency_ms
+    share = round(among.p98 / alone.p98, 3) if alone is not None and among is not None and alone.p98 else None
+    return [
+        Bar("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
+        Bar("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
+        Bar("transcripts that differ from those alone", 0, quiet.mismatched + beside.mismatched),
+        Bar("transcripts that were not compared", 0, 0 if beside.compared else 1),
+        Bar("streams that failed or were refused", 0, beside.failed + beside.refused),
+        Bar("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
+        Bar("acts that the server left unended", 0, sum(tally.problems.values())),
+        Bar("errors in the server's log", 0, sum(errors.values())),
+    ]
+
+
+def errors_in(log: Path) -> dict[str, int]:
+    """What the server logged as an error, and how often; a line that is no JSON is one."""
+    found: Counter[str] = Counter()
+    for line in log.read_bytes().splitlines():
+        try:
+            entry = json.loads(line)
+            if entry.get("level") in ("error", "critical"):
+                found[str(entry.get("event")).splitlines()[0]] += 1
+        except (ValueError, AttributeError):
+            found[line.decode(errors="replace")[:120]] += 1
+    return dict(found)
+
+
+def markdown(found: Hostile) -> str:
+    """The page."""
+    tally = found.tally
+    lines = ["# Among hostile clients", "", f"`{found.command}`", ""]
+    lines += [f"{tally.messages} broken, giant, slow and misplaced messages, handshakes and uploads in "]
+    lines[-1] += f"{sum(tally.acts.values())} connections, beside {found.beside.streams} live streams."
+    lines += ["", *table(found.bars), ""]
+    for name, at in (("Without them", found.quiet), ("Beside them", found.beside)):
+        if (chunk := at.chunk_latency_ms) is not None:
+            lines += [
+                f"{name}, {at.streams} streams: p50 {chunk.p50:.1f}, p98 {chunk.p98:.1f}, max {chunk.max:.1f} ms; "
+            ]
+            lines[-1] += f"{at.compared} transcripts compared with those alone, {at.mismatched} differ.  "
+    for name, counts in (("Answers", tally.statuses), ("Close codes", tally.closes), ("Acts", tally.acts)):
+        lines += [f"{name}: {_counts(counts.items())}.  "]
+    return "\n".join([*lines, "", *place_lines(found.environment), ""])
+
+
+def _counts(items: Iterable[tuple[object, int]]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(items, key=lambda item: -item[1])) or "none"
+
+
+async def _open_files(url: str) -> float | None:
+    return (await scrape_at(url, time.perf_counter(), time.perf_counter)).values.get(FILES)
+
+
+def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, command: str) -> int:
+    """Serve, campaign, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="tutti-") as name:
+        place = Path(name)
+        key, keys, log = secrets.token_urlsafe(), place / "keys", place / "log"
+        keys.write_text(hashlib.sha256(key.encode()).hexdigest() + "\n", encoding="utf-8")
+        (place / "key").write_text(key, encoding="utf-8")
+        served_with = ("--api-keys-file", str(keys), "--log-format", "json", *options)
+        with served(served_with, log) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            known = replace(base, api_key=key)
+            found = runner.run(campaign(url, log, place / "key", plan, known, command=command))
+    print_remarks(found.beside, console)
+    for error, count in (found.errors_logged | found.tally.problems).items():
+        console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
+    for bar in found.bars:
+        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
+    for path in write(found, markdown(found), folder, NAME):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    typer.echo(msgspec.json.encode(found).decode())
+    return EXIT_BAD if unmet(found.bars) else EXIT_OK
+
+
+def main(
+    *,
+    messages: Annotated[int, typer.Option(help="Hostile messages and handshakes.")] = 100_000,
+    per_s: Annotated[float, typer.Option(help="So many a second.")] = 300.0,
+    at_a_time: Annotated[int, typer.Option(help="Hostile connections at a time.")] = 32,
+    streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,
+    quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients.")] = 60.0,
+    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides everything that is sent.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+) -> None:
+    """Be hostile to a server of our own; see what others feel, and what is left."""
+    command = shlex.join(["python", "-m", "loadtest.hostile", *sys.argv[1:]])
+    try:
+        plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s)
+        code = run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
+    except (LoadTestError, ClientError) as error:
+        Console(stderr=True).print(f"hostile: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        code = EXIT_BAD
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,146 @@
+"""`vosk` from PyPI, unmodified: its `Transcriber` speaks to this server as it does to a vosk-server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from driving import missing
+from holding import Holders
+from recordings import BYTES_PER_S, audio, text
+from relay import Connection, Relay
+from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+
+from loadtest.served import free_port
+
+try:
+    from vosk.transcriber.transcriber import Transcriber  # loads its library, needs no model
+    from websockets.exceptions import ConnectionClosedError, InvalidStatus
+except (ImportError, OSError):
+    missing("vosk not installed")
+
+Before = Callable[[ServerProcess], Relay]
+Final = dict[str, Any]
+SAID = ("order", "porch_fan")
+AUDIO = audio("order", 1.6, "porch_fan")
+
+
+class Recording:
+    """What the client reads instead of a decoder's output: an object whose `stdout` is read in pieces."""
+
+    def __init__(self, data: bytes, between: Callable[[int], Awaitable[None]] | None = None) -> None:
+        self.stdout = self
+        self._data, self._at, self._between = data, 0, between
+        self.pieces = 0
+
+    async def read(self, size: int) -> bytes:
+        """The next piece; `between` is told how many went before."""
+        if self._between is not None:
+            await self._between(self.pieces)
+        piece = self._data[self._at : self._at + size]
+        self._at += len(piece)
+        self.pieces += bool(piece)
+        return piece
+
+
+def transcriber(url: str, output_type: str = "txt") -> Any:
+    """The client, but for its constructor: that would load a model, which this path never uses."""
+    made = Transcriber.__new__(Transcriber)
+    made.args = argparse.Namespace(server=url, output_type=output_type)
+    return made
+
+
+def recognise(client: Any, recording: Recording) -> tuple[list[Final], int]:
+    """The client's own loop. One answer too few would hang it, one too many would shift its text."""
+
+    async def run() -> tuple[list[Final], int]:
+        return await asyncio.wait_for(client.recognize_stream_server(recording), timeout=30)
+
+    return asyncio.run(run())
+
+
+def check(stream: Connection, pieces: int) -> None:
+    """Exactly one answer to each piece and one to the end, then a normal close."""
+    assert stream.status == 101
+    assert len(stream.frames) == pieces + 1
+    assert all(set(frame) in ({"partial"}, {"text"}, {"text", "result"}) for frame in stream.frames)
+    assert any(frame.get("partial") for frame in stream.frames)
+    assert "text" in stream.frames[-1]
+    assert stream.close_code == 1000
+
+
+def test_a_recording(server: ServerProcess, relay: Before) -> None:
+    before, recording = relay(server), Recording(AUDIO)
+    client = transcriber(f"ws://{before.host}/vosk?key={KEY}")
+    finals, samples = recognise(client, recording)
+    assert samples == len(AUDIO)
+    assert client.format_result(finals).split() == text(*SAID).split()
+    check(before.only(), recording.pieces)
+
+
+def test_subtitles(server: ServerProcess, relay: Before) -> None:
+    """They are made of the words and their times, which this client never asks for."""
+    client = transcriber(f"ws://{relay(server).host}/vosk?key={KEY}", "srt")
+    finals, _ = recognise(client, Recording(AUDIO))
+    words = [word for final in finals for word in final.get("result", ())]
+    assert [word["word"] for word in words] == text(*SAID).split()
+    assert all(0 <= word["start"] <= word["end"] <= len(AUDIO) / BYTES_PER_S for word in words)
+    assert all(0 < word["conf"] <= 1 for word in words)
+    assert client.format_result(finals).startswith("1\n00:00:00,")
+
+
+def test_a_port_of_its_own_without_a_key_and_its_drain() -> None:
+    """Clients are fixed to `ws://host:port/`. A drain is an error, with the text so far before it."""
+    port = free_port()
+    with ServerProcess(vosk_port=port, drain_timeout_s=0) as server, Relay(port) as before:
+        client = transcriber(f"ws://{before.host}/")
+        finals, _ = recognise(client, Recording(AUDIO))
+        assert client.format_result(finals).split() == text(*SAID).split()
+        said: list[Final] = []
+
+        async def drain(pieces: int) -> None:
+            stream = before.connections[-1]
+            if pieces == len(audio("order")) // 4_000:
+                wait = asyncio.to_thread(before.wait, lambda: any(frame.get("partial") for frame in stream.frames))
+                await wait
+                server.drain()
+                await asyncio.to_thread(before.wait, lambda: stream.close_code)
+                said.extend(frame for frame in stream.frames if "text" in frame)
+
+        with pytest.raises(ConnectionClosedError) as closed:
+            recognise(client, Recording(AUDIO, drain))
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+        assert text("order").startswith(said[-1]["text"])
+        assert said[-1]["text"]
+
+
+@pytest.mark.parametrize(("key", "status"), [("nobody's key", 401), (KEY, 429), (THIRD_KEY, 503)])
+def test_a_refusal_reaches_the_client_with_its_status(
+    strict_server: ServerProcess, relay: Before, key: str, status: int
+) -> None:
+    client = transcriber(f"ws://{relay(strict_server).host}/vosk?key={key.replace(' ', '%20')}")
+    with (
+        Holders(strict_server, [KEY, OTHER_KEY][: {429: 1, 503: 2}.get(status, 0)]),
+        pytest.raises(InvalidStatus) as refused,
+    ):
+        recognise(client, Recording(AUDIO))
+    assert refused.value.response.status_code == status
+
+
+def test_eight_at_a_time(server: ServerProcess) -> None:
+    """As its own worker tasks do."""
+    client = transcriber(f"ws://127.0.0.1:{server.port}/vosk?key={KEY}")
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*(client.recognize_stream_server(Recording(AUDIO)) for _ in range(8)))
+
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.extend(asyncio.run(together())))
+    thread.start()
+    thread.join(timeout=60)
+    assert [client.format_result(finals).split() for finals, _ in answers] == [text(*SAID).split()] * 8

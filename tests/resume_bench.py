@@ -1,0 +1,168 @@
+"""A resumable session without engine or sockets, and a client of it that loses it at will."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from session_bench import SessionBench
+
+from server.events import Closed, Event, Final
+from server.resume.saved import SavedStream
+from server.steps import Work
+
+_again = msgspec.msgpack.Decoder(SavedStream).decode
+
+
+@dataclass(frozen=True)
+class Finalize:
+    """The client's frame, for one channel or all."""
+
+    channel: int | None = None
+
+
+@dataclass(frozen=True)
+class Configure:
+    """The client's frame."""
+
+    phrases: tuple[str, ...]
+
+
+Control = Finalize | Configure
+Script = Sequence["np.ndarray | Control"]  # audio is (S, C) int16
+
+
+class MovingBench(SessionBench):
+    """A session whose state can be had."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, resumable=True)
+        self.saved: list[SavedStream] = []
+
+    def mark(self) -> None:
+        """Have the state behind all work so far saved."""
+        self.session.mark()
+        for queue in self._work:
+            queue.append("mark")  # type: ignore[arg-type]
+
+    def restore(self, saved: SavedStream) -> float:
+        """Go on from a state that crossed the wire; return from where on the audio is wanted."""
+        crossed = _again(msgspec.msgpack.encode(saved))
+        self.session.restoring(crossed)()
+        self._states = [pickle.loads(state) for state in crossed.states]
+        return self.session.audio_s
+
+    def _answer(self, index: int, piece: Work) -> None:
+        if piece != "mark":
+            super()._answer(index, piece)
+        else:
+            state = pickle.dumps(self._states[index])
+            self.events += self.session.exported(self.session.channels[index], state)
+        while (saved := self.session.delivery.take_saved()) is not None:
+            self.saved.append(saved)
+            self.events += self.session.released()
+
+
+@dataclass
+class Sent:
+    """A control frame, and after how many samples it was sent."""
+
+    control: Control
+    at: int
+    order: int
+
+
+class Client:
+    """Sends a script, loses its server now and then, and keeps what it was told."""
+
+    def __init__(self, script: Script, seed: int, **options: Any) -> None:
+        self._script, self._options = script, options
+        self._dice = random.Random(seed)
+        self._rate = options.get("sample_rate", 16_000)
+        audio = [item for item in script if isinstance(item, np.ndarray)]
+        self._audio = np.concatenate(audio) if audio else np.zeros((0, options.get("channels", 1)), np.int16)
+        self._controls: list[Sent] = []
+        at = 0
+        for order, item in enumerate(script):
+            if isinstance(item, np.ndarray):
+                at += len(item)
+            else:
+                self._controls.append(Sent(item, at, order))
+        self.finals: list[Final] = []
+        self.moves = 0
+        self.repeated = 0
+        self.ends: list[Closed] = []
+
+    def run(self, losses: int) -> None:
+        """Stream it all, over so many connections and one more."""
+        saved: SavedStream | None = None
+        done = 0  # controls that the saved state knows of
+        for remaining in range(losses, -1, -1):
+            bench = MovingBench(**self._options)
+            position = 0 if saved is None else round(bench.restore(saved) * self._rate)
+            first = 0 if saved is None else saved.finals
+            self.moves += saved is not None
+            pending = self._pending(position, done)
+            until = len(self._audio) if not remaining else self._dice.randint(position, len(self._audio))
+            marks = self._stream(bench, position, pending, until)
+            if not remaining:
+                bench.answer()
+                bench.close()
+            self._answer_some(bench, everything=not remaining)
+            self._receive(bench.events, first)
+            if bench.saved:
+                saved = bench.saved[-1]
+                done = marks[len(bench.saved) - 1]
+            bench.session.release()
+
+    def _pending(self, position: int, done: int) -> list[Sent]:
+        """What a client says again: all that came behind the ticket's place, or at it and after the ticket."""
+        return [sent for sent in self._controls if sent.at > position or (sent.at == position and sent.order >= done)]
+
+    def _stream(self, bench: MovingBench, position: int, pending: list[Sent], until: int) -> list[int]:
+        """Send up to a position, in pieces of any size; return how many items of the script each mark knows."""
+        marks: list[int] = []
+        done = 0
+        while True:
+            while pending and pending[0].at == position and position <= until:
+                self._say(bench, pending[0].control)
+                done = pending.pop(0).order + 1
+                self._answer_some(bench)
+            if position >= until:
+                return marks
+            stop = min([until, position + self._dice.randint(1, 6_000), *(sent.at for sent in pending[:1])])
+            bench.send(self._audio[position:stop].tobytes())
+            position = stop
+            if self._dice.random() < 0.3:
+                bench.mark()
+                marks.append(done)
+            self._answer_some(bench)
+
+    def _answer_some(self, bench: MovingBench, *, everything: bool = False) -> None:
+        channels = list(range(len(bench.session.channels))) * 3
+        self._dice.shuffle(channels)
+        for channel in channels:
+            bench.answer(self._dice.randint(0, 3), channel)
+        if everything:
+            bench.answer()
+
+    def _say(self, bench: MovingBench, control: Control) -> None:
+        if isinstance(control, Finalize):
+            bench.finalize(control.channel)
+        else:
+            bench.session.replace_phrases(control.phrases)
+
+    def _receive(self, events: Sequence[Event], first: int) -> None:
+        said = [event for event in events if isinstance(event, Final)]
+        for number, final in enumerate(said, start=first + 1):
+            if number > len(self.finals):
+                self.finals.append(final)
+            else:
+                assert final == self.finals[number - 1], "the same final, said again"
+                self.repeated += 1
+        self.ends += [event for event in events if isinstance(event, Closed)]

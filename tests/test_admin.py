@@ -1,0 +1,112 @@
+"""Who may drain a replica over HTTP, and what is answered; and the health endpoints under KServe's names."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from live_server import LiveServer, transcript
+from spelling import spell
+from starlette.requests import Request
+from typer.testing import CliRunner
+
+from server.admin import is_direct
+from server.cli import app
+
+Start = Callable[..., LiveServer]
+
+
+def request_from(host: str | None, **headers: str) -> Request:
+    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": named, "client": None if host is None else (host, 5_000)})
+
+
+@pytest.mark.parametrize(
+    ("request_", "direct"),
+    [
+        (request_from("127.0.0.1"), True),
+        (request_from("::1"), True),
+        (request_from("10.0.0.7"), False),
+        (request_from(None), False),
+        (request_from("not-an-address"), False),
+        (request_from("127.0.0.1", x_forwarded_for="10.0.0.7"), False),
+        (request_from("127.0.0.1", forwarded="for=10.0.0.7"), False),
+        (request_from("127.0.0.1", via="1.1 proxy"), False),
+        (request_from("127.0.0.1", origin="http://localhost:3000"), False),
+        (request_from("127.0.0.1", sec_fetch_site="cross-site"), False),
+    ],
+)
+def test_only_this_machine_itself_is_direct(request_: Request, *, direct: bool) -> None:
+    assert is_direct(request_) is direct
+
+
+def test_a_drain_over_http_is_the_first_signal_and_the_real_one_does_not_cut_it_short(live_server: Start) -> None:
+    server = live_server(drain_timeout_s=1_000.0)
+    with server.http as http, server.listen() as client:
+        client.send(spell("still "))
+        assert http.get("/admin/drain").json()["phase"] == "serving"
+        first = http.post("/admin/drain")
+        assert (first.status_code, first.json()["phase"]) == (202, "waiting")
+        assert http.post("/admin/drain").status_code == 200
+        state = http.get("/admin/drain").json()
+        assert state["sessions"] == {"deepgram": 1}
+        assert 990 < state["remaining_s"] <= 1_000
+        assert http.get("/readyz").status_code == 503
+        assert http.get("/v1/status").json()["system_health"] == "Draining"
+        server.server.handle_exit(signal.SIGTERM, None)  # the kubelet's, when the hook has returned
+        client.send(spell("here"))
+        assert transcript(client.finish()) == "still here"
+    server.join()
+    assert server.server.forced_by is None
+
+
+def test_without_a_key_a_proxy_and_a_page_are_refused(live_server: Start) -> None:
+    server = live_server()
+    with server.http as http:
+        for headers in ({"X-Forwarded-For": "10.0.0.7"}, {"Origin": "http://127.0.0.1"}):
+            assert http.post("/admin/drain", headers=headers).status_code == 403
+            assert http.get("/admin/drain", headers=headers).status_code == 403
+        assert http.get("/readyz").status_code == 200
+
+
+def test_with_a_key_everybody_needs_it_and_a_client_key_is_none(live_server: Start) -> None:
+    server = live_server(admin_keys=["master"], api_keys=["client"])
+    with server.http as http:
+        for headers in ({}, {"Authorization": "Token wrong"}, {"Authorization": "Token client"}):
+            refused = http.post("/admin/drain", headers=headers)
+            assert refused.status_code == 401
+            assert "WWW-Authenticate" in refused.headers
+        allowed = http.get("/admin/drain", headers={"Authorization": "Bearer master", "X-Forwarded-For": "10.0.0.7"})
+        assert allowed.status_code == 200
+
+
+def test_the_command_drains_and_waits_for_the_end(live_server: Start) -> None:
+    server = live_server(admin_keys=["master"])
+    url = f"http://{server.host}"
+    refused = CliRunner().invoke(app, ["drain", "--url", url])
+    assert refused.exit_code == 1
+    assert "401" in refused.output
+    done = CliRunner().invoke(app, ["drain", "--url", url, "--wait"], env={"TUTTI_ADMIN_KEY": "master"})
+    assert done.exit_code == 0, done.output
+    server.join()
+
+
+def test_health_under_kserve_names_follows_readiness(live_server: Start) -> None:
+    server = live_server(drain_linger_s=5.0, model_aliases={"nova": "default"})
+    name = server.replica.card.name
+    with server.http as http:
+        assert http.get("/v2").json() == {
+            "name": "tutti",
+            "version": http.get("/v2").json()["version"],
+            "extensions": [],
+        }
+        assert http.get("/v2/health/live").json() == {"live": True}
+        assert http.get("/v2/health/ready").json() == {"ready": True}
+        for known in (name, "nova"):
+            assert http.get(f"/v2/models/{known}/ready").json() == {"name": known, "ready": True}
+        assert http.get("/v2/models/other/ready").status_code == 404
+        assert http.post("/admin/drain").status_code == 202
+        assert http.get("/v2/health/live").status_code == 200
+        assert http.get("/v2/health/ready").status_code == 503
+        assert http.get(f"/v2/models/{name}/ready").json() == {"name": name, "ready": False}

@@ -1,0 +1,170 @@
+"""The sequence of a drain, with sessions that only remember what they were asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from fakes import WAIT_S, FakeClock
+
+from server.drain import LOST_LINGER_S, SPREAD_PER_SESSION_S, Drain, DrainTimes, OpenSessions, Phase
+from server.errors import ServerDraining
+from server.metrics import Metrics
+
+
+class Stays:
+    """A session that ends when it is asked to."""
+
+    backlog_s = 0.0
+
+    def __init__(self, sessions: OpenSessions, *, willing: bool = True) -> None:
+        self._sessions, self._willing = sessions, willing
+        self.asked = 0
+        sessions.add(self, "deepgram")
+
+    def drain(self) -> None:
+        self.asked += 1
+        if self._willing:
+            self.end()
+
+    def end(self) -> None:
+        self._sessions.remove(self)
+
+
+class Leaves(Stays):
+    """A session that can go on elsewhere."""
+
+    def __init__(self, sessions: OpenSessions) -> None:
+        super().__init__(sessions)
+        self.left = asyncio.Event()
+
+    def leave(self) -> bool:
+        self.left.set()
+        self.end()
+        return True
+
+
+class Bound(Stays):
+    """A session of a kind that can go on elsewhere, and cannot itself."""
+
+    def leave(self) -> bool:
+        return False
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, WAIT_S))
+
+
+def sessions_and_drain(
+    *, timeout_s: float = 0.0, spread_s: float = 0.0, linger_s: float = 0.0, flush_s: float = 0.0, **extra: Any
+) -> tuple[OpenSessions, Drain, asyncio.Event]:
+    sessions = OpenSessions(Metrics(8, 8))
+    times = DrainTimes(timeout_s=timeout_s, spread_s=spread_s, linger_s=linger_s, flush_s=flush_s)
+    drain, done = Drain(sessions, times, asyncio.get_running_loop().time, **extra), asyncio.Event()
+    drain.when_done(done.set)
+    return sessions, drain, done
+
+
+def test_who_can_go_on_elsewhere_is_sent_away_at_once_and_the_others_may_finish() -> None:
+    async def story() -> None:
+        sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
+        goes, stays, bound = Leaves(sessions), Stays(sessions), Bound(sessions)
+        assert drain.begin()
+        assert not drain.begin(), "there is one drain"
+        with pytest.raises(ServerDraining):
+            sessions.refuse_if_draining()
+        await goes.left.wait()
+        assert goes.asked == 0
+        report = drain.report()
+        assert (report.phase, report.sessions) == (Phase.WAITING, {"deepgram": 2})
+        assert 0 < report.remaining_s <= 1_000
+        stays.end()
+        bound.end()
+        await done.wait()
+        assert (stays.asked, bound.asked) == (0, 0)
+        assert drain.report().phase is Phase.DRAINED
+
+    run(story())
+
+
+def test_the_rest_is_asked_behind_the_timeout_each_at_a_moment_of_its_own() -> None:
+    async def story() -> None:
+        spans: list[tuple[float, float]] = []
+
+        def jitter(low: float, high: float) -> float:
+            spans.append((low, high))
+            return 0.0
+
+        sessions, drain, done = sessions_and_drain(spread_s=3.0, flush_s=WAIT_S, jitter=jitter)
+        crowd = [Stays(sessions) for _ in range(4)]
+        drain.begin()
+        await done.wait()
+        assert [session.asked for session in crowd] == [1] * 4
+        assert spans[-4:] == [(0.0, 4 * SPREAD_PER_SESSION_S)] * 4, "few sessions need no seconds"
+
+    run(story())
+
+
+def test_many_sessions_are_spread_no_further_than_the_operator_allows() -> None:
+    async def story() -> None:
+        spans: set[float] = set()
+
+        def jitter(_: float, high: float) -> float:
+            spans.add(high)
+            return 0.0
+
+        sessions, drain, done = sessions_and_drain(spread_s=0.5, flush_s=WAIT_S, jitter=jitter)
+        for _ in range(50):
+            Stays(sessions)
+        drain.begin()
+        await done.wait()
+        assert spans == {0.5}
+
+    run(story())
+
+
+def test_a_session_that_does_not_end_is_left_to_the_server() -> None:
+    async def story() -> None:
+        sessions, drain, done = sessions_and_drain()
+        stubborn = Stays(sessions, willing=False)
+        drain.begin()
+        await done.wait()
+        assert stubborn.asked == 1
+        assert drain.report().sessions == {"deepgram": 1}
+
+    run(story())
+
+
+def test_an_empty_replica_lingers_so_that_load_balancers_notice() -> None:
+    async def story() -> None:
+        _, drain, done = sessions_and_drain(timeout_s=1_000.0, linger_s=0.2)
+        began_s = asyncio.get_running_loop().time()
+        drain.begin()
+        await done.wait()
+        assert asyncio.get_running_loop().time() - began_s >= 0.2
+
+    run(story())
+
+
+def test_a_lost_engine_cuts_the_waiting_short_and_still_answers_for_a_moment() -> None:
+    async def story() -> None:
+        sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
+        session = Stays(sessions)
+        began_s = asyncio.get_running_loop().time()
+        drain.begin()
+        drain.give_up("it is gone")
+        drain.give_up("again")
+        await done.wait()
+        assert asyncio.get_running_loop().time() - began_s >= LOST_LINGER_S
+        assert (drain.lost, session.asked) == ("it is gone", 1)
+
+    run(story())
+
+
+def test_a_replica_that_serves_says_so() -> None:
+    sessions = OpenSessions(Metrics(8, 8))
+    drain = Drain(sessions, DrainTimes(timeout_s=9.0, spread_s=0.0, linger_s=0.0, flush_s=0.0), FakeClock())
+    report = drain.report()
+    assert (report.phase, report.elapsed_s, report.remaining_s) == (Phase.SERVING, 0.0, 0.0)

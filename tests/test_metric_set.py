@@ -1,0 +1,105 @@
+"""The metric set that operators are promised: every name, type, label and objective's edge, and that values come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from live_server import LiveServer
+from prometheus_client.parser import text_string_to_metric_families
+from spelling import spell
+
+Start = Callable[..., LiveServer]
+
+TABLE: dict[str, tuple[str, set[str]]] = {
+    "tutti_sessions_active": ("gauge", {"protocol"}),
+    "tutti_sessions_max": ("gauge", set()),
+    "tutti_sessions_draining": ("gauge", set()),
+    "tutti_estimated_session_capacity": ("gauge", set()),
+    "tutti_batch_queue_depth": ("gauge", set()),
+    "tutti_ready": ("gauge", set()),
+    "tutti_state_pool_slots_used": ("gauge", set()),
+    "tutti_state_pool_slots_total": ("gauge", set()),
+    "tutti_gpu_memory_allocated_bytes": ("gauge", set()),
+    "tutti_build_info": ("gauge", {"version", "commit", "model", "device"}),
+    "tutti_sessions": ("counter", {"protocol", "outcome"}),
+    "tutti_handshakes_rejected": ("counter", {"reason"}),
+    "tutti_audio_seconds": ("counter", {"encoding"}),
+    "tutti_audio_bytes_received": ("counter", set()),
+    "tutti_results": ("counter", {"kind"}),
+    "tutti_endpoints": ("counter", {"reason"}),
+    "tutti_batches": ("counter", set()),
+    "tutti_batch_rows": ("counter", set()),
+    "tutti_errors": ("counter", {"stage"}),
+    "tutti_slow_consumer_closes": ("counter", set()),
+    "tutti_log_lines_lost": ("counter", set()),
+    "tutti_file_descriptor_shortages": ("counter", set()),
+    "tutti_result_latency_seconds": ("histogram", {"kind"}),
+    "tutti_time_to_first_interim_seconds": ("histogram", set()),
+    "tutti_finalize_latency_seconds": ("histogram", set()),
+    "tutti_queue_wait_seconds": ("histogram", set()),
+    "tutti_batch_inference_seconds": ("histogram", set()),
+    "tutti_decode_seconds": ("histogram", set()),
+    "tutti_handshake_seconds": ("histogram", set()),
+    "tutti_session_duration_seconds": ("histogram", set()),
+    "tutti_batch_size": ("histogram", set()),
+    "tutti_realtime_factor": ("histogram", set()),
+    "tutti_event_loop_lag_seconds": ("histogram", set()),
+    "tutti_audio_backlog_seconds": ("histogram", set()),
+    "process_resident_memory_bytes": ("gauge", set()),
+    "process_open_fds": ("gauge", set()),
+}
+"""Source: operations.md 3; counters without the `_total` that the text format adds."""
+VALUES = {
+    ("tutti_sessions", "outcome"): {"completed", "client_abort", "idle_timeout", "error", "drained"},
+    ("tutti_handshakes_rejected", "reason"): {"auth", "quota", "capacity", "draining", "bad_request"},
+    ("tutti_results", "kind"): {"interim", "final"},
+    ("tutti_result_latency_seconds", "kind"): {"interim", "final"},
+}
+FREE_LABELS = {"session", "request_id", "key", "address", "ip", "text", "path"}
+LATENCY_EDGES = {"0.005", "0.01", "0.02", "0.03", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5", "0.75", "1.0"}
+
+
+def families(server: LiveServer) -> dict[str, Any]:
+    with server.http as http:
+        return {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
+
+
+def test_a_fresh_replica_exposes_the_whole_table(live_server: Start) -> None:
+    found = families(live_server())
+    assert set(TABLE) <= set(found)
+    for name, (kind, labels) in TABLE.items():
+        family = found[name]
+        assert family.type == kind, name
+        assert family.samples, f"{name} has no value before something happens: dashboards would show a gap"
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels, name
+    for (name, label), values in VALUES.items():
+        assert values <= {sample.labels[label] for sample in found[name].samples}, name
+    for family in found.values():
+        assert not any(FREE_LABELS & set(sample.labels) for sample in family.samples), family.name
+
+
+@pytest.mark.parametrize("name", ["result_latency", "finalize_latency", "time_to_first_interim"])
+def test_quantiles_are_exact_at_every_objective(live_server: Start, name: str) -> None:
+    samples = families(live_server())[f"tutti_{name}_seconds"].samples
+    assert {sample.labels["le"] for sample in samples if "le" in sample.labels} >= LATENCY_EDGES
+
+
+def test_one_stream_leaves_its_trace_in_every_stage(live_server: Start) -> None:
+    server = live_server()
+    with server.listen(interim_results="true") as client:
+        client.send(spell("hello there"))
+        client.until(lambda frame: frame["type"] == "Results")
+        server.replica.sessions.observe_backlog()  # as the pulse does, twice a second
+        client.finish()
+    server.wait_idle()
+    found = families(server)
+    for name, (kind, labels) in TABLE.items():
+        if kind == "histogram" and name != "tutti_event_loop_lag_seconds":
+            count = sum(s.value for s in found[name].samples if s.name.endswith("_count"))
+            assert count > 0, f"{name}{labels}"
+    values = {s.name: s.value for family in found.values() for s in family.samples if not s.labels}
+    assert values["tutti_ready"] == 1
+    assert values["tutti_audio_bytes_received_total"] == len(spell("hello there").tobytes())

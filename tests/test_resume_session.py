@@ -1,0 +1,93 @@
+"""A stream that goes on in another session says what it would have said, to the bit, for any script and any losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from resume_bench import Client, Configure, Control, Finalize, MovingBench
+from spelling import CONFIG, silence, spell
+
+from model.ctc.beam import BeamDecoder
+from server.events import Final
+from server.session import Limits
+
+LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
+DECODERS = {"greedy": None, "beam": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8)}
+
+words = st.text("abcde ", min_size=1, max_size=10)
+
+
+@st.composite
+def scripts(draw: st.DrawFn, channels: int, rate: int) -> list[np.ndarray | Control]:
+    """Stretches of audio, with frames of the client between them."""
+    controls = st.one_of(
+        st.sampled_from([Finalize()] + [Finalize(channel) for channel in range(channels)]),
+        st.lists(words.filter(str.strip), max_size=2).map(lambda phrases: Configure(tuple(phrases))),
+    )
+    sounds = st.one_of(words.map(lambda text: spell(text, rate)), st.floats(0, 1.5).map(lambda s: silence(s, rate)))
+    script: list[np.ndarray | Control] = []
+    for _ in range(draw(st.integers(1, 6))):
+        script += draw(st.lists(controls, max_size=2))
+        columns = [draw(sounds) for _ in range(channels)]
+        length = max(map(len, columns))
+        script.append(np.stack([np.pad(c, (0, length - len(c))) for c in columns], axis=1))
+    return script
+
+
+def check(script: list[Any], seed: int, losses: int, **options: Any) -> Client:
+    options |= {"limits": LIMITS, "utterance_end_ms": 700}
+    whole, moved = Client(script, seed, **options), Client(script, seed, **options)
+    whole.run(0)
+    moved.run(losses)
+    assert moved.finals == whole.finals
+    assert moved.ends == whole.ends
+    return moved
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
+def test_one_channel(decoder: str, data: st.DataObject, seed: int, losses: int) -> None:
+    check(data.draw(scripts(1, 16_000)), seed, losses, decoder=DECODERS[decoder])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
+def test_two_channels_that_are_answered_in_any_order(data: st.DataObject, seed: int, losses: int) -> None:
+    check(data.draw(scripts(2, 16_000)), seed, losses, channels=2, multichannel=True)
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 4), channels=st.integers(1, 2))
+def test_other_sample_rates(rate: int, data: st.DataObject, seed: int, losses: int, channels: int) -> None:
+    script = data.draw(scripts(channels, rate))
+    check(script, seed, losses, sample_rate=rate, channels=channels, multichannel=channels > 1)
+
+
+def test_streams_do_move_and_results_are_said_again() -> None:
+    """The properties above would hold for streams that never move, too."""
+    text = "ab cd e abc de a bcd eab c dea"
+    script = [piece[:, None] for _ in range(3) for piece in (spell(text), silence(0.7))]
+    clients = [check(script, seed, 4) for seed in range(20)]
+    assert sum(client.moves for client in clients) > 60
+    assert sum(client.repeated for client in clients) > 5
+
+
+def test_a_beginning_without_a_ticket_counts_on_from_where_it_is_told() -> None:
+    bench = MovingBench(limits=LIMITS)
+    bench.session.start_at(11.4, 9)
+    bench.send(spell("ab"))
+    bench.answer()
+    bench.close()
+    bench.answer()
+    final = bench.finals()[0]
+    assert isinstance(final, Final)
+    assert (final.start_s, final.words[0].text) == (11.4, "ab")
+    assert 11.4 <= final.words[0].start_s < final.words[0].end_s <= final.start_s + final.duration_s
+    assert final.start_s + final.duration_s == pytest.approx(11.4 + len(spell("ab")) / 16_000)
+    assert bench.session.delivery.finals == 10
