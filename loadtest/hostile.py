@@ -48,7 +48,9 @@ P98_SHARE = 1.2
 
 IDLE_WITHIN_S = 30.0  # what is left half open is held for the idle and the handshake time of the server
 SPARE_S = 15.0  # of the level, beyond the time that the messages should take
-FIRST_SHARE = 0.1  # so many of the messages come before anything is measured: caches fill, memory grows to its size
+FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
+"""So many messages come before anything is measured: caches fill, memory grows to the size that this work needs."""
+
 FAULTS = (500, 502, 504)  # statuses of a server that did something wrong; 503 is that of one that is full
 
 
@@ -95,7 +97,9 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
     clock, tell = time.perf_counter, Console(stderr=True).print
     settings = replace(base, url=url, streams=(plan.streams,))
     tasks = (await idle_figures(url, clock, within_s=IDLE_WITHIN_S)).tasks
-    first = replace(plan.script, messages=max(1, round(plan.script.messages * FIRST_SHARE)), seed=plan.script.seed + 1)
+    first = replace(
+        plan.script, messages=max(FIRST_LEAST, round(plan.script.messages * FIRST_SHARE)), seed=plan.script.seed + 1
+    )
     await troupe(url, key_file, first)
     quiet = await measure_levels(replace(settings, seconds=plan.quiet_s), tell=tell)
     before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)

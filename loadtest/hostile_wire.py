@@ -81,6 +81,7 @@ class Line:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader()
+        self._upgraded = False
         self.gone = False
 
     async def send(self, data: bytes, messages: int = 1) -> bool:
@@ -110,6 +111,7 @@ class Line:
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         self.target.tally.statuses[status] += 1
         if status == 101:
+            self._upgraded = True
             self._take(rest)
         return status
 
@@ -147,7 +149,9 @@ class Line:
             return b""
 
     def _take(self, data: bytes) -> None:
-        """Note the code of a close."""
+        """Note the code of a close; what is no WebSocket has none."""
+        if not self._upgraded:
+            return
         try:
             frames = self._frames.feed(data)
         except BadFrame as error:

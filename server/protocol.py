@@ -13,6 +13,7 @@ from asyncio.transports import BaseTransport
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 
@@ -98,6 +99,18 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if self.response.status_code == 101:
             cast(dict[str, object], self.scope["extensions"])[WIRE_EXTENSION] = self
+
+    def send_receive_event_to_app(self) -> None:
+        """Take a whole message. Text that is none ends the connection, without the traceback that uvicorn logs."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
     async def send(self, message: Any) -> None:
         """Send, and mend a refusal that uvicorn takes for an error."""

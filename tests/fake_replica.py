@@ -45,6 +45,7 @@ class FakeReplica:
         self.queries: list[dict[str, list[str]]] = []
         self.handshakes = 0
         self.port = 0
+        self._moved = asyncio.Event()
         self.heard: list[str] = []  # control messages, of all connections
 
     @property
@@ -61,6 +62,12 @@ class FakeReplica:
             self._server = server
             yield self
             self.hang_up()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return when it holds; it is looked at after every frame."""
+        while not holds():
+            self._moved.clear()
+            await self._moved.wait()
 
     def hang_up(self) -> None:
         """Cut every connection."""
@@ -94,6 +101,7 @@ class FakeReplica:
                         return await self._leave(connection, stream, fate)
                     said += 1
                     await connection.send(msgspec.json.encode(answer).decode())
+                self._moved.set()
                 if stream.closed:
                     return await connection.close(1000)
                 if heard == fate.hear:

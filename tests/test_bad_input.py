@@ -213,3 +213,11 @@ def test_an_engine_that_stands_still_ends_the_stream_with_1011(live_server: Star
 
 def test_the_kernel_holds_no_more_for_a_client_than_the_server_allows() -> None:
     assert SEND_BUFFER_BYTES <= 2**20
+
+
+def test_text_that_is_no_text_ends_with_1007_and_without_a_traceback(live_server: Start, caplog) -> None:
+    server = live_server()
+    with nobody_else_notices(server), server.listen() as client:
+        client.socket.socket.sendall(frame(0x01, b"sec") + frame(0x80, b"ret\xff"))
+        assert client.rest()[1] == 1007
+    assert not caplog.records

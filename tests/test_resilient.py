@@ -14,6 +14,9 @@ from fake_replica import FakeReplica, Fate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clients.continuity import Beginning
+from clients.errors import ClosedAbnormally, Refused, Unreachable
+from clients.journey import AudioLost, CaughtUp, Connected, Event, TicketRefused, Waiting
 from clients.messages import Message, Metadata, Results
 from clients.resilient import REPLAY_BURST_S, UNREAD, ResilientClient
 from clients.retry import Retry
@@ -102,7 +105,7 @@ def test_whatever_becomes_of_the_connections_the_caller_sees_one_stream(
 ) -> None:
     async def main() -> None:
         doomed = [fate if keys else Fate(fate.refuse, None, fate.hear, fate.say, fate.code) for fate in doom]
-        async with FakeReplica(cut_at(*doomed), keys).running() as server:
+        async with FakeReplica(cut_at(*doomed), keys).running() as server:  # noqa: SIM117 - one line would be too long
             async with open_stream(server.url, resumable=bool(keys), retry=AT_ONCE) as stream:
                 heard = await play(stream, *script_parts)
         assert said(heard) == undisturbed(*script_parts)
@@ -219,8 +222,7 @@ def test_a_server_that_is_gone_for_good_is_an_error_and_nobody_waits_for_ever() 
                     await stream.send(noise(16_000))
 
             speaking = asyncio.create_task(speak())
-            while not server.streams or not server.streams[0].heard_audio:
-                await asyncio.sleep(0.01)
+            await server.until(lambda: bool(server.streams and server.streams[0].heard_audio))
             server.hang_up()
             for task in (gone, speaking):
                 with pytest.raises((Unreachable, ClosedAbnormally)):
@@ -257,11 +259,11 @@ def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         audio = noise(64_000 + 192_000)  # what may go at once, and six seconds
-        async with FakeReplica(keys=()).running() as server:
+        async with FakeReplica(keys=()).running() as server:  # noqa: SIM117 - as above
             async with open_stream(server.url, retry=AT_ONCE, replay_speed=15.0) as stream:
                 began_s = loop.time()
                 await stream.send(audio)
-                await _heard_all(server, 0, audio)
+                await server.until(lambda: len(server.streams[0].heard_audio) == len(audio))
                 assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is held back"
                 server.hang_up()
                 began_s = loop.time()
@@ -271,11 +273,6 @@ def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
                 assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 15.0 - 0.01
 
     wait_for(main())
-
-
-async def _heard_all(server: FakeReplica, number: int, audio: bytes) -> None:
-    while len(server.streams) <= number or len(server.streams[number].heard_audio) < len(audio):
-        await asyncio.sleep(0.005)
 
 
 def test_leaving_leaves_nothing_behind() -> None:
@@ -310,8 +307,7 @@ def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
         async with FakeReplica().running() as server, open_stream(server.url, held_s=200) as stream:
             await stream.send(audio)
             await stream.finalize()
-            while "Finalize" not in server.heard:
-                await asyncio.sleep(0.01)
+            await server.until(lambda: "Finalize" in server.heard)
             await stream.close_stream()
             heard = await _all(stream)
         assert said(heard) == undisturbed(audio, FINALIZE, CLOSE)
