@@ -29,7 +29,7 @@ class Retry:
     `limit_s` bounds the time without a connection since the server last settled something (a final, a ticket). Waits
     begin below `first_wait_s`, double with each round over the addresses and end at `longest_wait_s`; each is drawn
     between half and all of that. A server's Retry-After is a wait's lower bound. An address where nobody answers is
-    told at once when the stream has never had a connection, unless `await_server`.
+    told at once when no server has answered yet, unless `await_server`.
     """
 
     limit_s: float = 60.0
@@ -70,7 +70,7 @@ class Attempts:
         self._without_s = 0.0  # time without a connection, since something was settled
         self._lost_at: float | None = None
         self._connected_at: float | None = None
-        self._ever = False  # there was a connection
+        self._ever = False  # some server has answered
 
     @property
     def url(self) -> str:
@@ -108,8 +108,9 @@ class Attempts:
         self._connected_at = None
         if self._lost_at is None:
             self._lost_at = now
-        if isinstance(error, Refused) and error.retry_after_s is not None:
-            self._not_before[self._turn] = now + error.retry_after_s
+        if isinstance(error, Refused):
+            self._ever = True
+            self._not_before[self._turn] = now + (error.retry_after_s or 0.0)
         self._failures += 1
         first_round = self._failures < len(self._urls)
         if isinstance(error, Unreachable) and not (self._ever or self._retry.await_server or first_round):

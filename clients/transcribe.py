@@ -72,11 +72,11 @@ def _note(notes: Console, event: Event) -> None:
     """Tell the user why nothing happens, or what could not be saved."""
     match event:
         case Waiting(error=error, seconds=seconds):
-            notes.print(f"{error}; next try in {seconds:.1f} s", style="yellow", highlight=False)
+            notes.print(f"{error}; next try in {seconds:.1f} s", style="yellow", highlight=False, soft_wrap=True)
         case AudioLost(seconds=seconds):
-            notes.print(f"{seconds:.1f} s of audio were lost", style="red", highlight=False)
+            notes.print(f"{seconds:.1f} s of audio were lost", style="red", highlight=False, soft_wrap=True)
         case Connected(took_s=took_s) if took_s > 0:
-            notes.print(f"connected again after {took_s:.2f} s", style="yellow", highlight=False)
+            notes.print(f"connected again after {took_s:.2f} s", style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(

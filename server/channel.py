@@ -54,6 +54,7 @@ class Channel:
         self._last_word_end_s: float | None = None  # of the words frozen last, until a gap or new text follows them
         self._flushes: deque[list[FinalReason]] = deque()  # flushes on their way, each with the empty finals owed after
         self.closed = False
+        self._closes = False  # once the flushes on their way are answered
         self._text_only = False
 
     def release(self) -> None:
@@ -111,6 +112,13 @@ class Channel:
             self._flushes[-1].append(reason)
             return []
         return self._empty(reason)
+
+    def empty_at(self, stream_s: float, reason: FinalReason) -> list[Event]:
+        """As `nothing_to_flush`, but said at once and at this time, where the last flush will end: not yet, maybe."""
+        if reason is FinalReason.CLOSE:
+            self._closes = True
+            self.closed = not self._flushes
+        return [] if self._unasked(reason) else [Final(self.index, stream_s, 0.0, (), reason)]
 
     def close_with_text_only(self) -> None:
         """The last final is to be left out if it is empty: nobody asked for it."""
@@ -216,7 +224,7 @@ class Channel:
 
     def _flushed(self, reason: FinalReason, events: list[Event]) -> None:
         final = self._final(reason)
-        if final.words or not self._text_only:
+        if final.words or not self._unasked(reason):
             events.append(final)
         self.closed = reason is FinalReason.CLOSE
         if not self.closed:
@@ -226,10 +234,15 @@ class Channel:
         self._base_s = self.cursor_s
         for owed in self._flushes.popleft():
             events += self._empty(owed)
+        self.closed |= self._closes and not self._flushes
 
     def _empty(self, reason: FinalReason) -> list[Event]:
         self.closed = reason is FinalReason.CLOSE
-        return [] if self._text_only else [Final(self.index, self._start_s, 0.0, (), reason)]
+        return [] if self._unasked(reason) else [Final(self.index, self._start_s, 0.0, (), reason)]
+
+    def _unasked(self, reason: FinalReason) -> bool:
+        """Nobody asked for this answer, and it would say nothing: the end of a stream that the server ends."""
+        return self._text_only and reason is FinalReason.CLOSE
 
     def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final:
         """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them."""

@@ -60,6 +60,10 @@ class HeadProtocol(HttpToolsProtocol):
         if socket.conn.handshake_exc is not None and not socket.handshake_initiated:
             socket.handshake_complete = True
             self.send_400_response(NO_HANDSHAKE)
+            socket.conn.handshake_exc = None
+        # This object is done with. What it refers to in circles, heads and all, would wait for the collector.
+        self.parser = None  # type: ignore[assignment]
+        self.headers = []
 
     def _await_head(self) -> None:
         self._head_bytes = 0

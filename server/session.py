@@ -255,7 +255,9 @@ class Session:
         for i in indices:
             if marker is Marker.FINALIZE and self._cutters[i].behind:
                 continue  # done before the state was saved
-            if self._cutters[i].fresh:
+            if self._cutters[i].fresh and self._delivery is not None:  # it has its place, whatever is answered by now
+                events += self.channels[i].empty_at(self._cutters[i].received_s, reason)
+            elif self._cutters[i].fresh:
                 events += self.channels[i].nothing_to_flush(reason)
             else:
                 self.channels[i].flushing()

@@ -111,8 +111,8 @@ class FakeReplica:
     async def _leave(self, connection: ServerConnection, stream: FakeRecognition, fate: Fate) -> None:
         if fate.hang:
             connection.transport.pause_reading()
-            await asyncio.Event().wait()
-        if fate.drain:
+            await connection.wait_closed()
+        elif fate.drain:
             for answer in stream.drain():
                 await connection.send(msgspec.json.encode(answer).decode())
             await connection.close(1012)

@@ -109,7 +109,7 @@ class Client:
             self.moves += saved is not None
             pending = self._pending(position, done)
             until = len(self._audio) if not remaining else self._dice.randint(position, len(self._audio))
-            marks = self._stream(bench, position, pending, until)
+            marks = self._stream(bench, position, pending, until, done)
             if not remaining:
                 bench.answer()
                 bench.close()
@@ -124,10 +124,9 @@ class Client:
         """What a client says again: all that came behind the ticket's place, or at it and after the ticket."""
         return [sent for sent in self._controls if sent.at > position or (sent.at == position and sent.order >= done)]
 
-    def _stream(self, bench: MovingBench, position: int, pending: list[Sent], until: int) -> list[int]:
+    def _stream(self, bench: MovingBench, position: int, pending: list[Sent], until: int, done: int) -> list[int]:
         """Send up to a position, in pieces of any size; return how many items of the script each mark knows."""
         marks: list[int] = []
-        done = 0
         while True:
             while pending and pending[0].at == position and position <= until:
                 self._say(bench, pending[0].control)

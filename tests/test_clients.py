@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
@@ -15,6 +17,8 @@ import numpy as np
 import pytest
 import soundfile
 from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
+from fake_recognition import FakeRecognition, Shape
+from fake_replica import FakeReplica, Fate
 from rich.console import Console
 
 from clients.address import http_url, is_loopback, listen_url
@@ -35,6 +39,7 @@ from clients.messages import (
 )
 from clients.outcome import Failed, Transcribed
 from clients.pacing import PcmSource
+from clients.retry import Retry
 from clients.transcribe import run, run_remote, transcribe_files
 from clients.transcriber import RemoteTranscriber, Transcriber
 from clients.transcript import Transcript
@@ -348,6 +353,61 @@ def test_json_lines_and_exit_codes(recordings: list[Path], capsys: pytest.Captur
         assert {"words", "duration_s", "real_time_factor", "final_latency_ms", "file"} <= lines[1].keys()
         assert run_remote([recordings[0].with_name("none.ogg")], url=server.url) == 1
         assert json.loads(capsys.readouterr().out)["error"] == "no such file"
+
+
+def test_a_full_server_is_waited_for_and_the_user_told(
+    recordings: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeListen(lambda number: Plan(refuse=503 if number == 0 else 0)).in_thread() as server:
+        assert run_remote(recordings[:1], url=f"ws://127.0.0.1:9, {server.url}", as_json=True, retry_s=10.0) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1])["text"] == text_of(read_pcm(recordings[0]).tobytes())
+    assert "no room" in shown.err
+    assert "next try" in shown.err
+
+
+def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
+    async def main() -> None:
+        async with FakeReplica(lambda number: Fate(hear=20) if number < 2 else Fate()).running() as server:
+            transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
+            [outcome] = await transcribe_files([recordings[3]], transcriber)
+            assert server.handshakes == 1
+            pcm = np.tile(read_pcm(recordings[3]), 20)
+            messages = [m async for m in transcriber.stream(PcmSource(pcm, 16000, realtime=False))]
+            assert server.handshakes == 3
+        assert isinstance(outcome, Transcribed)
+        said = " ".join(m.text for m in messages if isinstance(m, Results) and m.is_final and m.text)
+        whole = FakeRecognition(Shape(rate=16000))
+        wanted = [f for part in (pcm.tobytes(), '{"type":"CloseStream"}') for f in whole.hear(part)]
+        texts = [f["channel"]["alternatives"][0]["transcript"] for f in wanted if f.get("is_final")]
+        assert said == " ".join(text for text in texts if text)
+
+    wait_for(main())
+
+
+def test_ctrl_c_ends_the_recordings_where_they_are_and_keeps_what_was_said(tmp_path: Path) -> None:
+    long, never = tmp_path / "long.wav", tmp_path / "never.wav"
+    soundfile.write(long, np.frombuffer(noise(800), np.int16), 16000)
+    soundfile.write(never, np.frombuffer(noise(3), np.int16), 16000)
+    with FakeListen().in_thread() as server:
+        code = (
+            "import sys; from pathlib import Path; from clients.transcribe import run_remote;"
+            f"sys.exit(run_remote([Path({str(long)!r}), Path({str(never)!r})], url={server.url!r}, realtime=True, "
+            "concurrency=1))"
+        )
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, text=True) as process:
+            while not (server.connections and len(server.connections[0].audio) > 3 * STEP_BYTES):
+                time.sleep(0.02)  # another process's audio has no event here
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=WITHIN_S)
+        heard = bytes(server.connections[0].audio)
+    assert process.returncode == 130
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["type"] for line in lines] == ["final", "file", "error"]
+    assert lines[1]["text"] == text_of(heard)
+    assert lines[1]["duration_s"] == pytest.approx(len(heard) / 32_000, abs=1e-3)
+    assert "interrupted" in lines[2]["error"]
 
 
 def test_ctrl_c_is_exit_code_130(recordings: list[Path]) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from faulty_server import FATAL, HANGING, audio
 from live_server import transcript
-from server_process import ServerProcess
+from server_process import FAULTY, START_S, ServerProcess
 from spelling import poison, spell
 from websockets.exceptions import InvalidStatus
 
@@ -137,3 +139,20 @@ def test_without_descriptors_connections_are_dropped_aloud_and_come_back() -> No
         assert works(server)
         assert server.metric("tutti_file_descriptor_shortages_total") > 0
         assert transcript(open_before.finish()) == "before and after"
+
+
+def test_a_port_that_is_taken_is_named_and_ends_the_process_at_once() -> None:
+    with ServerProcess() as server:
+        settings = json.dumps({"port": server.port, "log_format": "json"})
+        second = subprocess.run(
+            [sys.executable, str(FAULTY), settings],
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+            cwd=FAULTY.parent.parent,
+            env=os.environ | {"PYTHONPATH": "."},
+        )
+        assert second.returncode == 3
+        assert f"'127.0.0.1', {server.port}" in second.stderr
+        assert works(server), "the first is not disturbed"

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from clients.continuity import Beginning
 from clients.errors import ClosedAbnormally, Refused, Unreachable
+from clients.inbox import Inbox
 from clients.journey import AudioLost, CaughtUp, Connected, Event, TicketRefused, Waiting
-from clients.messages import Message, Metadata, Results
-from clients.resilient import REPLAY_BURST_S, UNREAD, ResilientClient
+from clients.messages import Channel, Message, Metadata, Results
+from clients.resilient import REPLAY_BURST_S, ResilientClient
 from clients.retry import Retry
 from clients.stream import open_stream
 
@@ -172,7 +173,8 @@ def test_1008_is_an_error_for_whoever_listens_and_whoever_speaks() -> None:
             FakeReplica(lambda _: Fate(hear=3, code=1008)).running() as server,
             open_stream(server.url, retry=AT_ONCE) as stream,
         ):
-            await stream.send(noise(20_000))
+            for _ in range(3):
+                await stream.send(noise(2_000))
             with pytest.raises(ClosedAbnormally) as closed:
                 await _all(stream)
             assert closed.value.code == 1008
@@ -211,22 +213,20 @@ def test_patience_with_a_full_server_has_an_end() -> None:
 def test_a_server_that_is_gone_for_good_is_an_error_and_nobody_waits_for_ever() -> None:
     async def main() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            server = await stack.enter_async_context(FakeReplica(lambda _: Fate(hear=5)).running())
-            stream = await stack.enter_async_context(
-                open_stream(server.url, retry=Retry(limit_s=0.2, first_wait_s=0.01), held_s=3)
-            )
-            gone = asyncio.create_task(_all(stream))
+            async with FakeReplica(keys=()).running() as server:
+                patience = Retry(limit_s=0.2, first_wait_s=0.01)
+                stream = await stack.enter_async_context(open_stream(server.url, retry=patience, held_s=3))
+                await stream.send(noise(16_000))
+                await server.until(lambda: bool(server.streams and server.streams[0].heard_audio))
 
             async def speak() -> None:
-                while True:  # until it may hold no more, and then until it fails
+                while True:  # until no more may be held, and then until it fails
                     await stream.send(noise(16_000))
 
-            speaking = asyncio.create_task(speak())
-            await server.until(lambda: bool(server.streams and server.streams[0].heard_audio))
-            server.hang_up()
-            for task in (gone, speaking):
+            for task in (asyncio.create_task(_all(stream)), asyncio.create_task(speak())):
                 with pytest.raises((Unreachable, ClosedAbnormally)):
                     await task
+            assert stream.journey.waits > 0
 
     wait_for(main())
 
@@ -301,17 +301,23 @@ def test_a_stream_whose_end_was_said_takes_no_more_audio() -> None:
 
 
 def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
+    def message(number: int, *, final: bool) -> Results:
+        return Results(channel=Channel(()), start=float(number), is_final=final)
+
     async def main() -> None:
-        steps = UNREAD + 300
-        audio = noise(steps * 2560)
-        async with FakeReplica().running() as server, open_stream(server.url, held_s=200) as stream:
-            await stream.send(audio)
-            await stream.finalize()
-            await server.until(lambda: "Finalize" in server.heard)
-            await stream.close_stream()
-            heard = await _all(stream)
-        assert said(heard) == undisturbed(audio, FINALIZE, CLOSE)
-        assert len(heard) <= UNREAD + 50
+        inbox = Inbox(4)
+        for number in range(6):
+            await inbox.put(message(number, final=number % 2 == 0))
+        late = asyncio.create_task(inbox.put(message(6, final=True)))
+        later = asyncio.create_task(inbox.put(message(7, final=False)))
+        await asyncio.sleep(0)
+        assert (late.done(), later.done()) == (True, False), "four finals are kept, and the next must wait"
+        inbox.end()
+        got = []
+        while (one := await inbox.get()) is not None:
+            got.append((one.start, one.is_final))
+            await asyncio.sleep(0)
+        assert got == [(0.0, True), (2.0, True), (4.0, True), (6.0, True), (7.0, False)]
 
     wait_for(main())
 

@@ -45,6 +45,7 @@ from server.outbox import FrameKind
 MIN_COMMIT_S = 0.1  # Source: the service's own limit
 _ENDS = {
     CloseReason.IDLE: ("session_expired", "the session heard nothing for too long"),
+    CloseReason.TOO_LONG: ("session_expired", "the session was open for as long as this server allows"),
     CloseReason.DRAIN: ("server_restarting", "the server is restarting"),
 }
 _encode = msgspec.json.Encoder().encode

@@ -11,9 +11,9 @@ from functools import partial
 
 import structlog
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from server.heads import head_protocol
 from server.replica import Replica
 from server.vosk.endpoint import VoskEndpoint
 
@@ -40,7 +40,8 @@ class VoskListener:
 
         config = uvicorn_config(self._app, self._settings)
         config.load()
-        protocol = partial(HttpToolsProtocol, config=config, server_state=self._state, app_state={})
+        make = head_protocol(self._settings.handshake_timeout_s)
+        protocol = partial(make, config=config, server_state=self._state, app_state={})
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(protocol, config.host, self._wanted, backlog=config.backlog)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -61,7 +61,7 @@ def proxied(
     with need(name).running(ports, tls=tls, change=edited(*SOON[name], *changes)) as running:
         wait_until_served(running)
         if name == "envoy":  # until it has asked a server, it counts as dead
-            wait_until(lambda: health_checks_of_envoy(running) >= len(ports))
+            wait_until(lambda: health_checks_of_envoy(running) >= 3 * len(ports))
         yield running
 
 
@@ -73,8 +73,23 @@ def wait_until_served(running: Running) -> None:
 
 def health_checks_of_envoy(running: Running) -> int:
     """How often servers have answered its questions, or not."""
-    figures = f"http://127.0.0.1:{running.ports.control}/stats?filter=health_check.(success|failure)$"
-    return sum(int(line.split()[-1]) for line in httpx.get(figures, timeout=WAIT_S).text.splitlines())
+    lines = _of_envoy(running, "replicas.health_check.(success|failure)$").splitlines()
+    return sum(int(line.split()[-1]) for line in lines)
+
+
+def knows_that_the_first_drains(name: str, running: Running) -> bool:
+    """Whether the proxy has heard of it, and leaves it in peace. nginx asks nobody: it hears of it by a refusal."""
+    if name == "envoy":
+        return _of_envoy(running, "replicas.membership_degraded$").strip().endswith(": 1")
+    if name == "haproxy":
+        line = 'haproxy_server_status{proxy="replicas",server="replica-1",state="NOLB"} 1'
+        return line in httpx.get(f"http://127.0.0.1:{running.ports.figures}/metrics", timeout=WAIT_S).text
+    return True
+
+
+def _of_envoy(running: Running, names: str) -> str:
+    figures = f"http://127.0.0.1:{running.ports.control}/stats"
+    return httpx.get(figures, params={"filter": names}, timeout=WAIT_S).text
 
 
 def wait_until(holds: Callable[[], bool], every_s: float = 0.02) -> None:

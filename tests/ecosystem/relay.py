@@ -135,8 +135,8 @@ class Relay:
     def only(self) -> Connection:
         """The one connection there was, when it is over."""
         self.wait(lambda: self.connections and self.connections[-1].over)
-        (connection,) = self.connections
-        return connection
+        assert len(self.connections) == 1, [(c.request, c.answer, c.close_code) for c in self.connections]
+        return self.connections[0]
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -149,20 +149,25 @@ class Relay:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._carrying.add(asyncio.current_task())  # the loop alone would not keep it
         connection = Connection(self.target)
-        with contextlib.closing(writer), contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
+            head = await reader.read(READ_BYTES)
+            if b" /v1/" in head.partition(b"\r\n")[0]:  # else a health check, of whoever had this port
+                self._note(lambda: self.connections.append(connection))
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", connection.port)
             with contextlib.closing(there_writer):
-                self._note(lambda: self.connections.append(connection))
-                up = asyncio.create_task(self._copy(reader, there_writer, connection.sent))
+                up = asyncio.create_task(self._copy(reader, there_writer, connection.sent, head))
                 try:
                     await self._copy(there_reader, writer, connection.received)
                 finally:
                     up.cancel()  # a server that has hung up hears nothing more
         self._note(lambda: setattr(connection, "over", True))
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray, head: bytes = b""
+    ) -> None:
         with contextlib.suppress(OSError):
-            while data := await reader.read(READ_BYTES):
+            while data := head or await reader.read(READ_BYTES):
+                head = b""
                 self._note(lambda data=data: kept.extend(data))
                 writer.write(data)
                 await writer.drain()

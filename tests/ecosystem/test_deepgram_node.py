@@ -11,7 +11,7 @@ from holding import Holders
 from recordings import BYTES_PER_S, Spoken, audio, plain, text
 from relay import Relay
 from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from wire_rules import check_stream
+from wire_rules import check_refusal, check_stream
 
 Before = Callable[[ServerProcess], Relay]
 SAID = ("order", "porch_fan")
@@ -77,7 +77,7 @@ def test_a_refusal_is_an_error(
     assert kinds(events) == ["close", "error", "waiting"]
     assert events[1]["message"] == f"Unexpected server response: {status}"
     assert events[-1]["timers"] == 0
-    assert before.only().status == status
+    check_refusal(before.only(), status)
 
 
 def test_a_full_server_is_asked_again(
@@ -114,9 +114,14 @@ def test_ws_is_let_in_by_its_subprotocol(server: ServerProcess, relay: Before, n
     assert KEY not in server.log
 
 
-def test_ws_is_refused_with_a_wrong_key(server: ServerProcess, relay: Before, node: Driver) -> None:
+@pytest.mark.parametrize(
+    ("key", "origin", "status"), [("nobodys-key", "", 401), (KEY, "http://elsewhere.example", 403)]
+)
+def test_ws_is_refused(server: ServerProcess, relay: Before, node: Driver, key: str, origin: str, status: int) -> None:
+    """With a wrong key, and with a right one from a web page that is not let in."""
     before = relay(server)
-    events = node.run("subprotocol", host=before.host, key="nobodys-key", query="", scheme="token")
+    events = node.run("subprotocol", host=before.host, key=key, query="", scheme="token", origin=origin)
     assert kinds(events) == ["error", "close"]
-    assert before.only().status == 401
-    assert "nobodys-key" not in server.log
+    assert events[0]["message"] == f"Unexpected server response: {status}"
+    check_refusal(before.only(), status)
+    assert key not in server.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 from recordings import plain
@@ -14,6 +15,25 @@ RESULT_KEYS = {
 """All of them, always: clients index them."""
 
 
+ERR_CODES = {
+    400: "INVALID_QUERY_PARAMETER",
+    401: "INVALID_AUTH",
+    403: "INSUFFICIENT_PERMISSIONS",
+    429: "TOO_MANY_REQUESTS",
+    503: "SERVICE_UNAVAILABLE",
+}
+
+
+def check_refusal(refused: Connection, status: int) -> None:
+    """Status, headers and body of a refused handshake; whoever is to come back is told when."""
+    assert refused.status == status
+    told = json.loads(refused.body)
+    assert told["err_code"] == ERR_CODES[status]
+    assert told["request_id"] == refused.headers["dg-request-id"]
+    assert told["err_msg"] == refused.headers["dg-error"]
+    assert ("retry-after" in refused.headers) == (status in (429, 503))
+
+
 def check_stream(
     stream: Connection, said: str, *, seconds: float | None = None, code: int = 1000, hung_up: bool = False
 ) -> None:
@@ -22,6 +42,7 @@ def check_stream(
     A client that hangs up by itself may be gone before the Metadata.
     """
     assert stream.status == 101
+    assert "sec-websocket-extensions" not in stream.headers
     frames, results = stream.frames, stream.results
     metadata = [frame for frame in frames if frame["type"] == "Metadata"]
     if not hung_up:

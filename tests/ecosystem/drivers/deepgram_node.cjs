@@ -54,8 +54,8 @@ function say(stream, audio, last) {
 }
 
 // As a browser authenticates: the key is an item of the offered subprotocols.
-async function subprotocol({ host, key, query, scheme }) {
-  const socket = new WebSocket(`ws://${host}/v1/listen?${query}`, [scheme, key]);
+async function subprotocol({ host, key, query, scheme, origin }) {
+  const socket = new WebSocket(`ws://${host}/v1/listen?${query}`, [scheme, key], origin ? { origin } : {});
   await new Promise((resolve) => {
     socket.on("open", () => {
       tell("open", { protocol: socket.protocol, extensions: socket.extensions });

@@ -1,0 +1,54 @@
+"""Whatever a client sends, an adapter answers in its protocol or hangs up; it never raises, and its reasons fit a close."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from adapters import RATE
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.adapter import Adapter, HangUp
+from server.deepgram import Projector
+from server.deepgram_messages import ModelCard
+from server.deepgram_query import Models, parse_query
+from server.openai.realtime import RealtimeAdapter
+from server.openai.session import SessionSettings
+from server.twilio.adapter import TwilioAdapter
+from server.vosk.adapter import VoskAdapter
+
+MODELS = Models("tiny", {}, strict=True)
+NAMES = st.sampled_from([
+    "type", "event", "event_id", "session", "audio", "input", "format", "rate", "transcription", "model", "keywords",
+    "turn_detection", "silence_duration_ms", "config", "sample_rate", "words", "max_alternatives", "phrase_list", "eof",
+    "reset", "start", "media", "payload", "track", "dtmf", "digit", "mark", "name", "streamSid", "mediaFormat", "encoding",
+])  # fmt: skip
+VALUES = st.sampled_from([
+    "session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear", "media",
+    "start", "stop", "mark", "connected", "transcription", "audio/pcm", "audio/pcmu", "server_vad", "AAAA", "inbound", "",
+])  # fmt: skip
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | VALUES
+TREES = st.recursive(
+    LEAVES, lambda tree: st.lists(tree, max_size=3) | st.dictionaries(NAMES, tree, max_size=5), max_leaves=16
+)
+TEXTS = st.text(max_size=40) | TREES.map(json.dumps) | st.dictionaries(NAMES, TREES, max_size=6).map(json.dumps)
+
+
+def twilio() -> TwilioAdapter:
+    request = parse_query([], MODELS, 1)
+    projector = Projector(request, 1, "id", "now", ModelCard("tiny", "1", "uuid"))
+    return TwilioAdapter(projector, model_rate=RATE, track="inbound")
+
+
+def realtime() -> RealtimeAdapter:
+    return RealtimeAdapter("s", SessionSettings("tiny"), MODELS, model_rate=RATE, silence_ms=500.0)
+
+
+@pytest.mark.parametrize("make", [lambda: VoskAdapter(RATE), realtime, twilio], ids=["vosk", "openai", "twilio"])
+@given(frames=st.lists(TEXTS | st.binary(max_size=64), max_size=6))
+def test_nothing_that_is_sent_raises(make: type[Adapter], frames: list[str | bytes]) -> None:
+    adapter = make()
+    for frame in frames:
+        actions = list(adapter.text(frame) if isinstance(frame, str) else adapter.binary(frame))
+        assert all(len(action.why.encode()) <= 110 for action in actions if isinstance(action, HangUp))

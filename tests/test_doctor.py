@@ -1,0 +1,168 @@
+"""`tutti doctor`: a healthy installation passes, and each thing that can be wrong is named with what mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from model import checkpoint
+from model.acoustic import AcousticModel
+from server import doctor_machine, doctor_model
+from server.cli import app
+from server.doctor import Check, Finding, Verdict, document, examine, line, ok
+from server.settings import Settings
+
+
+def findings(check: Check, **settings: object) -> dict[str, Finding]:
+    return {finding.name: finding for finding in check(Settings(**settings))}
+
+
+def test_this_installation_is_well_and_says_so_to_programs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = CliRunner().invoke(app, ["doctor", "--json", "--port", str(port)])
+    report = json.loads(done.stdout.splitlines()[-1])
+    failed = [check for check in report["checks"] if check["verdict"] == "fail"]
+    assert (done.exit_code, failed, report["ok"]) == (0, [], True)
+    assert {check["name"] for check in report["checks"]} >= {
+        "python",
+        "packages",
+        "extras",
+        "processor",
+        "memory",
+        "open files",
+        "port",
+        "monotonic clock",
+        "wall clock",
+        "proxies",
+        "weights",
+        "device",
+        "precision",
+        "states",
+        "batch invariance",
+        "decoder",
+    }
+    assert all(check["advice"] for check in report["checks"] if check["verdict"] != "ok")
+
+
+def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finding = findings(doctor_machine.ports, port=port)["port"]
+    assert finding.verdict is Verdict.FAIL
+    assert str(port) in finding.found
+    assert "--port" in finding.advice
+
+
+def test_a_check_that_cannot_be_carried_out_has_failed_and_the_others_go_on() -> None:
+    def breaks(_: Settings) -> Iterator[Finding]:
+        raise OSError("no such device")
+        yield
+
+    def works(_: Settings) -> Iterator[Finding]:
+        yield ok("second", "fine")
+
+    told: list[Finding] = []
+    assert not examine(Settings(), (breaks, works), told.append)
+    assert [finding.verdict for finding in told] == [Verdict.FAIL, Verdict.OK]
+    assert "no such device" in line(told[0])
+    assert json.loads(document(told, well=False))["ok"] is False
+
+
+def test_damaged_weights_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sums = (checkpoint.WEIGHTS / doctor_model.SUMS).read_text()
+    (tmp_path / doctor_model.SUMS).write_text(sums)
+    for row in sums.splitlines():
+        name = row.split()[1]
+        (tmp_path / name).symlink_to(checkpoint.WEIGHTS / name)
+    (tmp_path / "tutti-small.json").unlink()
+    (tmp_path / "tutti-small.json").write_text("{}")
+    monkeypatch.setattr(checkpoint, "WEIGHTS", tmp_path)
+    finding = findings(doctor_model.weights)["weights"]
+    assert (finding.verdict, finding.found) == (Verdict.FAIL, "damaged or missing: tutti-small.json")
+
+
+def test_every_shipped_weight_has_its_digest() -> None:
+    named = {row.split()[1] for row in (checkpoint.WEIGHTS / doctor_model.SUMS).read_text().splitlines()}
+    shipped = {path.name for path in checkpoint.WEIGHTS.iterdir() if path.suffix in (".safetensors", ".json", ".gz")}
+    assert named == shipped
+
+
+class Company(AcousticModel):
+    """Rows hear how many there are, unless they are as many as a tile has."""
+
+    def step(self, inputs, state):  # type: ignore[no-untyped-def]
+        log_probs, after = super().step(inputs, state)
+        return log_probs + (0 if len(inputs) >= 16 else len(inputs) * 1e-3), after
+
+    in_slabs = None  # type: ignore[assignment]
+
+
+def test_a_model_whose_rows_hear_one_another_is_found_out_and_tiles_are_advised() -> None:
+    network = AcousticModel.random().network
+    leaky = Company(network, "leaky", device="cpu", precision="fp32")
+    assert doctor_model.differing(leaky, None)
+    assert not doctor_model.differing(leaky, 16)
+    (finding,) = doctor_model._invariance(Settings(), leaky)
+    assert (finding.verdict, "--reproducible" in finding.advice) == (Verdict.WARN, True)
+
+
+def test_too_few_files_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    finding = findings(doctor_machine.files, max_streams=512)["open files"]
+    assert (finding.verdict, "1024 needed" in finding.found) == (Verdict.FAIL, True)
+
+
+def test_a_proxy_without_an_exception_for_this_machine_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.lower() in (*doctor_machine.PROXIES, "no_proxy"):
+            monkeypatch.delenv(name)
+    assert findings(doctor_machine.proxies)["proxies"].verdict is Verdict.OK
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    assert findings(doctor_machine.proxies)["proxies"].verdict is Verdict.WARN
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    finding = findings(doctor_machine.proxies)["proxies"]
+    assert finding.verdict is Verdict.OK
+    assert "proxy.example" not in finding.found, "an address may hold a password"
+
+
+def test_a_wall_clock_behind_the_installation_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine.time, "time", lambda: 1_000_000_000.0)
+    assert findings(doctor_machine.clocks)["wall clock"].verdict is Verdict.WARN
+
+
+def test_an_extra_that_the_settings_ask_for_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "_importable", lambda module: module != "silero_vad")
+    assert findings(doctor_machine.extras, vad="silero")["extras"].verdict is Verdict.FAIL
+    assert findings(doctor_machine.extras)["extras"].verdict is Verdict.OK
+
+
+def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["numpy>=99", "no-such-package>=1", "torch; extra == 'never'"]
+    monkeypatch.setattr(doctor_machine, "requires", lambda _: wanted)
+    finding = findings(doctor_machine.versions)["packages"]
+    assert finding.verdict is Verdict.FAIL
+    assert f"numpy>=99 is needed, {np.__version__} is there; no-such-package is missing" in finding.found
+
+
+def test_a_bad_setting_is_named_and_exits_with_2() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--decoder", "flashlight"])
+    assert done.exit_code == 2
+    assert "decoder" in done.output
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """The doctor sets the process's compute threads, as serving does."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,65 @@
+"""Where a resampler must begin again so that it gives the same samples: held to the library that does it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.audio import Resampler
+from server.resume.priming import BLOCKS, MARGIN_S, primed_start
+
+MODEL_RATE = 16_000
+STEP = 1_280
+
+
+def resampled(audio: np.ndarray, rate: int) -> np.ndarray:
+    resampler = Resampler(rate, MODEL_RATE)
+    return np.concatenate([resampler.resample(audio), resampler.flush()])
+
+
+def noise(rate: int, seconds: float) -> np.ndarray:
+    wave = np.random.default_rng(rate).normal(0, 6_000, round(rate * seconds))
+    return wave.clip(-32_768, 32_767).astype(np.int16)
+
+
+@pytest.mark.parametrize("rate", sorted(BLOCKS))
+def test_the_samples_are_the_same_to_the_bit(rate: int) -> None:
+    audio = noise(rate, 12.0)
+    whole = resampled(audio, rate)
+    for steps in range(1, len(whole) // STEP, 7):
+        start, known = primed_start(steps * STEP, rate, MODEL_RATE)
+        again = resampled(audio[start:], rate)[known:]
+        assert np.array_equal(again, whole[steps * STEP :])
+
+
+@pytest.mark.parametrize("rate", [11_025, 22_050, 44_100, 16_001])
+def test_at_odd_rates_hardly_a_sample_differs_and_by_one_unit_only(rate: int) -> None:
+    audio = noise(rate, 12.0)
+    whole = resampled(audio, rate)
+    start, known = primed_start(50 * STEP, rate, MODEL_RATE)
+    again = resampled(audio[start:], rate)[known:]
+    expected = whole[50 * STEP :]
+    assert len(again) == pytest.approx(len(expected), abs=1)
+    length = min(len(again), len(expected)) - STEP  # not the very end, where the last odd sample is rounded
+    difference = np.abs(again[:length].astype(int) - expected[:length])
+    assert difference.max() <= 1
+    assert difference.mean() < 0.01
+
+
+@settings(deadline=None)
+@given(rate=st.integers(8_000, 48_000), pushed=st.integers(0, 10**9))
+def test_the_start_is_a_whole_place_early_enough_and_not_much_earlier(rate: int, pushed: int) -> None:
+    start, known = primed_start(pushed, rate, MODEL_RATE)
+    assert start >= 0
+    assert known >= 0
+    if rate == MODEL_RATE:
+        assert (start, known) == (pushed, 0)
+        return
+    assert (pushed - known) * rate == start * MODEL_RATE, "the first sample out lies on the first sample in"
+    early_s = known / MODEL_RATE
+    assert early_s >= MARGIN_S - 2e-4 or start == 0
+    assert early_s <= MARGIN_S + 1.1
+    if rate in BLOCKS:
+        assert early_s <= MARGIN_S + 0.22

@@ -1,0 +1,249 @@
+"""Tickets: what was sealed comes back, and what was forged, cut, bent, stolen, old or used is refused."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+from fakes import FakeClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.errors import SettingsError
+from server.resume import tickets
+from server.resume.office import AHEAD_S, TicketOffice, tenant_digest
+from server.resume.refusals import TicketCode, TicketRefused
+from server.resume.saved import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
+from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
+from server.resume.tickets import Ticket, read_ticket, write_ticket
+
+ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
+TENANT = tenant_digest("somebody", [("encoding", "linear16")])
+TTL_S = 300.0
+
+times = st.floats(0, 1e6)
+counts = st.integers(0, 2**40)
+interims = st.builds(
+    SavedInterims,
+    st.none() | st.tuples(counts, counts),
+    st.lists(st.text(max_size=8), max_size=3).map(tuple),
+    counts,
+    st.none() | times,
+    times,
+)
+channels = st.builds(
+    SavedChannel,
+    st.binary(max_size=200),
+    st.none() | st.lists(st.tuples(st.text(max_size=8), st.floats(-10, 10)), max_size=2).map(tuple),
+    interims,
+    times,
+    times,
+    times,
+    st.booleans(),
+    st.none() | times,
+)
+streams = st.lists(
+    st.tuples(st.builds(SavedCutter, counts, counts, counts, st.booleans()), channels, st.binary(max_size=500)),
+    min_size=1,
+    max_size=3,
+).map(
+    lambda parts: SavedStream(
+        SavedInput(tuple(p[0] for p in parts), None, (2_500.0, 1.5)),
+        tuple(p[1] for p in parts),
+        tuple(p[2] for p in parts),
+        7,
+    )
+)
+
+
+def office(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketOffice:
+    return TicketOffice(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock or FakeClock())
+
+
+def some_stream() -> SavedStream:
+    channel = SavedChannel(b"decoder", None, SavedInterims(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None)
+    return SavedStream(
+        SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0)), (channel,), (b"x" * 99,), 3
+    )
+
+
+def issue(where: TicketOffice, stream: SavedStream | None = None, tenant: bytes = TENANT) -> Ticket:
+    return where.issue(stream or some_stream(), stream_id="first", tenant=tenant, openings=((),))
+
+
+def code(where: TicketOffice, text: str, tenant: bytes = TENANT) -> TicketCode:
+    with pytest.raises(TicketRefused) as refused:
+        where.take(text, tenant)
+    assert str(refused.value)
+    return refused.value.code
+
+
+@given(stream=streams)
+def test_what_went_in_comes_out_at_another_replica(stream: SavedStream) -> None:
+    here, there = office(ONE), office(TWO, ONE)
+    ticket = issue(here, stream)
+    assert there.take(here.write(ticket), TENANT) == ticket
+
+
+@settings(max_examples=300)
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_bit_that_was_flipped_is_noticed(place: float, bit: int) -> None:
+    here = office(ONE)
+    sealed = bytearray(decoded(here.write(issue(here))))
+    where = int(place * len(sealed))
+    sealed[where] ^= 1 << bit
+    assert code(here, encoded(bytes(sealed))) is (TicketCode.FORGED if where else TicketCode.VERSION)
+
+
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_ticket_is_refused(share: float) -> None:
+    here = office(ONE)
+    text = here.write(issue(here))
+    assert code(here, text[: int(share * len(text))]) in (TicketCode.FORGED, TicketCode.MALFORMED)
+
+
+@given(text=st.text() | st.binary().map(lambda data: encoded(bytes([tickets.VERSION]) + data)))
+def test_what_nobody_sealed_is_refused(text: str) -> None:
+    assert code(office(ONE), text) in (TicketCode.FORGED, TicketCode.MALFORMED, TicketCode.VERSION)
+
+
+@given(plain=st.binary(max_size=200))
+def test_what_was_sealed_and_is_no_ticket_is_refused(plain: bytes) -> None:
+    header = bytes([tickets.VERSION])
+    text = encoded(header + Seal([ONE]).close(plain, header))
+    with pytest.raises(TicketRefused) as refused:
+        read_ticket(text, Seal([ONE]))
+    assert refused.value.code is TicketCode.MALFORMED
+
+
+def test_another_key_is_a_forgery_and_a_key_that_is_going_opens_still() -> None:
+    old, both, new = office(ONE), office(TWO, ONE), office(TWO)
+    assert code(new, old.write(issue(old))) is TicketCode.FORGED
+    assert both.take(old.write(issue(old)), TENANT).stream_id == "first"
+    assert new.take(both.write(issue(both)), TENANT).stream_id == "first", "the first key seals"
+    alone = office()
+    assert alone.take(alone.write(issue(alone)), TENANT)
+    assert code(office(), alone.write(issue(alone))) is TicketCode.FORGED
+
+
+def test_a_ticket_belongs_to_its_caller_and_its_query() -> None:
+    here = office(ONE)
+    text = here.write(issue(here))
+    for other in (
+        tenant_digest("somebody else", [("encoding", "linear16")]),
+        tenant_digest("somebody", [("encoding", "mulaw")]),
+        tenant_digest("somebody", [("encoding", "linear16"), ("keyterm", "x")]),
+        tenant_digest("", []),
+    ):
+        assert code(here, text, other) is TicketCode.TENANT
+
+
+def test_the_order_of_a_query_counts_only_among_values_of_one_name() -> None:
+    query = [("keyterm", "a"), ("keyterm", "b"), ("model", "m")]
+    assert tenant_digest("x", query) == tenant_digest("x", [query[2], *query[:2]])
+    assert tenant_digest("x", query) != tenant_digest("x", [query[1], query[0], query[2]])
+    assert tenant_digest("x", [("a", "bc")]) != tenant_digest("x", [("ab", "c")])
+
+
+def test_another_model_is_refused() -> None:
+    here, there = office(ONE), office(ONE, setup=("model", "fp32"))
+    assert code(there, here.write(issue(here))) is TicketCode.MODEL
+
+
+def test_an_old_ticket_is_refused_and_one_of_a_clock_ahead_is_not() -> None:
+    clock = FakeClock()
+    here = office(ONE, clock=clock)
+    ahead = office(ONE, clock=FakeClock(clock() + AHEAD_S - 1))
+    far = office(ONE, clock=FakeClock(clock() + AHEAD_S + 1))
+    assert here.take(ahead.write(issue(ahead)), TENANT)
+    assert code(here, far.write(issue(far))) is TicketCode.EXPIRED
+    text = here.write(issue(here))
+    clock.advance(TTL_S)
+    assert here.take(text, TENANT)
+    clock.advance(1)
+    assert code(here, text) is TicketCode.EXPIRED
+
+
+def test_a_ticket_is_good_once_at_a_replica_and_the_one_made_of_it_again() -> None:
+    here, there = office(ONE), office(ONE)
+    ticket = issue(here)
+    text = here.write(ticket)
+    assert here.take(text, TENANT), "reading is not using: the socket may be lost before any audio came"
+    here.used(here.take(text, TENANT))
+    assert code(here, text) is TicketCode.REPLAYED
+    assert there.take(text, TENANT), "best effort: replicas do not tell one another"
+    again = here.renewed(ticket)
+    assert here.take(here.write(again), TENANT).stream == ticket.stream
+
+
+def test_used_tickets_are_forgotten_once_they_are_too_old_anyway() -> None:
+    clock = FakeClock()
+    here = office(ONE, clock=clock)
+    for _ in range(10):
+        here.used(issue(here))
+        clock.advance(TTL_S / 2)
+    assert len(here._used) <= 4
+
+
+def test_a_version_is_readable_and_part_of_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = office(ONE)
+    ticket = issue(here)
+    with monkeypatch.context() as later:
+        later.setattr(tickets, "VERSION", tickets.VERSION + 1)
+        other = write_ticket(ticket, Seal([ONE]))
+    assert code(here, other) is TicketCode.VERSION
+    assert code(here, encoded(bytes([tickets.VERSION]) + decoded(other)[1:])) is TicketCode.FORGED
+
+
+def test_two_seals_of_one_text_have_nothing_in_common_and_processes_no_key() -> None:
+    here, there = Seal([ONE]), Seal([ONE])
+    sealed = [seal.close(b"plain" * 10, b"h") for seal in (here, here, there)]
+    assert len({text[16:] for text in sealed}) == 3
+    assert len({text[:16] for text in sealed}) == 2, "a salt a process"
+    assert all(Seal([ONE]).open(text, b"h") == b"plain" * 10 for text in sealed)
+    assert len(sealed[0]) == 50 + OVERHEAD_BYTES
+    with pytest.raises(Unsealed):
+        here.open(sealed[0], b"other header")
+
+
+def test_keys_are_read_from_settings_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    one, two = new_key(), new_key()
+    file.write_text(f"# newest first\n{two}  # since May\n\n")
+    assert read_keys([one], file) == [base64.urlsafe_b64decode(one), base64.urlsafe_b64decode(two)]
+    assert read_keys([one.rstrip("=")], None) == [base64.urlsafe_b64decode(one)]
+    assert read_keys([], None) == []
+
+
+@pytest.mark.parametrize("text", ["", "c2hvcnQ=", "not base64 at all, but long enough to be", "é" * 43])
+def test_a_key_that_is_none_is_refused_and_not_repeated(text: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_keys([text], None)
+    assert not text or text not in str(refused.value)
+    file = tmp_path / "keys"
+    file.write_text(f"{text}\n", encoding="utf-8")
+    with pytest.raises(SettingsError):
+        read_keys([], file)
+
+
+def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_keys([], tmp_path / "none")
+
+
+def test_a_flood_in_a_sealed_ticket_is_not_unpacked() -> None:
+    import zlib
+
+    header = bytes([tickets.VERSION])
+    bomb = zlib.compress(bytes(64 * 2**20), 9)
+    with pytest.raises(TicketRefused):
+        read_ticket(encoded(header + Seal([ONE]).close(bomb, header)), Seal([ONE]))
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
