@@ -148,7 +148,7 @@ class Continuity:
         self._heard_s = max(self._reached_s)
         self.beginning = None
         if self._ticket is not None and self._in_bytes(self._ticket.audio_s) < self.journal.first:
-            self._ticket = None  # what it needs is no longer held
+            self._drop_ticket()  # what it needs is no longer held
         if self._ticket is None:
             self._begin_anew()
             return
@@ -181,13 +181,19 @@ class Continuity:
             settled = max(self._lost_until, self.shape.size(min(self._ended_s)))
             self.lost_s += self.shape.seconds(max(0, position - settled))
             self._lost_until = max(self._lost_until, position)
-            for control in self._configures_before(position)[-1:]:
-                self._urgent.append(control.text)
-                self._awaiting.append(control)
+        if not self._restored:
+            self._say_what_holds(position)
         self.journal.seek(position)
         self._position = position
         self._replay_until = self.journal.end
         self.replayed_s += self.shape.seconds(max(0, self._high - position))
+
+    def _say_what_holds(self, position: int) -> None:
+        """The key terms at a place, unless they are said there in any case."""
+        for control in self._configures_before(position)[-1:]:
+            if control.at < position or control not in self.journal.controls():
+                self._urgent.append(control.text)
+                self._awaiting.append(control)
 
     def _configures_before(self, position: int) -> list[Control]:
         return [control for control in self._configures if control.at <= position]
@@ -273,7 +279,7 @@ class Continuity:
             case ResumeRefused():
                 self._refused(message.code)
             case Error():  # the server knows no tickets
-                self._ticket = None
+                self._drop_ticket()
                 self._begin_anew()
 
     def _resumed(self, resumed: Resumed) -> None:
@@ -287,18 +293,27 @@ class Continuity:
         if self._ticket is None:  # without a ticket there is nothing to refuse, but the stream is open
             self._begin_anew()
             return
-        self._ticket = None
+        self._drop_ticket()
         self._origin_s, self._origin_finals = 0.0, 0
         self._ask(from_s=self.shape.seconds(self._replay_position()), finals=self._finals)
+
+    def _drop_ticket(self) -> None:
+        self._ticket = None
+        for control in self.journal.controls():
+            control.ticketed = False
 
     def _take_ticket(self, ticket: Ticket) -> None:
         position = self._in_bytes(ticket.audio_s)
         if position < self.journal.first:
             return  # what it needs is no longer held
+        if position <= self._position and not self._restored:
+            return  # it knows nothing, perhaps not even the key terms
         self._ticket = ticket
+        finals = self._origin_finals + ticket.finals
         for control in self.journal.controls():
             at = self._whole(control.at)
-            control.ticketed |= at < position or (at == position and control.answered)
+            known = control.here if control.kind == "Configure" else control.answered and control.number <= finals
+            control.ticketed |= at < position or (at == position and known)
         self._settle()
 
     def _results(self, results: Results) -> list[Message]:
@@ -343,6 +358,7 @@ class Continuity:
                 repeated = channel in control.told
                 control.awaited.discard(channel)
                 control.told.add(channel)
+                control.number = control.number if repeated else self._finals
                 return repeated
         return False
 
@@ -352,6 +368,7 @@ class Continuity:
         control = self._awaiting.popleft()
         told = control.answered
         control.told.add(0)
+        control.here = True
         return [] if told else [message]
 
     def _event(self, event: SpeechStarted | UtteranceEnd) -> list[Message]:

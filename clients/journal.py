@@ -27,6 +27,8 @@ class Control:
     channels: frozenset[int] = frozenset()  # that answer it
     awaited: set[int] = field(default_factory=set)  # whose answer is to come on this connection
     told: set[int] = field(default_factory=set)  # whose answer the caller has had
+    number: int = 0  # of the final that was its last answer
+    here: bool = False  # this connection's server has answered it
     ticketed: bool = False  # the newest ticket knows of it
 
     @property
@@ -126,6 +128,7 @@ class Journal:
         self._next = 0
         for control in self.controls():
             control.awaited.clear()
+            control.here = False
 
     def seek(self, position: int) -> None:
         """The next entry to be sent is the first one that reaches past a position, or was said at it."""

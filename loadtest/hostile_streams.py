@@ -137,8 +137,8 @@ async def deaf(target: Target, rng: random.Random) -> None:
         if not await line.open_stream(f"{LISTEN}&interim_results=true&step_results=true"):
             return
         nonsense = masked(TEXT, b"?" * 250)
-        for _ in range(rng.randint(1, 20)):
-            if not await line.send(nonsense * 20, messages=20):
+        for _ in range(rng.randint(1, 10)):
+            if not await line.send(nonsense * 10, messages=10):
                 break
         await asyncio.sleep(rng.random())
         if rng.random() < 0.5:

@@ -135,8 +135,7 @@ def _add_health(app: FastAPI, replica: Replica) -> None:
     async def readyz() -> Response:
         """Answer 200 while new streams may come: loaded, warm, moving and not draining. A full replica is ready."""
         ready = replica.ready
-        headers = None if ready else {"x-envoy-degraded": "true"}  # to Envoy: nothing new here, but cut no stream
-        return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, headers, media_type="text/plain")
+        return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, media_type="text/plain")
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:

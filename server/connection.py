@@ -101,7 +101,7 @@ class Connection(ABC):
         self._recognition = recognition
         _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels), **self._facts())
         self._opened_s = self._deadlines.heard_s = self._deadlines.progress_s = self._clock()
-        self._arm(min(self._limits.idle_timeout_s, self._limits.write_timeout_s))
+        self._arm(self._deadlines.wait_s(self._opened_s))
         self._ended = asyncio.get_running_loop().create_future()
         try:
             self._wire.attach(self)

@@ -20,7 +20,7 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-SCRIPTS = ("app.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
+SCRIPTS = ("app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
 HEADERS = {
     # Nothing comes from elsewhere and nothing is embedded elsewhere. 'self' covers WebSockets to the same host.

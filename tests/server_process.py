@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import httpx
 from fakes import WAIT_S
-from live_server import RAW, Client
+from live_server import RAW, Client, transcript
+from spelling import spell
 from websockets.sync.client import connect
 
 Line = dict[str, Any]
@@ -98,6 +99,12 @@ class ServerProcess:
         query = "&".join(f"{name}={value}" for name, value in RAW.items())
         url = f"ws://127.0.0.1:{self.port}/v1/listen?{query}"
         return Client(connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None))
+
+    def works(self) -> bool:
+        """Whether a stream is recognised."""
+        with self.listen() as client:
+            client.send(spell("still here"))
+            return transcript(client.finish()) == "still here"
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Look at another process until it is so: nobody else could say when."""

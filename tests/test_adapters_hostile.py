@@ -1,4 +1,4 @@
-"""Whatever a client sends, an adapter answers in its protocol or hangs up; it never raises, and its reasons fit a close."""
+"""Whatever a client sends, an adapter answers in its protocol or hangs up: it never raises, and reasons fit a close."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MODELS = Models("tiny", {}, strict=True)
 NAMES = st.sampled_from([
     "type", "event", "event_id", "session", "audio", "input", "format", "rate", "transcription", "model", "keywords",
     "turn_detection", "silence_duration_ms", "config", "sample_rate", "words", "max_alternatives", "phrase_list", "eof",
-    "reset", "start", "media", "payload", "track", "dtmf", "digit", "mark", "name", "streamSid", "mediaFormat", "encoding",
+    "reset", "start", "media", "payload", "track", "dtmf", "digit", "mark", "name", "streamSid", "mediaFormat",
 ])  # fmt: skip
 VALUES = st.sampled_from([
     "session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear", "media",
-    "start", "stop", "mark", "connected", "transcription", "audio/pcm", "audio/pcmu", "server_vad", "AAAA", "inbound", "",
+    "start", "stop", "mark", "connected", "transcription", "audio/pcm", "audio/pcmu", "server_vad", "AAAA", "inbound",
 ])  # fmt: skip
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | VALUES
 TREES = st.recursive(

@@ -1,4 +1,4 @@
-"""The description of the sockets is true: real frames fit it, and no type, parameter or code of the server is missing."""
+"""The description of the sockets is true: real frames fit it, and no type, parameter or code is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from described_sockets import Described
 from live_server import LiveServer
 from spelling import silence, spell
 from starlette.routing import WebSocketRoute
-from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 import server.deepgram_messages as messages
@@ -23,6 +22,8 @@ from server.deepgram_query import BIASING, KNOWN, RESUMING
 from server.errors import CLOSES, REFUSALS
 from server.media.encodings import Encoding
 from server.openai.frames import Spoken
+from server.resume.frames import Resume, Resumed, ResumeRefused, TicketOut
+from server.resume.refusals import TicketCode
 from server.twilio.messages import Told
 
 Start = Callable[..., LiveServer]
@@ -36,7 +37,6 @@ def described() -> Described:
 
 def converse(server: LiveServer, described: Described, *said: bytes | dict[str, Any], **query: Any) -> list[dict]:
     """A live stream in which both sides keep to the description; return what the server sent."""
-    heard = []
     with server.listen(**query) as client:
         for item in said:
             if isinstance(item, dict):
@@ -44,10 +44,8 @@ def converse(server: LiveServer, described: Described, *said: bytes | dict[str, 
                 client.socket.send(json.dumps(item))
             else:
                 client.send(item)
-        with pytest.raises(ConnectionClosed):
-            while True:
-                heard.append(described.check(TO_CLIENT, client.receive()))
-    return heard
+        frames, _, _ = client.rest()
+    return [described.check(TO_CLIENT, frame) for frame in frames]
 
 
 def test_real_frames_of_every_type_fit(live_server: Start, described: Described) -> None:
@@ -59,7 +57,10 @@ def test_real_frames_of_every_type_fit(live_server: Start, described: Described)
         "step_results": "true", "stable_words": "true", "latency": "true", "keyterm": "hello",
     }  # fmt: skip
     alive, flush = {"type": "KeepAlive"}, {"type": "Finalize"}
-    terms = ({"type": "Configure", "keyterms": ["again"]}, {"type": "Configure", "keyterms": None, "features": {"x": True}})
+    terms = (
+        {"type": "Configure", "keyterms": ["again"]},
+        {"type": "Configure", "keyterms": None, "features": {"x": True}},
+    )
     too_many = {"type": "Configure", "keyterms": ["word " * 30]}
     stereo = {"channels": 2, "multichannel": "true"}
     converse(server, described, *speech, close)
@@ -73,6 +74,26 @@ def test_real_frames_of_every_type_fit(live_server: Start, described: Described)
         described.check(TO_CLIENT, client.receive())
         client.finish()
     assert described.seen >= described.types(FROM_CLIENT) - {"Resume"} | {"Results", "Metadata", "Error"}
+
+
+def test_real_frames_of_a_resumed_stream_fit(live_server: Start, described: Described) -> None:
+    server = live_server()
+    with server.listen(resumable="true") as client:
+        client.send(spell("hello there"))
+        client.send(silence(2.0))
+        *_, ticket = client.until(lambda frame: described.check(TO_CLIENT, frame)["type"] == "Ticket")
+        client.vanish()
+    for said, answer in (
+        ({"type": "Resume", "ticket": ticket["ticket"], "finals": 0, "cursor_s": 0.0}, "Resumed"),
+        ({"type": "Resume", "ticket": "bm9uc2Vuc2U", "finals": 0, "cursor_s": 0.0}, "ResumeRefused"),
+        ({"type": "Resume", "from_s": 1.5, "finals": 0}, "Resumed"),
+    ):
+        described.check(FROM_CLIENT, said)
+        with server.listen(resumable="true") as client:
+            client.socket.send(json.dumps(said))
+            assert described.check(TO_CLIENT, client.receive())["type"] == answer
+            for frame in client.finish():
+                described.check(TO_CLIENT, frame)
 
 
 def test_a_frame_that_is_not_as_described_does_not_pass(described: Described) -> None:
@@ -89,10 +110,12 @@ def test_every_type_of_frame_is_described_with_every_field(described: Described)
     structs = [
         shape for shape in vars(messages).values() if isinstance(shape, type) and issubclass(shape, msgspec.Struct)
     ]
+    structs += [TicketOut, Resumed, ResumeRefused]
     sent = {shape.__struct_config__.tag: shape for shape in structs if shape.__struct_config__.tag}
-    assert set(sent) <= described.types(TO_CLIENT)
-    taken = {shape.__struct_config__.tag: shape for shape in get_args(Action)}
-    assert set(taken) <= described.types(FROM_CLIENT)
+    assert set(sent) == described.types(TO_CLIENT)
+    taken = {shape.__struct_config__.tag: shape for shape in (*get_args(Action), Resume)}
+    assert set(taken) == described.types(FROM_CLIENT)
+    assert set(described.schemas["ResumeRefused"]["properties"]["code"]["enum"]) == set(TicketCode)
     for name, shape in {**sent, **taken}.items():
         told = set(described.schemas[name]["properties"]) - {"type"}
         assert set(shape.__struct_encode_fields__) <= told, name

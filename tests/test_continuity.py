@@ -174,6 +174,7 @@ network = st.one_of(
     st.tuples(st.just("tell"), st.integers(1, 20)),
     st.tuples(st.just("cut")),
     st.tuples(st.just("drain")),
+    st.tuples(st.just("drain")),
 )
 moves = st.lists(st.one_of(speech, speech, network, network, network), max_size=120)
 shapes = st.sampled_from([Shape(), Shape(sample_bytes=1), Shape(channels=2), Shape(channels=2, multichannel=True)])

@@ -58,6 +58,20 @@ def test_streams_that_do_not_end_are_flushed_and_closed_with_1012(live_server: S
     server.join()
 
 
+def test_a_resumable_stream_is_sent_elsewhere_at_once_with_its_ticket(live_server: Start) -> None:
+    server = live_server(drain_timeout_s=1_000.0)
+    with server.listen(resumable="true") as goes, server.listen() as stays:
+        goes.send(spell("go"))
+        stays.send(spell("st"))
+        sigterm(server)
+        frames, code, _ = goes.rest()
+        assert (frames[-1]["type"], code) == ("Ticket", 1012)
+        assert "Metadata" not in {frame["type"] for frame in frames}
+        stays.send(spell("ay"))
+        assert transcript(stays.finish()) == "stay"
+    server.join()
+
+
 def test_an_upload_under_way_is_answered_and_the_next_is_refused(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, drain_timeout_s=WAIT_S)

@@ -11,78 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from faulty_server import FATAL, HANGING, audio
 from live_server import transcript
 from server_process import FAULTY, START_S, ServerProcess
-from spelling import poison, spell
-from websockets.exceptions import InvalidStatus
-
-from server.process import EXIT_LOST
-from server.vigil import FAILURES
-
-
-def works(server: ServerProcess) -> bool:
-    """Whether a stream is recognised."""
-    with server.listen() as client:
-        client.send(spell("still here"))
-        return transcript(client.finish()) == "still here"
-
-
-def test_a_dead_engine_breaks_every_stream_and_ends_the_process() -> None:
-    with ServerProcess() as server:
-        with server.listen() as first, server.listen() as second:
-            first.send(audio(FATAL))
-            for client in (first, second):
-                _, code, reason = client.rest()
-                assert (code, reason.split()[0]) == (1011, "NET-0000")
-        assert server.http.get("/readyz").status_code == 503
-        with pytest.raises(InvalidStatus) as refused:
-            server.listen()
-        assert refused.value.response.status_code == 503
-        assert server.stop() == EXIT_LOST
-        log = server.rest_of_log()
-    events = {line["event"]: line for line in log}
-    assert "the device is gone" in str(events["a thread died"])
-    assert events["the engine is lost, this process ends"]["level"] == "critical"
-
-
-def test_a_step_that_hangs_breaks_its_streams_and_then_ends_the_process() -> None:
-    """Ordinary shutdown would wait for the thread."""
-    with ServerProcess(stall_timeout_s=0.5, write_timeout_s=0.5, engine_timeout_s=3.0) as server:
-        with server.listen() as client:
-            client.send(audio(HANGING))
-            _, code, reason = client.rest()
-            assert (code, reason.split()[0]) == (1011, "NET-0000")
-        assert server.stop() == EXIT_LOST
-        errors = [line["event"] for line in server.rest_of_log() if line["level"] in ("error", "critical")]
-    assert errors == ["the engine is lost, this process ends"]
-
-
-def test_failing_steps_break_their_streams_until_none_succeeds_any_more() -> None:
-    with ServerProcess() as server:
-        for _ in range(FAILURES - 1):
-            with server.listen() as client:
-                client.send(poison())
-                assert client.rest()[1] == 1011
-        assert works(server), "one bad stream after another is not the device's fault"
-        while server.process.poll() is None:
-            try:
-                with server.listen() as client:
-                    client.send(poison())
-                    client.rest()
-            except (OSError, InvalidStatus):
-                break
-        assert server.stop() == EXIT_LOST
+from spelling import spell
 
 
 def test_a_full_disk_costs_log_lines_and_no_stream() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         with ServerProcess(stderr=full) as server:
-            assert works(server)
+            assert server.works()
             server.until(lambda: server.metric("tutti_log_lines_lost_total") > 0)
-            assert works(server)
+            assert server.works()
             assert server.stop(signal.SIGTERM) == 0
     finally:
         os.close(full)
@@ -93,7 +33,7 @@ def test_a_log_reader_that_is_gone_costs_log_lines_and_no_stream() -> None:
     with ServerProcess(stderr=writing) as server:
         os.close(writing)
         os.close(reading)
-        assert works(server)
+        assert server.works()
         server.until(lambda: server.metric("tutti_log_lines_lost_total") > 0)
         assert server.stop(signal.SIGTERM) == 0
 
@@ -105,7 +45,7 @@ def test_a_log_reader_that_stands_still_holds_nothing_up_and_loses_nothing_that_
         with server.http as http:
             for number in range(600):  # of 150 bytes and more each: a pipe holds 64 KiB
                 assert http.get(f"/absent/{number}").status_code == 404
-        assert works(server)
+        assert server.works()
         assert server.metric("tutti_log_lines_lost_total") == 0
         server.process.send_signal(signal.SIGTERM)
         lines = pipe.read().decode().splitlines()
@@ -115,7 +55,7 @@ def test_a_log_reader_that_stands_still_holds_nothing_up_and_loses_nothing_that_
 
 def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
     with ServerProcess(stderr=subprocess.DEVNULL, shell='"$@" <&- >&- 2>&-') as server:
-        assert works(server)
+        assert server.works()
         for fd in (0, 1, 2):
             assert Path(f"/proc/{server.process.pid}/fd/{fd}").readlink() == Path("/dev/null")
         assert server.stop(signal.SIGTERM) == 0
@@ -136,7 +76,7 @@ def test_without_descriptors_connections_are_dropped_aloud_and_come_back() -> No
             for connection in crowd:
                 connection.close()
         server.wait_for("file descriptors are free again")
-        assert works(server)
+        assert server.works()
         assert server.metric("tutti_file_descriptor_shortages_total") > 0
         assert transcript(open_before.finish()) == "before and after"
 
@@ -155,4 +95,4 @@ def test_a_port_that_is_taken_is_named_and_ends_the_process_at_once() -> None:
         )
         assert second.returncode == 3
         assert f"'127.0.0.1', {server.port}" in second.stderr
-        assert works(server), "the first is not disturbed"
+        assert server.works(), "the first is not disturbed"

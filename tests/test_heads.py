@@ -51,18 +51,25 @@ def test_a_head_that_does_not_arrive_ends_the_connection(live_server: Start, sen
 def test_a_head_that_dribbles_has_no_more_time_than_any_other(live_server: Start) -> None:
     """A slow loris sends a header now and then, and would hold its socket for ever."""
     server = live_server(handshake_timeout_s=0.3)
-    began_s = time.monotonic()
-    with dialled(server) as bare, pytest.raises(OSError, match=r"(?i)reset|broken pipe|abort"):
+    with dialled(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\n")
         bare.settimeout(0.02)
-        while time.monotonic() - began_s < WAIT_S:
+        assert dribbles_until_cut(bare, within_s=WAIT_S)
+
+
+def dribbles_until_cut(bare: socket.socket, within_s: float) -> bool:
+    """Send a header now and then; whether the server ends it in time."""
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < within_s:
+        try:
             bare.sendall(b"X-A: b\r\n")
-            try:
-                if not bare.recv(1):
-                    raise ConnectionResetError("reset")
-            except TimeoutError:
-                continue
-    assert time.monotonic() - began_s < WAIT_S
+            if not bare.recv(1):
+                return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
 
 
 def test_the_second_head_of_a_connection_is_timed_as_the_first(live_server: Start) -> None:

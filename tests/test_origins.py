@@ -55,7 +55,9 @@ def test_a_page_comes_in_from_here_or_from_the_list(
         check_origin(origins, host, frozenset(allowed))
 
 
-@pytest.mark.parametrize("text", ["shop.example", "https://", "ftp://a", "https://a/path", "https://u@a", "https://a:x"])
+@pytest.mark.parametrize(
+    "text", ["shop.example", "https://", "ftp://a", "https://a/path", "https://u@a", "https://a:x"]
+)
 def test_what_is_no_origin_cannot_be_on_a_list(live_server: Start, text: str) -> None:
     with pytest.raises(ValueError):
         origin_of(text)
@@ -69,8 +71,7 @@ def status(server: LiveServer, origin: str, key: str = "plain") -> int:
         with server.listen({"Origin": origin, "Authorization": f"Token {key}"}) as client:
             client.finish()
     except InvalidStatus as refused:
-        assert refused.response.headers["dg-error"]
-        return refused.response.status_code
+        return refused.response.status_code if refused.response.headers["dg-error"] else 0
     return 101
 
 

@@ -127,7 +127,9 @@ def say_everything(server: Told, audio: bytes, file: bytes) -> tuple[str, list[s
             server.post(f"/{secret}?{name}={secret}")
         server.bare(f"GARBAGE {secret}\r\n{secret}\r\n\r\n".encode())
         server.bare(f"GET / HTTP/1.1\r\nAuthorization: {secret}\r\nAuthorization : {secret}\r\n\r\n".encode())
-        server.bare(f"GET /v1/listen?key={secret} HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n".encode())
+        server.bare(
+            f"GET /v1/listen?key={secret} HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n".encode()
+        )
         frames = (f'{{"type":"Configure","keyterms":["{KEYTERM}"]}}', f"{secret} no JSON", f'{{"type":"{secret}"}}')
         server.listen("", audio[:3_200], frames, additional_headers={"Authorization": f"Token {KEY}"})
     with connect(

@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Gatherer, level, toInt16 } from "../server/web/pcm.js";
-import { TuttiStream, Unacknowledged } from "../server/web/tutti.js";
+import { Unacknowledged } from "../server/web/continuity.js";
+import { TuttiStream } from "../server/web/tutti.js";
 
 const RATE = 100; // samples a second, so that a final at 1.5 s acknowledges 150
 
@@ -344,18 +345,24 @@ test("new key terms are told at once, and to the next connection", async () => {
   socket.end(1012);
   clock.advance(1);
   await turn();
-  assert.deepEqual(FakeSocket.all[1].url.searchParams.getAll("keyterm"), ["new", "newer"]);
+  FakeSocket.all[1].accept();
+  assert.deepEqual(FakeSocket.all[1].url.searchParams.getAll("keyterm"), ["old"], "a ticket is for one query");
+  assert.deepEqual(JSON.parse(FakeSocket.all[1].sent[0]), { type: "Configure", keyterms: ["new", "newer"] });
 });
 
-test("what is held is bounded, and what was dropped is counted", () => {
+test("what is held is bounded, and goes with what settles it", () => {
   const audio = new Unacknowledged(100);
   for (let at = 0; at < 150; at += 30) audio.push(ramp(at, at + 30), at);
-  assert.deepEqual([...audio].flatMap((pcm) => [...pcm]), range(60, 150));
-  assert.deepEqual([audio.first, audio.dropped], [60, 60]);
-  assert.equal(audio.acknowledge(60), false);
-  assert.equal(audio.acknowledge(1000), true);
-  assert.deepEqual([...audio], []);
-  assert.equal(audio.sentAt(150), undefined);
+  assert.deepEqual(audio.audio.flatMap((pcm) => [...pcm]), range(60, 150));
+  assert.equal(audio.first, 60);
+  const said = audio.say({ type: "Finalize" }, 0);
+  audio.acknowledge(130);
+  assert.deepEqual(audio.audio.flatMap((pcm) => [...pcm]), range(130, 150));
+  assert.equal(audio.sentAt(150), 120);
+  audio.acknowledge(1000, () => false);
+  assert.deepEqual([audio.audio, audio.messages], [[], [said]]);
+  audio.acknowledge(1000);
+  assert.deepEqual([audio.messages, audio.sentAt(150)], [[], undefined]);
 });
 
 test("leaving at once ends the stream and its timers", async () => {

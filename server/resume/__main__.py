@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import soundfile
@@ -28,9 +29,8 @@ def key() -> None:
 
 @app.command()
 def report(
-    *,
-    audio: Path | None = typer.Option(None, help="Mono recording at the model's rate; the first sample by default."),
-    at_s: float = typer.Option(2.0, help="Stream time of the ticket."),
+    audio: Annotated[Path | None, typer.Option(help="Mono, at the model's rate; a shipped sample by default.")] = None,
+    at_s: Annotated[float, typer.Option(help="Stream time of the ticket.")] = 2.0,
 ) -> None:
     """Print size of a ticket and the time that it takes to make and to read, for each decoder."""
     table = Table("decoder", "state", "search", "ticket", "save ms", "write ms", "read ms", "restore ms")
@@ -52,7 +52,7 @@ def _measure(name: str, audio: Path | None, at_s: float) -> dict[str, str | int 
     from server.settings import Settings
 
     model = AcousticModel.load()
-    run = SavedRun(model, make_decoder(Settings(decoder=name), model.config))  # type: ignore[arg-type]
+    run = SavedRun(model, make_decoder(Settings.model_validate({"decoder": name}), model.config))
     run.hear(_samples(audio), at_s)
     saved, seal = run.saved(), Seal([bytes(32)])
     ticket = Ticket(bytes(16), "00000000-0000-0000-0000-000000000000", 0.0, bytes(16), bytes(16), ((),), saved)
@@ -72,7 +72,7 @@ def _measure(name: str, audio: Path | None, at_s: float) -> dict[str, str | int 
 def _samples(audio: Path | None) -> np.ndarray:
     import model
 
-    path = audio or sorted((Path(model.__file__).parent / "samples").glob("*.flac"))[0]
+    path = audio or min((Path(model.__file__).parent / "samples").glob("*.flac"))
     samples, _ = soundfile.read(path, dtype="int16")
     return np.asarray(samples)
 

@@ -35,7 +35,7 @@ function keyterms() {
 
 function openStream(sampleRate) {
   const query = { stable_words: true, smart_format: $("format").checked, keyterm: keyterms() };
-  const stream = new TuttiStream(listenUrl(), { key: $("key").value.trim(), sampleRate, query });
+  const stream = new TuttiStream(listenUrl(), { key: $("key").value.trim(), sampleRate, query, resumable: true });
   return stream
     .on("open", () => (say("live", "Listening"), complain(null)))
     .on("Results", show)

@@ -61,7 +61,7 @@ def proxied(
     with need(name).running(ports, tls=tls, change=edited(*SOON[name], *changes)) as running:
         wait_until_served(running)
         if name == "envoy":  # until it has asked a server, it counts as dead
-            wait_until(lambda: health_checks_of_envoy(running) >= 3 * len(ports))
+            wait_until(lambda: healthy_to_envoy(running) == sum(not isinstance(each, int) for each in servers))
         yield running
 
 
@@ -71,16 +71,15 @@ def wait_until_served(running: Running) -> None:
         wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
-def health_checks_of_envoy(running: Running) -> int:
-    """How often servers have answered its questions, or not."""
-    lines = _of_envoy(running, "replicas.health_check.(success|failure)$").splitlines()
-    return sum(int(line.split()[-1]) for line in lines)
+def healthy_to_envoy(running: Running) -> int:
+    """How many servers it gives streams to."""
+    return int(_of_envoy(running, "replicas.membership_healthy$").split()[-1])
 
 
 def knows_that_the_first_drains(name: str, running: Running) -> bool:
     """Whether the proxy has heard of it, and leaves it in peace. nginx asks nobody: it hears of it by a refusal."""
     if name == "envoy":
-        return _of_envoy(running, "replicas.membership_degraded$").strip().endswith(": 1")
+        return healthy_to_envoy(running) == 1
     if name == "haproxy":
         line = 'haproxy_server_status{proxy="replicas",server="replica-1",state="NOLB"} 1'
         return line in httpx.get(f"http://127.0.0.1:{running.ports.figures}/metrics", timeout=WAIT_S).text

@@ -37,7 +37,7 @@ def plain(said: str) -> str:
 def _recording(name: str) -> np.ndarray:
     pcm, rate_hz = soundfile.read(_FILES[name], dtype="int16")
     assert rate_hz == RATE_HZ
-    return pcm
+    return np.asarray(pcm)
 
 
 def _silence(seconds: float) -> np.ndarray:

@@ -57,9 +57,13 @@ class Seen:
         self.messages: list[Any] = []
         self.errors: list[Any] = []
         self.order: list[str] = []
-        for event, seen in ((EventType.MESSAGE, self.messages), (EventType.ERROR, self.errors)):
-            stream.on(event, lambda given, event=event, seen=seen: (seen.append(given), self.order.append(event.name)))
+        stream.on(EventType.MESSAGE, lambda message: self._note("MESSAGE", self.messages, message))
+        stream.on(EventType.ERROR, lambda error: self._note("ERROR", self.errors, error))
         stream.on(EventType.CLOSE, lambda _: self.order.append("CLOSE"))
+
+    def _note(self, event: str, seen: list[Any], given: Any) -> None:
+        self.order.append(event)
+        seen.append(given)
 
     def check(self) -> None:
         """The SDK's classes in order, one answer to the one Finalize, Metadata last, no error."""

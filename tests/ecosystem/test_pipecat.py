@@ -28,7 +28,13 @@ def finals(events: list[dict[str, Any]]) -> list[tuple[str, bool]]:
 def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
     """What answers the VAD's stop of speech is marked as finalised."""
     before = relay(server)
-    steps = [("start",), ("push", spoken("order")), ("wait", "interim"), ("stop",), ("wait", "final")]
+    steps: list[tuple[Any, ...]] = [
+        ("start",),
+        ("push", spoken("order")),
+        ("wait", "interim"),
+        ("stop",),
+        ("wait", "final"),
+    ]
     steps += [("start",), ("push", spoken("name")), ("stop",), ("wait", "final", 2)]
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
     assert told(events) == ["started"] + ["measured", "final"] * 2

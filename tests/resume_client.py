@@ -1,0 +1,102 @@
+"""A client that loses its server at given places and goes on at the next one; what its caller was told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from live_server import Client, Frame, LiveServer
+
+CHUNK_S = 0.25
+AHEAD_S = 1.6  # of audio beyond the newest ticket: more than one ticket apart, far below any backlog
+
+
+@dataclass
+class Told:
+    """What came over all connections; a result that is repeated fails the test where it is noticed."""
+
+    finals: list[Frame] = field(default_factory=list)
+    interims: list[Frame] = field(default_factory=list)
+    others: list[Frame] = field(default_factory=list)
+    ticket: Frame | None = None
+    tickets: int = 0
+    cursor_s: float = 0.0
+    replayed_s: list[float] = field(default_factory=list)
+
+    def take(self, frame: Frame) -> None:
+        kind = frame["type"]
+        if kind == "Ticket":
+            assert frame["finals"] == len(self.finals)
+            self.ticket, self.tickets = frame, self.tickets + 1
+        elif kind == "Results":
+            end_s = frame["start"] + frame["duration"]
+            if frame["is_final"]:
+                self.finals.append(frame)
+            else:
+                self.interims.append(frame)
+            self.cursor_s = max(self.cursor_s, end_s)
+        else:
+            self.others.append(frame)
+
+    @property
+    def said(self) -> list[Any]:
+        """The finals, without what names the connection."""
+        kept = ("channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel")
+        return [[final[name] for name in kept] for final in self.finals]
+
+    @property
+    def events(self) -> list[Frame]:
+        """What else was said of the speech."""
+        return [frame for frame in self.others if frame["type"] in ("SpeechStarted", "UtteranceEnd")]
+
+
+class ResumingClient:
+    """Streams one recording over several servers."""
+
+    def __init__(self, servers: Sequence[LiveServer], audio: np.ndarray, rate: int, **query: Any) -> None:
+        """`audio` is (S, C) in the encoding of the query."""
+        self._servers, self._audio, self._rate = servers, audio, rate
+        self._query = {"sample_rate": rate, "channels": audio.shape[1], "resumable": "true"} | query
+        self.told = Told()
+
+    def run(self, losses: Sequence[float]) -> Told:
+        """Stream it, losing the connection once so much was sent; each time the next server takes over."""
+        for number, loss_s in enumerate((*losses, None)):
+            server = self._servers[number % len(self._servers)]
+            client = server.listen(**self._query)
+            position = self._resume(client) if number else 0
+            self._stream(client, position, loss_s)
+            if loss_s is None:
+                for frame in client.finish():
+                    self.told.take(frame)
+            client.socket.socket.close()
+        return self.told
+
+    def _resume(self, client: Client) -> int:
+        told = self.told
+        if told.ticket is None:
+            client.say("Resume", from_s=0, finals=0)
+        else:
+            client.say("Resume", ticket=told.ticket["ticket"], finals=len(told.finals), cursor_s=told.cursor_s)
+        answer = client.receive()
+        assert answer["type"] == "Resumed", answer
+        if told.ticket is not None:
+            assert answer["audio_s"] == told.ticket["audio_s"]
+            assert answer["stream_id"] == told.ticket["stream_id"]
+        return round(answer["audio_s"] * self._rate)
+
+    def _stream(self, client: Client, position: int, loss_s: float | None) -> None:
+        until = len(self._audio) if loss_s is None else min(len(self._audio), max(position, round(loss_s * self._rate)))
+        began_s = position / self._rate
+        while position < until:
+            end = min(until, position + round(CHUNK_S * self._rate))
+            client.send(self._audio[position:end].tobytes())
+            position = end
+            while position / self._rate - self._safe_s(began_s) > AHEAD_S:
+                self.told.take(client.receive())
+
+    def _safe_s(self, began_s: float) -> float:
+        ticket = self.told.ticket
+        return began_s if ticket is None else max(began_s, ticket["audio_s"])

@@ -1,0 +1,59 @@
+"""Faults of the engine in a real process: its streams hear of it, and the process ends so that another can start."""
+
+from __future__ import annotations
+
+import pytest
+from faulty_server import FATAL, HANGING, audio
+from server_process import ServerProcess
+from spelling import poison
+from websockets.exceptions import InvalidStatus
+
+from server.process import EXIT_LOST
+from server.vigil import FAILURES
+
+
+def test_a_dead_engine_breaks_every_stream_and_ends_the_process() -> None:
+    with ServerProcess() as server:
+        with server.listen() as first, server.listen() as second:
+            first.send(audio(FATAL))
+            for client in (first, second):
+                _, code, reason = client.rest()
+                assert (code, reason.split()[0]) == (1011, "NET-0000")
+        assert server.http.get("/readyz").status_code == 503
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen()
+        assert refused.value.response.status_code == 503
+        assert server.stop() == EXIT_LOST
+        log = server.rest_of_log()
+    events = {line["event"]: line for line in log}
+    assert "the device is gone" in str(events["a thread died"])
+    assert events["the engine is lost, this process ends"]["level"] == "critical"
+
+
+def test_a_step_that_hangs_breaks_its_streams_and_then_ends_the_process() -> None:
+    """Ordinary shutdown would wait for the thread."""
+    with ServerProcess(stall_timeout_s=0.5, write_timeout_s=0.5, engine_timeout_s=3.0) as server:
+        with server.listen() as client:
+            client.send(audio(HANGING))
+            _, code, reason = client.rest()
+            assert (code, reason.split()[0]) == (1011, "NET-0000")
+        assert server.stop() == EXIT_LOST
+        errors = [line["event"] for line in server.rest_of_log() if line["level"] in ("error", "critical")]
+    assert errors == ["the engine is lost, this process ends"]
+
+
+def test_failing_steps_break_their_streams_until_none_succeeds_any_more() -> None:
+    with ServerProcess() as server:
+        for _ in range(FAILURES - 1):
+            with server.listen() as client:
+                client.send(poison())
+                assert client.rest()[1] == 1011
+        assert server.works(), "one bad stream after another is not the device's fault"
+        while server.process.poll() is None:
+            try:
+                with server.listen() as client:
+                    client.send(poison())
+                    client.rest()
+            except (OSError, InvalidStatus):
+                break
+        assert server.stop() == EXIT_LOST

@@ -1,0 +1,125 @@
+"""A real server among a few hundred hostile messages: others keep their words, nothing is left, nothing breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from live_server import LiveServer, transcript
+from loadtest_bench import T0
+from spelling import spell
+
+from loadtest.errors import BadSettings
+from loadtest.hostile import Plan, errors_in, judge
+from loadtest.hostile_troupe import ACTS, Act, Script, perform, target_at
+from loadtest.hostile_wire import Tally
+from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
+
+Start = Callable[..., LiveServer]
+KEY = "s3cret-k3y"
+MESSAGES = 400
+WORDS = ("one small step", "a giant leap", "for all of us")
+
+
+def hostile_to(server: LiveServer, script: Script) -> Tally:
+    tally = Tally()
+    asyncio.run(perform(target_at(f"ws://{server.host}", KEY, tally), script, time.perf_counter))
+    return tally
+
+
+def nothing_is_left(server: LiveServer) -> None:
+    server.wait_idle()
+    for _ in range(500):
+        if not len(server.app.state.door.quotas):
+            break
+        server.http.get("/healthz")
+    assert not len(server.app.state.door.quotas)
+    assert server.http.get("/readyz").status_code == 200
+
+
+def test_others_keep_their_words_and_nothing_is_left(live_server: Start, caplog: pytest.LogCaptureFixture) -> None:
+    server = live_server(api_keys=[KEY], idle_timeout_s=5.0, write_timeout_s=1.0)
+    headers = {"Authorization": f"Token {KEY}"}
+    with server.listen(headers) as first, server.listen(headers) as second:
+        others = (first, second)
+        for word, client in zip(WORDS, others, strict=False):
+            client.send(spell(word))
+        tallies = []
+        for number in range(2):
+            tallies.append(hostile_to(server, Script(MESSAGES // 2, per_s=1_000.0, at_a_time=8, seed=number)))
+            for client in others:
+                client.say("KeepAlive")
+                client.send(spell(f" {WORDS[2]}"))
+        for word, client in zip(WORDS, others, strict=False):
+            assert transcript(client.finish()).split() == [*word.split(), *WORDS[2].split(), *WORDS[2].split()]
+    nothing_is_left(server)
+    assert sum(tally.messages for tally in tallies) >= MESSAGES
+    for tally in tallies:
+        assert not tally.problems
+        assert not {status for status in tally.statuses if status >= 500}
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_each_act_is_played_and_ends(live_server: Start, act: Act) -> None:
+    server = live_server(api_keys=[KEY], idle_timeout_s=0.5, write_timeout_s=0.5)
+    tally = Tally()
+
+    async def play() -> None:
+        target = target_at(f"ws://{server.host}", KEY, tally)
+        await asyncio.gather(*(act(target, random.Random(seed)) for seed in range(3)))
+
+    asyncio.run(play())
+    assert tally.messages
+    assert not tally.problems
+    nothing_is_left(server)
+
+
+def level(p98_s: float, **changes: object) -> LevelReport:
+    measures = LevelMeasures(T0, T0 + 60, {})
+    measures.step_answered(T0 + 1, T0 + 1 + p98_s)
+    report = measures.report(streams=3, to_s=T0 + 60, policy="", generator_cpu_cores=0.0, server=ServerFigures())
+    return msgspec.structs.replace(report, **({"compared": 5} | changes))
+
+
+SENT = Script(100)
+
+
+@pytest.mark.parametrize(
+    ("tally", "beside", "errors", "missed"),
+    [
+        (Tally(100), level(0.0119), {}, []),
+        (Tally(99), level(0.01), {}, ["messages and handshakes that were not sent"]),
+        (Tally(100), level(0.013), {}, ["chunk latency p98 beside hostile clients, of that without"]),
+        (Tally(100), level(0.01, mismatched=1), {}, ["transcripts that differ from those alone"]),
+        (Tally(100), level(0.01, compared=0), {}, ["transcripts that were not compared"]),
+        (Tally(100), level(0.01, failed=1), {}, ["streams that failed or were refused"]),
+        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["answers with a status of failure"]),
+        (Tally(100, problems={"x": 1}), level(0.01), {}, ["acts that the server left unended"]),
+        (Tally(100), level(0.01), {"x": 1}, ["errors in the server's log"]),
+    ],
+)
+def test_each_bar_can_be_missed(tally: Tally, beside: LevelReport, errors: dict[str, int], missed: list[str]) -> None:
+    assert [bar.what for bar in judge(SENT, tally, level(0.01), beside, errors) if not bar.met] == missed
+
+
+def test_a_log_is_searched_for_errors(tmp_path: Path) -> None:
+    rows = [
+        {"level": "info", "event": "x"},
+        {"level": "error", "event": "bad\nnews"},
+        {"level": "error", "event": "bad"},
+    ]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, rows)) + "\nTraceback (most recent call last):\n")
+    assert errors_in(tmp_path / "log") == {"bad": 2, "Traceback (most recent call last):": 1}
+
+
+def test_a_plan_without_messages_is_none() -> None:
+    for script in (Script(0), Script(1, per_s=0), Script(1, at_a_time=0)):
+        with pytest.raises(BadSettings):
+            Plan(script)

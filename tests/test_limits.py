@@ -1,0 +1,52 @@
+"""Limits of a connection that have no other test: its length, its compression, what is read ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from live_server import LiveServer, transcript
+from spelling import GatedSpellingModel, silence, spell
+from websockets.sync.client import connect
+
+from server.serve import MAX_MESSAGE_BYTES, uvicorn_config
+
+Start = Callable[..., LiveServer]
+
+
+def test_a_connection_that_is_open_for_too_long_is_flushed_and_closed_with_1008(live_server: Start) -> None:
+    server = live_server(max_session_s=0.5)
+    with server.listen() as client:
+        client.send(spell("so far"))
+        frames, code, reason = client.rest()
+    assert (transcript(frames), frames[-1]["type"], code) == ("so far", "Metadata", 1008)
+    assert "longest" in reason or "as long as" in reason
+    server.wait_idle()
+
+
+def test_compression_is_refused_and_the_stream_works(live_server: Start) -> None:
+    with connect(live_server().url(), compression="deflate") as socket:
+        assert not socket.protocol.extensions
+        socket.send('{"type":"CloseStream"}')
+        assert "Results" in str(socket.recv())
+
+
+def test_the_server_reads_a_mebibyte_at_most_and_compresses_nothing() -> None:
+    server = LiveServer()
+    config = uvicorn_config(server.app, server.settings)
+    assert (config.ws_max_size, config.ws_per_message_deflate) == (MAX_MESSAGE_BYTES, False)
+    assert MAX_MESSAGE_BYTES == 2**20
+
+
+def test_what_is_read_ahead_of_a_stalled_engine_is_bounded(live_server: Start) -> None:
+    """A client that sends ten times what a stream may hold is slowed down by TCP, not kept in memory."""
+    model = GatedSpellingModel()
+    server = live_server(model=model, max_backlog_s=3.0)
+    with server.listen() as client:
+        model.shut()
+        for _ in range(8):
+            client.send(silence(0.5))
+        model.wait_inside()
+        (stream,) = server.replica.sessions._sessions
+        assert stream.backlog_s <= 3.0
+        model.open()
+        client.finish()

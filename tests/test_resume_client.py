@@ -1,0 +1,130 @@
+"""The Python client beside real servers: it loses one after another, and its caller does not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer
+from spelling import silence, spell
+
+from clients.journey import Journey
+from clients.messages import Results
+from clients.resilient import ResilientClient
+from clients.retry import Retry
+from clients.stream import open_stream
+from server.resume.seal import new_key
+
+KEY = new_key()
+TEXTS = ("hello there", "the second sentence is longer than the first", "three", "and here it ends")
+PIECE = 4_000  # samples
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[list[LiveServer]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(LiveServer(resume_keys=(KEY,))) for _ in range(2)]
+
+
+def speech() -> np.ndarray:
+    return np.concatenate([part for text in TEXTS for part in (spell(text), silence(0.9))])
+
+
+def cut_all(server: LiveServer) -> None:
+    """What clients see of a server that is killed: their connections break."""
+
+    def cut() -> None:
+        for session in server.replica.sessions.everyone():
+            session._wire.abort()
+
+    server.server.loop.call_soon_threadsafe(cut)
+
+
+class Caller:
+    """Sends a recording as a microphone does, but as fast as answers come, and keeps the finals."""
+
+    def __init__(self, lose: Callable[[int], None]) -> None:
+        self._lose = lose
+        self._heard_s = 0.0
+        self._news = asyncio.Event()
+        self.finals: list[Any] = []
+
+    async def run(self, servers: list[LiveServer]) -> Journey:
+        """Stream it all; `lose` is called with the number of pieces sent."""
+        urls = [f"ws://{server.host}" for server in servers]
+        retry = Retry(first_wait_s=0.02, longest_wait_s=0.1)
+        async with open_stream(urls, resumable=True, retry=retry, step_results=True) as stream:
+            receiving = asyncio.ensure_future(self._receive(stream))
+            audio = speech()
+            for number, first in enumerate(range(0, len(audio), PIECE)):
+                await stream.send(audio[first : first + PIECE])
+                await asyncio.wait_for(self._answered((first - PIECE) / 16_000), WAIT_S)
+                self._lose(number)
+            await stream.close_stream()
+            await asyncio.wait_for(receiving, WAIT_S)
+            return stream.journey
+
+    async def _answered(self, until_s: float) -> None:
+        while self._heard_s < until_s:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _receive(self, stream: ResilientClient) -> None:
+        async for message in stream:
+            if isinstance(message, Results):
+                self._heard_s = message.cursor_s
+                self._news.set()
+                if message.is_final:
+                    self.finals.append((message.start, message.duration, message.channel.alternatives))
+
+    @property
+    def text(self) -> str:
+        return " ".join(reading.transcript for _, _, (reading,) in self.finals if reading.transcript)
+
+
+def stream(servers: list[LiveServer], lose: Callable[[int], None]) -> tuple[Caller, Journey]:
+    async def run() -> tuple[Caller, Journey]:
+        caller = Caller(lose)
+        return caller, await caller.run(servers)
+
+    return asyncio.run(run())
+
+
+def nothing(number: int) -> None:
+    """All is well."""
+
+
+@pytest.mark.parametrize("places", [(9,), (9, 20, 21, 33), tuple(range(6, 45, 4))])
+def test_a_caller_hears_the_same_whatever_its_servers_suffer(pair: list[LiveServer], places: tuple[int, ...]) -> None:
+    whole, _ = stream(pair[:1], nothing)
+
+    def lose(number: int) -> None:
+        if number in places:
+            for server in pair:
+                cut_all(server)
+
+    moved, journey = stream(pair, lose)
+    assert moved.finals == whole.finals
+    assert moved.text == " ".join(TEXTS)
+    assert journey.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
+    assert (journey.lost_s, journey.replayed, journey.refused_tickets) == (0, 0, [])
+
+
+def test_a_rolling_restart_loses_nothing() -> None:
+    with ExitStack() as running:
+        servers = [running.enter_context(LiveServer(resume_keys=(KEY,), drain_spread_s=0.0)) for _ in range(3)]
+        whole, _ = stream(servers[2:], nothing)
+
+        def drain(number: int) -> None:
+            if number in (10, 25):
+                server = servers[number // 20]
+                server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
+
+        moved, journey = stream(servers, drain)
+    assert moved.finals == whole.finals
+    assert (journey.resumed, journey.lost_s, journey.refused_tickets) == (2, 0, [])

@@ -1,0 +1,337 @@
+"""Streams over two servers that share a key: cut anywhere, they say what one undisturbed connection says."""
+
+from __future__ import annotations
+
+import base64
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from live_server import Client, LiveServer, transcript
+from resume_client import ResumingClient, Told
+from spelling import CONFIG, silence, spell
+from torch import Tensor
+from websockets.exceptions import InvalidStatus
+
+from batching import TensorSpec
+from model.ctc.beam import BeamDecoder
+from server.resume.seal import new_key
+
+KEY, OTHER_KEY = new_key(), new_key()
+TEXTS = ("hello there this is one", "and here is two", "now a third sentence of some length", "end")
+Start = Callable[..., LiveServer]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[LiveServer, LiveServer]]:
+    with ExitStack() as stack:
+        yield (stack.enter_context(LiveServer(resume_keys=(KEY,))), stack.enter_context(LiveServer(resume_keys=(KEY,))))
+
+
+def speech(rate: int = CONFIG.sample_rate, texts: tuple[str, ...] = TEXTS) -> np.ndarray:
+    return np.concatenate([part for text in texts for part in (spell(text, rate), silence(0.9, rate))])
+
+
+def undisturbed(server: LiveServer, audio: np.ndarray, rate: int, **query: Any) -> Told:
+    told = ResumingClient([server], audio, rate, **query).run(())
+    assert told.tickets >= 5
+    assert sum(bool(final["channel"]["alternatives"][0]["words"]) for final in told.finals) >= 3
+    return told
+
+
+def check(pair: tuple[LiveServer, LiveServer], audio: np.ndarray, rate: int, losses: list[float], **query: Any) -> Told:
+    whole = undisturbed(pair[0], audio, rate, **query)
+    moved = ResumingClient(pair, audio, rate, **query).run(losses)
+    assert moved.said == whole.said
+    assert moved.others[-1]["duration"] == whole.others[-1]["duration"]
+    return moved
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cut_anywhere_the_finals_are_those_of_an_undisturbed_run(pair: Any, seed: int) -> None:
+    audio = speech()
+    dice = random.Random(seed)
+    losses = sorted(dice.uniform(0, len(audio) / 16_000) for _ in range(dice.randint(1, 5)))
+    query = {"interim_results": "true", "vad_events": "true", "utterance_end_ms": "800"}
+    moved = check(pair, audio[:, None], 16_000, losses, **query)
+    assert moved.events == undisturbed(pair[0], audio[:, None], 16_000, **query).events
+    ends = [frame["start"] + frame["duration"] for frame in moved.interims]
+    assert ends == sorted(ends), "no interim goes back"
+
+
+def test_formatted_sentences_go_on_where_they_were(pair: Any) -> None:
+    """Sentences that are cut for their length are capitalised once."""
+    text = "this is a text without any pause and it goes on and on until the server has to cut it twenty one times"
+    audio = np.concatenate([spell(text), silence(1.0), spell("is it over"), silence(1.0), spell("yes"), silence(1)])
+    with ExitStack() as stack:
+        short = [stack.enter_context(LiveServer(resume_keys=(KEY,), max_utterance_s=2.0)) for _ in range(2)]
+        check((short[0], short[1]), audio[:, None], 16_000, [1.9, 3.3, 5.2, 6.1], smart_format="true")
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+def test_resampled_audio_goes_on_at_the_very_sample(pair: Any, rate: int) -> None:
+    check(pair, speech(rate)[:, None], rate, [1.7, 3.9, 4.0, 8.2])
+
+
+def test_telephone_audio_goes_on(pair: Any) -> None:
+    """A byte a sample: the levels of the spelling model survive the encoding's steps at loud letters only."""
+    audio = np.where(speech(8_000) > 0, 0x80, 0xFF).astype(np.uint8)  # full scale or silence: the letter z, capped
+    moved = check_mulaw(pair, audio[:, None])
+    assert moved.tickets > 5
+
+
+def check_mulaw(pair: Any, audio: np.ndarray) -> Told:
+    whole = ResumingClient([pair[0]], audio, 8_000, encoding="mulaw").run(())
+    moved = ResumingClient(pair, audio, 8_000, encoding="mulaw").run([1.2, 2.5, 7.7])
+    assert moved.said == whole.said
+    assert whole.finals
+    return moved
+
+
+@pytest.mark.parametrize("rate", [16_000, 8_000])
+def test_two_channels_go_on_together(pair: Any, rate: int) -> None:
+    left, right = speech(rate), speech(rate, ("quite another thing", "is said over here", "at the same time"))
+    audio = np.zeros((max(len(left), len(right)), 2), np.int16)
+    audio[: len(left), 0], audio[: len(right), 1] = left, right
+    moved = check(pair, audio, rate, [1.1, 2.9, 6.0], multichannel="true")
+    assert {final["channel_index"][0] for final in moved.finals} == {0, 1}
+
+
+def test_mixed_channels_go_on(pair: Any) -> None:
+    check(pair, np.stack([speech(), speech()], axis=1), 16_000, [2.2, 5.5])
+
+
+def test_a_beam_search_goes_on_with_its_key_terms() -> None:
+    decoders = [BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=16) for _ in range(2)]
+    with ExitStack() as stack:
+        servers = [stack.enter_context(LiveServer(decoder=one, resume_keys=(KEY,))) for one in decoders]
+        check((servers[0], servers[1]), speech()[:, None], 16_000, [1.0, 2.0, 4.4, 7.1], keyterm="third sentence")
+
+
+def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) -> None:
+    """Each says its own words, in batches with all others, and moves at moments of its own."""
+    results: dict[int, tuple[Told, Told]] = {}
+
+    def one(number: int) -> None:
+        text = (f"{'abcdefghij'[number % 10] * 3} here speaks number", "x" + "abcdefghij"[number // 10] * 2, *TEXTS[:2])
+        audio = speech(texts=text)[:, None]
+        dice = random.Random(number)
+        losses = sorted(dice.uniform(0.2, len(audio) / 16_000) for _ in range(3))
+        servers = pair if number % 2 else pair[::-1]
+        moved = ResumingClient(servers, audio, 16_000).run(losses)
+        results[number] = moved, ResumingClient([pair[0]], audio, 16_000).run(())
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(results) == 20
+    assert all(moved.said == whole.said for moved, whole in results.values())
+
+
+# Refusals
+
+
+def some_ticket(server: LiveServer, headers: dict[str, str] | None = None, **query: Any) -> tuple[str, list[Any]]:
+    """A ticket, and the finals that came before it."""
+    with server.listen(headers, resumable="true", **query) as client:
+        client.send(np.concatenate([spell("before"), silence(1.0), spell("after"), silence(0.6)]))
+        frames = client.until(lambda frame: frame["type"] == "Ticket" and frame["finals"] >= 1)
+    return frames[-1]["ticket"], [frame for frame in frames if frame["type"] == "Results"]
+
+
+def refused(client: Client, ticket: str) -> str:
+    client.say("Resume", ticket=ticket, finals=1, cursor_s=1.0)
+    answer = client.receive()
+    assert (answer["type"], bool(answer["description"])) == ("ResumeRefused", True)
+    return str(answer["code"])
+
+
+def bent(ticket: str) -> str:
+    sealed = bytearray(base64.urlsafe_b64decode(ticket + "=" * (-len(ticket) % 4)))
+    sealed[len(sealed) // 2] ^= 1
+    return base64.urlsafe_b64encode(bytes(sealed)).rstrip(b"=").decode()
+
+
+def test_a_ticket_that_is_refused_leaves_a_stream_that_begins_where_it_is_told(pair: Any) -> None:
+    ticket, before = some_ticket(pair[0])
+    final = before[0]
+    ended_s = final["start"] + final["duration"]
+    with pair[1].listen(resumable="true") as client:
+        assert refused(client, bent(ticket)) == "TICKET_FORGED"
+        client.say("Resume", from_s=ended_s, finals=1)
+        assert client.receive()["audio_s"] == ended_s
+        audio = np.concatenate([spell("before"), silence(1.0), spell("after"), silence(1.6)])
+        client.send(audio[round(ended_s * 16_000) :])
+        frames = client.finish()
+    assert transcript(frames) == "after"
+    said = [frame for frame in frames if frame["type"] == "Results"]
+    assert said[0]["start"] == ended_s
+    assert frames[-1]["duration"] == pytest.approx(len(audio) / 16_000)
+    tickets = [frame["finals"] for frame in frames if frame["type"] == "Ticket"]
+    assert tickets
+    assert tickets[0] >= 1, "finals are counted since the first connection"
+
+
+@pytest.mark.parametrize(
+    ("code", "other"),
+    [
+        ("TICKET_FORGED", {"resume_keys": (OTHER_KEY,)}),
+        ("TICKET_FORGED", {}),
+        ("TICKET_EXPIRED", {"resume_keys": (KEY,), "resume_ttl_s": 1e-9}),
+        ("TICKET_MODEL", {"resume_keys": (KEY,), "min_endpoint_ms": 500}),
+        ("TICKET_MODEL", {"resume_keys": (KEY,), "decoder": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=2)}),
+    ],
+)
+def test_tickets_are_refused_by_servers_that_differ(pair: Any, live_server: Start, code: str, other: Any) -> None:
+    ticket, _ = some_ticket(pair[0])
+    with live_server(**other).listen(resumable="true") as client:
+        assert refused(client, ticket) == code
+
+
+def test_rotated_keys_take_old_tickets(pair: Any, live_server: Start) -> None:
+    ticket, _ = some_ticket(pair[0])
+    with live_server(resume_keys=(OTHER_KEY, KEY)).listen(resumable="true") as client:
+        client.say("Resume", ticket=ticket, finals=1)
+        assert client.receive()["type"] == "Resumed"
+
+
+def test_tickets_belong_to_a_key_and_a_query(live_server: Start) -> None:
+    server = live_server(resume_keys=(KEY,), api_keys=("mine", "yours"))
+    mine, yours = ({"Authorization": f"Token {key}"} for key in ("mine", "yours"))
+    ticket, _ = some_ticket(server, mine)
+    for headers, query in ((yours, {}), (mine, {"interim_results": "true"})):
+        with server.listen(headers, resumable="true", **query) as client:
+            assert refused(client, ticket) == "TICKET_TENANT"
+    with server.listen(mine, resumable="true") as client:
+        client.say("Resume", ticket=ticket, finals=1)
+        assert client.receive()["type"] == "Resumed"
+
+
+def test_a_ticket_is_good_once_and_the_next_one_comes_at_once(pair: Any) -> None:
+    ticket, _ = some_ticket(pair[0])
+    for _ in range(2):  # before any audio came, the same ticket serves again
+        with pair[1].listen(resumable="true") as client:
+            client.say("Resume", ticket=ticket, finals=1)
+            assert client.receive()["type"] == "Resumed"
+            fresh = client.receive()
+            assert fresh["type"] == "Ticket"
+            client.vanish()
+    with pair[1].listen(resumable="true") as client:
+        client.say("Resume", ticket=ticket, finals=1)
+        client.receive()
+        client.send(silence(1.5))
+        client.until(lambda frame: frame["type"] == "Ticket" and frame["ticket"] != fresh["ticket"])
+        client.vanish()
+    with pair[1].listen(resumable="true") as client:
+        assert refused(client, ticket) == "TICKET_REPLAYED"
+    with pair[1].listen(resumable="true") as client:
+        client.say("Resume", ticket=fresh["ticket"], finals=1)
+        assert client.receive()["type"] == "Resumed"
+
+
+class LevelVad:
+    """Speech is whatever is not zero."""
+
+    min_rows = 1
+    device = torch.device("cpu")
+    input_spec = TensorSpec((512,), torch.int16)
+    state_spec: Mapping[str, TensorSpec] = {"seen": TensorSpec((), torch.int64)}
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state
+
+
+def test_beside_a_voice_activity_model_nothing_can_be_resumed_but_the_time(live_server: Start) -> None:
+    server = live_server(resume_keys=(KEY,), vad_model=LevelVad())
+    with server.listen(resumable="true") as client:
+        assert refused(client, "AAAA") == "RESUME_UNAVAILABLE"
+        client.say("Resume", from_s=5, finals=2)
+        assert client.receive()["audio_s"] == 5
+        client.send(np.concatenate([spell("text"), silence(2)]))
+        frames = client.finish()
+    assert transcript(frames) == "text"
+    assert not [frame for frame in frames if frame["type"] == "Ticket"]
+
+
+# The wire
+
+
+def test_only_who_asks_gets_tickets(pair: Any) -> None:
+    with pair[0].listen() as client:
+        client.say("Resume", from_s=1, finals=0)
+        assert client.receive()["type"] == "Error"
+        client.send(speech())
+        assert not [frame for frame in client.finish() if frame["type"] == "Ticket"]
+
+
+def test_resume_comes_first_and_is_well_formed(pair: Any) -> None:
+    with pair[0].listen(resumable="true") as client:
+        for fields in ({}, {"from_s": -1}, {"from_s": 1, "ticket": "x"}, {"from_s": "x"}, {"ticket": 1}, {"finals": 1}):
+            client.say("Resume", **fields)
+            assert client.receive()["type"] == "Error"
+        client.say("Resume", ticket="x" * 500_000)
+        assert client.receive()["code"] in ("TICKET_MALFORMED", "TICKET_VERSION")
+        client.say("KeepAlive")
+        client.say("Resume", from_s=0.5, finals=0)
+        assert client.receive()["type"] == "Resumed"
+        client.say("Resume", from_s=0.5, finals=0)
+        assert client.receive()["type"] == "Error"
+        client.send(spell("still here"))
+        assert transcript(client.finish()) == "still here"
+
+
+def test_containers_cannot_be_resumed(pair: Any) -> None:
+    with pytest.raises(InvalidStatus) as error:
+        pair[0].listen(resumable="true", encoding=None)
+    assert error.value.response.status_code == 400
+
+
+def test_a_server_that_drains_sends_its_resumable_streams_on_at_once(live_server: Start) -> None:
+    """A last ticket, then 1012, and no final: the stream goes on elsewhere. Plain streams stay."""
+    first = live_server(resume_keys=(KEY,), drain_timeout_s=30.0, drain_spread_s=0.1)
+    second = live_server(resume_keys=(KEY,))
+    audio = np.concatenate([spell("one sentence over two servers"), silence(1.0)])
+    half = 20_000 // 1_280 * 1_280
+    with first.listen() as plain, first.listen(resumable="true") as client:
+        plain.send(audio)
+        client.send(audio[:half])
+        first.wait_until(lambda: first.replica.recognizer.slots_used == 2)
+        first.server._loop.call_soon_threadsafe(first.replica.drain.begin)
+        frames, code, _ = client.rest()
+        assert (code, frames[-1]["type"]) == (1012, "Ticket")
+        assert not [frame for frame in frames if frame["type"] == "Results"]
+        ticket = frames[-1]
+        assert ticket["audio_s"] == half / 16_000, "all that was sent is covered"
+        assert transcript(plain.finish()) == "one sentence over two servers"
+    with second.listen(resumable="true") as client:
+        client.say("Resume", ticket=ticket["ticket"], finals=0)
+        assert client.receive()["type"] == "Resumed"
+        client.send(audio[half:])
+        assert transcript(client.finish()) == "one sentence over two servers"
+
+
+def test_resumptions_are_counted(pair: Any) -> None:
+    before = pair[1].metric('tutti_resumes_total{outcome="resumed"}')
+    ticket, _ = some_ticket(pair[0])
+    with pair[1].listen(resumable="true") as client:
+        client.say("Resume", ticket=ticket, finals=1)
+        client.receive()
+    assert pair[1].metric('tutti_resumes_total{outcome="resumed"}') == before + 1
+    assert pair[0].metric("tutti_resume_tickets_total") > 0
+
+
+def test_a_clock_of_the_wall_decides_the_age(pair: Any, live_server: Start) -> None:
+    """Replicas share it; a monotonic clock begins anew on each machine."""
+    ticket, _ = some_ticket(pair[0])
+    server = live_server(resume_keys=(KEY,), clock=lambda: time.perf_counter() + 1e6)
+    with server.listen(resumable="true") as client:
+        client.say("Resume", ticket=ticket, finals=1)
+        assert client.receive()["type"] == "Resumed"

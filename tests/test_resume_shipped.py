@@ -1,0 +1,43 @@
+"""The shipped model over two servers: the same words, times and confidences as on one, greedy and by beam search."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from live_server import LiveServer
+from resume_client import ResumingClient
+from speech import samples
+
+from model.acoustic import AcousticModel
+from model.audio import read_pcm
+from server.decoders import make_decoder
+from server.resume.seal import new_key
+from server.settings import Settings
+
+
+def speech() -> np.ndarray:
+    """Half a minute of several voices, with a second between them."""
+    parts: list[np.ndarray] = []
+    for utterance in samples()[:6]:
+        parts += [read_pcm(utterance.audio), np.zeros(16_000, np.int16)]
+    return np.concatenate(parts)[: 30 * 16_000]
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "beam"])
+def test_real_speech_goes_on_word_for_word(decoder: str) -> None:
+    model, key = AcousticModel.load(), new_key()
+    chosen = make_decoder(Settings(decoder=decoder), model.config)
+    audio, dice = speech()[:, None], random.Random(decoder)
+    query = {"interim_results": "true", "smart_format": "true"}
+    if decoder == "beam":
+        query["keyterm"] = "garden gate"
+    with ExitStack() as stack:
+        pair = [stack.enter_context(LiveServer(model, chosen, resume_keys=(key,))) for _ in range(2)]
+        whole = ResumingClient(pair[:1], audio, 16_000, **query).run(())
+        losses = sorted(dice.uniform(0.5, len(audio) / 16_000) for _ in range(8))
+        moved = ResumingClient(pair, audio, 16_000, **query).run(losses)
+    assert moved.said == whole.said
+    assert sum(len(final["channel"]["alternatives"][0]["words"]) for final in whole.finals) > 10
