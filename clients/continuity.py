@@ -400,8 +400,9 @@ class Continuity:
 
     @property
     def complete(self) -> bool:
-        """Whether the caller has had every final: only the end of the stream can have been lost."""
-        return self._closing is not None and all(self._closed)
+        """Whether the caller has had every final and answer: only the end of the stream can have been lost."""
+        owed = any(not control.answered for control in self.journal.controls() if control is not self._closing)
+        return all(self._closed) and not owed
 
     def farewell(self, request_id: str) -> Metadata:
         """The stream's closing message: the server's, or what it would have been."""

@@ -135,7 +135,7 @@ class Link {
         this.move("tell", 1e6);
       }
       this.stream.lost();
-      if (this.stream.covered) this.over = true;
+      if (this.stream.complete) this.over = true;
       else this.connect();
     }
   }
@@ -180,7 +180,7 @@ for (const [name, servers] of Object.entries({
   "with keys that change": [["k"], ["new", "k"], ["other"], [], ["k", "new"]],
 }))
   test(`whatever is cut when, the caller sees one undisturbed stream: ${name}`, () => {
-    for (let seed = 1; seed <= 20000; seed++) {
+    for (let seed = 1; seed <= 1500; seed++) {
       const link = play(seed, servers);
       const told = link.told.filter(([type]) => type === "Results").map(([, detail]) => detail);
       assert.deepEqual(finals(told.filter((m) => m.isFinal)), undisturbed(link.script), `seed ${seed}`);

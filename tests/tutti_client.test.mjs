@@ -350,6 +350,112 @@ test("new key terms are told at once, and to the next connection", async () => {
   assert.deepEqual(JSON.parse(FakeSocket.all[1].sent[0]), { type: "Configure", keyterms: ["new", "newer"] });
 });
 
+const said = (socket) => socket.sent.filter((frame) => typeof frame === "string").map((text) => JSON.parse(text));
+
+async function again(clock) {
+  clock.advance(0.25);
+  await turn();
+  const socket = FakeSocket.all.at(-1);
+  socket.accept();
+  return socket;
+}
+
+test("with a ticket another server goes on exactly where it was made, and hears nothing before that is settled", async () => {
+  const { stream, clock, socket, of } = await opened({ resumable: true });
+  assert.equal(socket.url.searchParams.get("resumable"), "true");
+  socket.accept();
+  stream.send(ramp(0, 200));
+  socket.say({ type: "Ticket", ticket: "old", audio_s: 0.8, finals: 0 });
+  socket.say(results(0, 1, { final: true }));
+  socket.say({ type: "Ticket", ticket: "new", audio_s: 1.6, finals: 1 });
+  socket.say(results(1, 0.7));
+  socket.end(1012);
+  const second = await again(clock);
+  assert.deepEqual(said(second), [{ type: "Resume", ticket: "new", finals: 1, cursor_s: 1.7 }]);
+  assert.deepEqual(second.audio, [], "not before the answer");
+  second.say({ type: "Resumed", audio_s: 1.6 });
+  assert.deepEqual(second.audio, range(160, 200));
+  assert.equal(of("open")[1].resumed, true);
+  second.say(results(1, 1, { final: true }));
+  assert.deepEqual(
+    of("Results").map(({ start, isFinal }) => [start, isFinal]),
+    [[0, true], [1, false], [1, true]],
+    "in the time of the stream, which the server kept",
+  );
+});
+
+test("a refused ticket is told, and the audio since the last final goes to the server that refused it", async () => {
+  const { stream, clock, socket, of } = await opened({ resumable: true });
+  socket.accept();
+  stream.send(ramp(0, 200));
+  socket.say(results(0, 1, { final: true }));
+  socket.say({ type: "Ticket", ticket: "t", audio_s: 1.6, finals: 1 });
+  socket.end(1006);
+  const second = await again(clock);
+  second.say({ type: "ResumeRefused", code: "TICKET_MODEL", description: "another model" });
+  assert.equal(of("refused")[0].code, "TICKET_MODEL");
+  assert.deepEqual(said(second)[1], { type: "Resume", from_s: 1, finals: 1 });
+  second.say({ type: "Resumed", audio_s: 1 });
+  assert.deepEqual(second.audio, range(100, 200));
+  assert.deepEqual([of("open")[1].resumed, of("open")[1].replayedSeconds], [false, 1]);
+});
+
+test("a server that does not answer a ticket is left", async () => {
+  const { stream, clock, socket, of } = await opened({ resumable: true });
+  socket.accept();
+  stream.send(ramp(0, 200));
+  socket.say({ type: "Ticket", ticket: "t", audio_s: 1.6, finals: 0 });
+  socket.end(1006);
+  const second = await again(clock);
+  clock.advance(10);
+  assert.equal(second.readyState, 3);
+  assert.equal(of("waiting").length, 2);
+});
+
+test("a long replay is held to its pace, and live audio follows it in order", async () => {
+  const { stream, clock, socket, of } = await opened();
+  stream.send(ramp(0, 50));
+  socket.end(1006);
+  await turn();
+  for (let at = 50; at < 3000; at += 50) stream.send(ramp(at, at + 50));
+  const second = await again(clock);
+  assert.ok(second.audio.length <= 300, "a burst of two seconds, and a message");
+  clock.advance(1);
+  stream.send(ramp(3000, 3050));
+  assert.ok(second.audio.length > 900 && second.audio.length < 1200, `8 times real time: ${second.audio.length}`);
+  clock.advance(3);
+  assert.deepEqual(second.audio, range(0, 3050));
+  stream.send(ramp(3050, 3100));
+  assert.equal(second.audio.length, 3100, "live again");
+});
+
+test("replicas are tried in turn", async () => {
+  FakeSocket.all = [];
+  const clock = new FakeClock();
+  const fetch = async () => Promise.reject(new Error("nobody"));
+  const urls = ["ws://one/v1/listen", "ws://two/v1/listen"];
+  new TuttiStream(urls, { WebSocket: FakeSocket, clock, fetch, sampleRate: RATE }).open();
+  for (let tries = 0; tries < 3; tries++) {
+    await turn();
+    FakeSocket.all.at(-1).end(1006);
+    await turn();
+    clock.advance(1);
+  }
+  await turn();
+  assert.deepEqual(FakeSocket.all.map(({ url }) => url.hostname), ["one", "two", "one", "two"]);
+});
+
+test("a stream that has said and heard everything needs no other server for its goodbye", async () => {
+  const { stream, socket, of } = await opened();
+  socket.accept();
+  stream.send(ramp(0, 100));
+  const done = stream.close();
+  socket.say(results(0, 1, { final: true }));
+  socket.end(1006);
+  await done;
+  assert.equal(of("waiting").length, 0);
+});
+
 test("what is held is bounded, and goes with what settles it", () => {
   const audio = new Unacknowledged(100);
   for (let at = 0; at < 150; at += 30) audio.push(ramp(at, at + 30), at);

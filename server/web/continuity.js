@@ -87,9 +87,9 @@ export class Continuity {
   sent = 0;
   progress = 0; // settled so far: it grows with every final and every ticket
   closing = null;
-  covered = false; // a final came for everything, after the end was said
   metadata = null;
   #rate;
+  #covered = false; // a final came for everything, after the end was said
   #base = 0; // where the server's time begins
   #baseFinals = 0;
   #high = 0; // audio that has gone over any connection
@@ -133,6 +133,11 @@ export class Continuity {
     const cursor_s = Math.max(0, this.#reached - this.#base) / this.#rate;
     this.#urgent.push({ type: "Resume", ticket, finals: this.#finals - this.#baseFinals, cursor_s });
     return [];
+  }
+
+  /** Whether every final and answer has come: only the end of the stream can have been lost. */
+  get complete() {
+    return this.#covered && this.audio.messages.every((item) => item.answered || item === this.closing);
   }
 
   lost() {
@@ -296,7 +301,7 @@ export class Continuity {
     this.#finals += 1;
     this.#settled = Math.max(this.#settled, Math.min(cursor, this.audio.end));
     const everything = cursor >= this.audio.end - this.#samples(SAME_S) && this.sent >= this.audio.end;
-    this.covered ||= Boolean(this.closing) && everything && !answers;
+    this.#covered ||= Boolean(this.closing) && everything && !answers;
     this.#letGo();
   }
 

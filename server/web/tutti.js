@@ -221,7 +221,7 @@ export class TuttiStream {
   async #lost(code, reason, opened, secret) {
     this.#forget();
     if (this.#ended) return;
-    if (opened && (code === NORMAL || this.#stream.covered)) {
+    if (opened && (code === NORMAL || this.#stream.complete)) {
       this.#end({ code, reason, metadata: this.#stream.metadata });
     } else if (opened) {
       const message = reason || `the connection was lost (code ${code})`;

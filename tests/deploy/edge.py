@@ -59,7 +59,8 @@ def proxied(
     """The proxy before servers, or before ports, which the file lists in this order; health is looked at often."""
     ports = [server if isinstance(server, int) else int(server.host.rsplit(":", 1)[1]) for server in servers]
     with need(name).running(ports, tls=tls, change=edited(*SOON[name], *changes)) as running:
-        wait_until_served(running)
+        if tls is None:
+            wait_until_served(running)
         if name == "envoy":  # until it has asked a server, it counts as dead
             wait_until(lambda: healthy_to_envoy(running) == sum(not isinstance(each, int) for each in servers))
         yield running

@@ -1,0 +1,100 @@
+"""compose.yaml and its variants: the published schema, and what the schema cannot know."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from speech import ROOT
+
+from loadtest.failover_proxies import SHIPPED_REPLICAS
+from server.settings import Settings
+
+COMPOSE = ROOT / "deploy" / "compose"
+FILES = sorted(COMPOSE.glob("compose*.yaml"))
+MAIN: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+SERVICES = MAIN["services"]
+REPLICAS = [f"replica-{number + 1}" for number in range(SHIPPED_REPLICAS)]
+FLUSH_S = 10.0  # the closes behind a drain, and the process's own end
+
+
+def schema() -> dict[str, Any]:
+    """The compose specification, as check-jsonschema carries it."""
+    pytest.importorskip("check_jsonschema")
+    text = (files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_it_is_what_the_specification_allows(path: Path) -> None:
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema())
+
+
+def test_the_specification_allows_not_everything() -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"services": {"replica-1": {"imagee": "tutti"}}}, schema())
+
+
+def test_haproxy_asks_the_replicas_that_there_are() -> None:
+    named = re.findall(r"^    server (\S+) (\S+):8080$", (ROOT / "deploy/haproxy/haproxy.cfg").read_text(), re.M)
+    assert [name for name, _ in named] == [host for _, host in named] == REPLICAS
+    assert set(REPLICAS) <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_a_replica_is_closed_in(name: str) -> None:
+    replica = SERVICES[name]
+    assert replica["read_only"]
+    assert replica["cap_drop"] == ["ALL"]
+    assert replica["networks"] == ["inside"]
+    assert MAIN["networks"]["inside"]["internal"]
+    assert "ports" not in replica
+    assert replica["deploy"]["resources"]["limits"]["memory"]
+    assert any(place.startswith("/tmp") for place in replica["tmpfs"])
+
+
+def test_the_grace_period_covers_the_drain() -> None:
+    replica = SERVICES["replica-1"]
+    drain_s = float(default_of(replica["environment"]["TUTTI_DRAIN_TIMEOUT_S"]))
+    grace_s = float(default_of(replica["stop_grace_period"]).removesuffix("s"))
+    assert grace_s >= drain_s + FLUSH_S
+    assert float(SERVICES["haproxy"]["stop_grace_period"].removesuffix("s")) >= grace_s
+    Settings(drain_timeout_s=drain_s)
+
+
+def default_of(variable: str) -> str:
+    """What `${NAME:-default}` is when nothing is set."""
+    match = re.fullmatch(r"\$\{\w+:-(.+)\}", variable)
+    assert match
+    return match[1]
+
+
+def test_only_audio_is_open_to_the_world() -> None:
+    published = {name: service.get("ports", []) for name, service in SERVICES.items()}
+    for name, ports in published.items():
+        for port in ports:
+            assert port.startswith("127.0.0.1:") or (name == "haproxy" and port.endswith(":8080"))
+
+
+def test_no_image_is_whatever_is_latest_and_none_has_a_key_in_it() -> None:
+    for name, service in SERVICES.items():
+        tag = service["image"].partition(":")[2]
+        assert tag and tag != "latest", name
+    for secret in MAIN["secrets"].values():
+        assert secret["file"].startswith("./secrets/")
+    assert sorted(path.name for path in (COMPOSE / "secrets").iterdir() if path.name != ".gitignore") == []
+
+
+def test_what_is_mounted_from_here_is_here() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (COMPOSE / source).exists(), source

@@ -1,0 +1,160 @@
+"""The images' files: linted, locked, and in agreement with the program. `deploy/docker/rehearse.py` carries them out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from edge import closed_port
+from live_server import LiveServer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from speech import ROOT
+
+from server.settings import Settings
+
+DEPLOY = ROOT / "deploy"
+DOCKER = DEPLOY / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = ["requirements.lock", "requirements-cuda.lock"]
+NOT_OF_THE_SERVER = {
+    "TUTTI_CERT",
+    "TUTTI_TLS_PORT",
+    "TUTTI_STOP_GRACE",
+    "TUTTI_API_KEY",
+}  # of proxies, compose, clients
+sys.path.insert(0, str(DOCKER))
+
+
+def program(name: str) -> str:
+    """A program of the `deploy` extra; without it the test is skipped, in CI it fails."""
+    beside = Path(sys.executable).parent / name
+    if beside.exists():
+        return str(beside)
+    message = f"{name} not installed"
+    pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+
+
+def locked(name: str) -> dict[str, tuple[str, int]]:
+    """Version and number of hashes by package."""
+    found: dict[str, tuple[str, int]] = {}
+    for entry in re.split(r"\n(?=[a-z])", (DEPLOY / name).read_text()):
+        if match := re.match(r"([a-zA-Z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)", entry):
+            found[canonicalize_name(match[1])] = (match[2], entry.count("--hash=sha256:"))
+    return found
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    done = subprocess.run([program("hadolint"), DOCKER / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_linter_would_say_something(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM python\nRUN sudo pip install tutti\n")
+    assert subprocess.run([program("hadolint"), tmp_path / "Dockerfile"], capture_output=True, check=False).returncode
+
+
+def test_the_images_run_as_nobody_special_and_ask_for_their_health_without_curl() -> None:
+    replica = DOCKERFILE.split("AS replica")[1]
+    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", replica, re.M)
+    assert "HEALTHCHECK" in replica
+    assert "curl" not in DOCKERFILE
+    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M), (
+        "a tag that can have a digest"
+    )
+    assert {"cpu", "cuda"} <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.M))
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_of_the_project_is_locked_in_a_version_that_it_admits(name: str) -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [Requirement(line) for line in (*PROJECT["project"]["dependencies"], *extras["media"], *extras["vad"])]
+    lock = locked(name)
+    stale = [str(each) for each in wanted if canonicalize_name(each.name) not in lock or not _admits(each, lock)]
+    assert not stale, "run deploy/lock.py"
+    assert all(hashes for _, hashes in lock.values()), "a package without a hash"
+
+
+def _admits(wanted: Requirement, lock: dict[str, tuple[str, int]]) -> bool:
+    return wanted.specifier.contains(lock[canonicalize_name(wanted.name)][0], prereleases=True)
+
+
+def test_only_the_cuda_image_has_cuda() -> None:
+    assert locked("requirements.lock")["torch"][0].endswith("+cpu")
+    assert not [name for name in locked("requirements.lock") if name.startswith(("nvidia", "cuda", "triton"))]
+    assert [name for name in locked("requirements-cuda.lock") if name.startswith("nvidia")]
+
+
+def test_the_wheel_has_every_package_of_the_program() -> None:
+    listed = set(PROJECT["tool"]["setuptools"]["packages"])
+    tops = {name.split(".")[0] for name in listed}
+    there = {
+        ".".join(path.parent.relative_to(ROOT).parts) for top in tops for path in (ROOT / top).rglob("__init__.py")
+    }
+    assert there == listed
+
+
+def test_the_builder_is_given_the_program_and_nothing_of_this_machine() -> None:
+    from ignore import Ignore
+
+    lets_through = Ignore((DOCKER / "Dockerfile.dockerignore").read_text())
+    for path in ("server/cli.py", "model/weights/tutti-small.safetensors", "server/web/index.html", "pyproject.toml"):
+        assert lets_through(path), path
+    for path in (
+        ".git/config",
+        ".venv/bin/python",
+        "deploy/compose/secrets/api_keys",
+        "model/weights/x.arpa.gz-1.lm",
+        "server/vosk/__pycache__/a.pyc",
+        "build/x",
+        "tests/conftest.py",
+        "model/ctc/__pycache__/k.nbi",
+    ):
+        assert not lets_through(path), path
+    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M):
+        for path in source.split():
+            assert path == "." or lets_through(path), path
+
+
+def test_health_is_what_the_server_says(live_server: Callable[..., LiveServer]) -> None:
+    from health import HEALTHY, UNHEALTHY, check
+
+    server = live_server()
+    port = int(server.host.rsplit(":", 1)[1])
+    assert check("/healthz", port) == HEALTHY
+    server.replica.sessions.draining = True
+    assert check("/healthz", port) == HEALTHY, "what drains is alive"
+    assert check("/readyz", port) == UNHEALTHY
+    assert check("/healthz", closed_port()) == UNHEALTHY
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_the_start_hands_the_compilers_cache_on_and_becomes_the_server(tmp_path: Path, *, writable: bool) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "code.nbi").write_text("code")
+    script = (DOCKER / "start.sh").read_text().replace("/opt/tutti/machine-code", str(kept))
+    place = tmp_path / "cache" if writable else Path("/proc/nothing/here")
+    shell = shutil.which("sh")
+    assert shell
+    words = [shell, "-c", script, "start", shell, "-c", f'cat {place}/code.nbi 2>/dev/null; echo "$$" "$PPID"']
+    env = {"NUMBA_CACHE_DIR": str(place), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
+        said, _ = process.communicate(timeout=20)
+    assert said.startswith("code") == writable
+    assert said.removeprefix("code").split() == [str(process.pid), str(os.getpid())], "signals reach the server"
+
+
+def test_every_variable_that_deploy_sets_is_a_setting() -> None:
+    known = {f"TUTTI_{name.upper()}" for name in Settings.model_fields} | NOT_OF_THE_SERVER
+    files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    named = {(path.name, name) for path in files for name in re.findall(r"TUTTI_[A-Z_]+[A-Z]", path.read_text())}
+    assert not [pair for pair in named if pair[1] not in known]

@@ -1,0 +1,159 @@
+"""The Kubernetes manifests: built by kustomize, against the published schemas, and what those cannot know."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from speech import ROOT, need_programs
+
+from server.settings import Settings
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+OVERLAYS = ["cpu", "gpu"]
+VERSIONS = ["1.31", "1.37"]
+FLUSH_S = 30.0
+Manifest = dict[str, Any]
+
+
+@cache
+def built(folder: Path) -> tuple[Manifest, ...]:
+    """What `kubectl apply -k` would send."""
+    need_programs("kubectl")
+    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(manifests: tuple[Manifest, ...], kind: str) -> Manifest:
+    """The only one of its kind."""
+    [found] = [each for each in manifests if each["kind"] == kind]
+    return found
+
+
+def with_components(folder: Path, *names: str) -> tuple[Manifest, ...]:
+    """The overlay `cpu` with components, as a user adds them."""
+    relative = {
+        name: Path(*[".."] * len(folder.parts[1:])) / KUBERNETES.relative_to("/") / name
+        for name in ("overlays/cpu", *(f"components/{name}" for name in names))
+    }
+    parts = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [str(relative["overlays/cpu"])],
+        "components": [str(relative[f"components/{name}"]) for name in names],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    return built(folder)
+
+
+@pytest.fixture(params=OVERLAYS)
+def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
+    """Each overlay."""
+    return built(KUBERNETES / "overlays" / request.param)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_manifest_is_what_kubernetes_takes(manifests: tuple[Manifest, ...], version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    template = yaml.safe_load((KUBERNETES / "secret.template.yaml").read_text())
+    for manifest in (*manifests, template):
+        validate.validate(manifest, version, strict=True)
+
+
+def test_the_schema_takes_not_everything(manifests: tuple[Manifest, ...]) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    deployment = of_kind(manifests, "Deployment")
+    wrong = {**deployment, "spec": {**deployment["spec"], "replica": 3}}
+    with pytest.raises(validate.ValidationError):
+        validate.validate(wrong, VERSIONS[-1], strict=True)
+
+
+def test_the_grace_period_covers_the_wait_the_drain_and_its_closes(manifests: tuple[Manifest, ...]) -> None:
+    pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    env = {each["name"]: each["value"] for each in container["env"]}
+    sleep_s = float(container["lifecycle"]["preStop"]["exec"]["command"][-1])
+    assert sleep_s >= 10
+    assert pod["terminationGracePeriodSeconds"] >= sleep_s + float(env["TUTTI_DRAIN_TIMEOUT_S"]) + FLUSH_S
+
+
+def test_what_the_pod_sets_is_what_the_server_takes(
+    manifests: tuple[Manifest, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
+    for each in pod["containers"][0]["env"]:
+        assert each["name"].removeprefix("TUTTI_").lower() in Settings.model_fields
+        monkeypatch.setenv(each["name"], each["value"])
+    assert Settings().threads == 1, "unset, it would be the node's cores"
+    assert not pod["enableServiceLinks"], "a service's TUTTI_PORT would be no port number"
+
+
+def test_the_pod_is_closed_in(manifests: tuple[Manifest, ...]) -> None:
+    pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == 10001, "the image's own"
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    assert container["resources"]["limits"]["memory"]
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/tmp", "/etc/tutti"}
+    assert "latest" not in container["image"]
+    assert of_kind(manifests, "NetworkPolicy")["spec"]["egress"] == []
+
+
+def test_everything_is_about_the_same_pods(manifests: tuple[Manifest, ...]) -> None:
+    labels = of_kind(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    chosen = [
+        of_kind(manifests, "Service")["spec"]["selector"],
+        of_kind(manifests, "Deployment")["spec"]["selector"]["matchLabels"],
+        of_kind(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        of_kind(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ]
+    for selector in chosen:
+        assert selector
+        assert selector.items() <= labels.items()
+
+
+def test_the_world_reaches_audio_and_not_the_operators_paths(manifests: tuple[Manifest, ...]) -> None:
+    [rule] = of_kind(manifests, "Ingress")["spec"]["rules"]
+    for path in rule["http"]["paths"]:
+        assert (path["path"], path["pathType"]) != ("/", "Prefix")
+        assert not path["path"].startswith(("/metrics", "/admin"))
+    assert of_kind(manifests, "Ingress")["spec"]["tls"]
+
+
+def test_scaling_goes_by_streams_up_at_once_and_down_slowly(manifests: tuple[Manifest, ...]) -> None:
+    spec = of_kind(manifests, "HorizontalPodAutoscaler")["spec"]
+    [metric] = spec["metrics"]
+    assert metric["pods"]["metric"]["name"] == "tutti_sessions_active"
+    assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
+    assert spec["behavior"]["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 120}]
+    assert "replicas" not in of_kind(manifests, "Deployment")["spec"], "the autoscaler's word"
+
+
+def test_keda_takes_the_place_of_the_autoscaler(tmp_path: Path) -> None:
+    models = pytest.importorskip("cloudcoil.models.keda.v1alpha1")
+    manifests = with_components(tmp_path, "keda")
+    assert not [each for each in manifests if each["kind"] == "HorizontalPodAutoscaler"]
+    scaled = of_kind(manifests, "ScaledObject")
+    models.ScaledObject.model_validate(scaled)
+    assert scaled["spec"]["scaleTargetRef"]["name"] == of_kind(manifests, "Deployment")["metadata"]["name"]
+    with pytest.raises(ValueError, match="triggers"):
+        models.ScaledObject.model_validate({**scaled, "spec": {"scaleTargetRef": {"name": "tutti"}}})
+
+
+def test_prometheus_finds_the_service(tmp_path: Path) -> None:
+    models = pytest.importorskip("cloudcoil.models.prometheus_operator.v1")
+    manifests = with_components(tmp_path, "monitoring")
+    monitor, service = of_kind(manifests, "ServiceMonitor"), of_kind(manifests, "Service")
+    models.ServiceMonitor.model_validate(monitor)
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}

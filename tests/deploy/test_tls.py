@@ -1,0 +1,108 @@
+"""TLS at the edge, with a certificate that the test makes: the proxies' files in their TLS variants."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from edge import proxied
+from fakes import WAIT_S
+from live_server import RAW, Client, LiveServer, transcript
+from spelling import spell
+from websockets.sync.client import connect
+
+from loadtest.failover_proxies import PROXIES, Running, Tls
+
+Start = Callable[..., LiveServer]
+every_proxy = pytest.mark.parametrize("name", list(PROXIES))
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """A certificate of our own for 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tutti")])
+    now = dt.datetime.now(dt.UTC)
+    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(addresses, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    key_pem = key.private_bytes(serialization.Encoding.PEM, *plain)
+    for file, text in (("tls.crt", pem), ("tls.key", key_pem), ("both.pem", pem + key_pem)):
+        (folder / file).write_bytes(text)
+    return Tls(folder / "both.pem", folder)
+
+
+def port(name: str, proxy: Running) -> int:
+    """Envoy's one listener speaks TLS then; the others have a second."""
+    return proxy.ports.audio if name == "envoy" else proxy.ports.tls
+
+
+@every_proxy
+def test_a_stream_passes_over_tls(live_server: Start, name: str, tls: Tls) -> None:
+    trusting = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))
+    with proxied(name, live_server(), tls=tls) as proxy:
+        url = f"wss://127.0.0.1:{port(name, proxy)}/v1/listen?{urlencode(RAW)}"
+        with Client(connect(url, ssl=trusting, open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None)) as client:
+            assert client.socket.socket.version() == "TLSv1.3"
+            client.send(spell("in confidence"))
+            assert transcript(client.finish()) == "in confidence"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+@every_proxy
+def test_old_tls_and_http_2_are_not_spoken(live_server: Start, name: str, tls: Tls) -> None:
+    """Streams that share a socket would hold one another up."""
+    with proxied(name, live_server(), tls=tls) as proxy:
+        address = ("127.0.0.1", port(name, proxy))
+        offering = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))
+        offering.set_alpn_protocols(["h2", "http/1.1"])
+        assert _alpn(address, offering) != "h2"
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            _alpn(address, old)
+
+
+def _alpn(address: tuple[str, int], context: ssl.SSLContext) -> str | None:
+    with (
+        socket.create_connection(address, timeout=WAIT_S) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped,
+    ):
+        return wrapped.selected_alpn_protocol()
+
+
+@pytest.mark.parametrize("name", ["haproxy", "nginx"])
+def test_who_comes_without_tls_is_sent_to_it(live_server: Start, name: str, tls: Tls) -> None:
+    with proxied(name, live_server(), tls=tls) as proxy:
+        answer = httpx.get(f"http://127.0.0.1:{proxy.ports.audio}/v1/status", timeout=WAIT_S)
+        assert answer.status_code == 308
+        assert answer.headers["location"].startswith("https://127.0.0.1")
+
+
+def test_haproxy_asks_browsers_to_stay_with_tls(live_server: Start, tls: Tls) -> None:
+    trusting = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))
+    with proxied("haproxy", live_server(), tls=tls) as proxy:
+        answer = httpx.get(f"https://127.0.0.1:{proxy.ports.tls}/v1/status", verify=trusting, timeout=WAIT_S)
+        assert answer.status_code == 200
+        assert "max-age" in answer.headers["strict-transport-security"]
