@@ -36,18 +36,19 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ABOUT = """Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
 
 Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
-frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. OpenAPI cannot describe them; the uploads below take the same parameters.
+frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters.
 
 **Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
 
 | parameter | default | meaning |
 |---|---|---|
-| `encoding`, `sample_rate` | – | `linear16`, `linear32` (float), `mulaw`, `alaw`, `opus` (one packet a message) with \
-`sample_rate`, 8 to 48 kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg Opus, WebM or FLAC |
-| `channels`, `multichannel` | 1, `false` | interleaved channels, mixed down unless `multichannel`; of a live container \
-`channels` says how many it has |
-| `resumable` (ours) | `false` | tickets with which a stream goes on after a lost connection, on any replica; only with \
-`linear16`, `linear32`, `mulaw`, `alaw` |
+| `encoding`, `sample_rate` | – | `linear16`, `linear32` (float), `mulaw`, `alaw`, `opus` (one packet a \
+message) with `sample_rate`, 8 to 48 kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg Opus, \
+WebM or FLAC |
+| `channels`, `multichannel` | 1, `false` | interleaved channels, mixed down unless `multichannel`; of a live \
+container `channels` says how many it has |
+| `resumable` (ours) | `false` | tickets with which a stream goes on after a lost connection, on any replica; \
+only with `linear16`, `linear32`, `mulaw`, `alaw` |
 | `interim_results` | `false` | partials, each time the words changed |
 | `interim_interval_ms` (ours) | 0 | at most one partial of a segment in so much audio |
 | `stable_words` (ours) | `false` | adds `tutti.stable_words`: so many words, from the first, can no longer change |

@@ -86,6 +86,9 @@ def serve(
         bool | None, typer.Option("--reproducible", help="Bit-identical log-probs in every batch, by fixed tiles.")
     ] = None,
     api_keys_file: Annotated[Path | None, typer.Option(help="Accepted keys, as `tutti keys` writes them.")] = None,
+    resume_keys_file: Annotated[
+        Path | None, typer.Option(help="Keys that all replicas share, so that streams move between them.")
+    ] = None,
     idle_timeout_s: Annotated[
         float | None, typer.Option(help="Close a stream after so many silent seconds. Default: 10.")
     ] = None,

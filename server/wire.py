@@ -1,7 +1,8 @@
 """What a live connection and its WebSocket ask of each other, without a task or a queue between them.
 
 A message costs one call and an answer one write. ASGI would add a dictionary, a queue, a wake-up and its layers' own
-coroutines to each: it serves the handshake and ends there. `server.protocol` is the wire, `server.live` the receiver.
+coroutines to each: it serves the handshake and ends there. `server.protocol` is the wire,
+`server.connection` the receiver.
 """
 
 from __future__ import annotations

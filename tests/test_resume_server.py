@@ -318,6 +318,16 @@ def test_a_server_that_drains_sends_its_resumable_streams_on_at_once(live_server
         assert transcript(client.finish()) == "one sentence over two servers"
 
 
+def test_a_stream_that_is_only_kept_alive_gets_a_ticket_before_its_last_one_is_too_old(live_server: Start) -> None:
+    server = live_server(resume_keys=(KEY,), resume_ttl_s=1e-6)
+    with server.listen(resumable="true") as client:
+        client.say("KeepAlive")
+        first = client.receive()
+        client.say("KeepAlive")
+        assert (first["type"], first["audio_s"]) == ("Ticket", 0)
+        assert client.receive()["ticket"] != first["ticket"]
+
+
 def test_resumptions_are_counted(pair: Any) -> None:
     before = pair[1].metric('tutti_resumes_total{outcome="resumed"}')
     ticket, _ = some_ticket(pair[0])

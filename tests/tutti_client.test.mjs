@@ -91,7 +91,7 @@ async function opened(options = {}) {
   const clock = new FakeClock();
   const stream = new TuttiStream("ws://host/v1/listen", { sampleRate: RATE, WebSocket: FakeSocket, clock, ...options });
   const heard = [];
-  for (const type of ["open", "waiting", "lost", "ended", "failed", "Results", "UtteranceEnd"])
+  for (const type of ["open", "waiting", "refused", "lost", "ended", "failed", "Results", "UtteranceEnd"])
     stream.on(type, (detail) => heard.push([type, detail]));
   stream.open();
   await turn();
@@ -414,6 +414,7 @@ test("a server that does not answer a ticket is left", async () => {
 
 test("a long replay is held to its pace, and live audio follows it in order", async () => {
   const { stream, clock, socket, of } = await opened();
+  socket.accept();
   stream.send(ramp(0, 50));
   socket.end(1006);
   await turn();

@@ -51,6 +51,14 @@ class TicketOffice:
             self._warned = True
             _log.warning("no resume key is set: streams can be resumed at this server alone, and until it restarts")
 
+    def ages(self, since_s: float) -> bool:
+        """Whether what was issued then should be replaced, although nothing was said since."""
+        return self._clock() - since_s > self._ttl_s / 2
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
     def issue(
         self, stream: SavedStream, *, stream_id: str, tenant: bytes, openings: tuple[tuple[str, ...], ...]
     ) -> Ticket:

@@ -72,6 +72,7 @@ class Resuming:
         self._finals = 0  # that were said, on whatever connection
         self._known_finals = 0  # that the client has
         self._known_s = 0.0  # as has it the interims up to here
+        self._marked_s = office.now()
         if session.resumable:
             office.opened()
 
@@ -86,7 +87,11 @@ class Resuming:
         session = self._session
         if not session.resumable or session.closing or session.delivery.marking:
             return False
-        return session.unmarked_s() >= EVERY_S
+        return session.unmarked_s() >= EVERY_S or self._office.ages(self._marked_s)
+
+    def marked(self) -> None:
+        """A place was marked."""
+        self._marked_s = self._office.now()
 
     def knows(self, event: Event) -> bool:
         """Count what is said; return whether the client has had it on an earlier connection."""

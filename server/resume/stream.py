@@ -78,6 +78,7 @@ class ResumableStream(LiveStream):
 
     def _mark(self, recognition: Recognition) -> None:
         self._session.mark()
+        self._resuming.marked()
         recognition.export()
 
     def _on_text(self, text: str) -> None:
@@ -85,6 +86,7 @@ class ResumableStream(LiveStream):
             asked = parse_resume(text)
             if asked is None:
                 super()._on_text(text)
+                self._mark_if_due()  # a client that only keeps its stream alive needs a ticket of now, too
             else:
                 self._resume(asked)
         except BadFrame as error:

@@ -43,7 +43,9 @@ def test_the_specification_allows_not_everything() -> None:
 
 
 def test_haproxy_asks_the_replicas_that_there_are() -> None:
-    named = re.findall(r"^    server (\S+) (\S+):8080$", (ROOT / "deploy/haproxy/haproxy.cfg").read_text(), re.M)
+    named = re.findall(
+        r"^    server (\S+) (\S+):8080$", (ROOT / "deploy/haproxy/haproxy.cfg").read_text(), re.MULTILINE
+    )
     assert [name for name, _ in named] == [host for _, host in named] == REPLICAS
     assert set(REPLICAS) <= set(SERVICES)
 
@@ -86,7 +88,7 @@ def test_only_audio_is_open_to_the_world() -> None:
 def test_no_image_is_whatever_is_latest_and_none_has_a_key_in_it() -> None:
     for name, service in SERVICES.items():
         tag = service["image"].partition(":")[2]
-        assert tag and tag != "latest", name
+        assert tag not in ("", "latest"), name
     for secret in MAIN["secrets"].values():
         assert secret["file"].startswith("./secrets/")
     assert sorted(path.name for path in (COMPOSE / "secrets").iterdir() if path.name != ".gitignore") == []

@@ -1,4 +1,4 @@
-"""The images' files: linted, locked, and in agreement with the program. `deploy/docker/rehearse.py` carries them out."""
+"""The images' files: linted, locked, in agreement with the program. `deploy/docker/rehearse.py` carries them out."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ DEPLOY = ROOT / "deploy"
 DOCKER = DEPLOY / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = ["media", "otel", "vad"]
 LOCKS = ["requirements.lock", "requirements-cuda.lock"]
 NOT_OF_THE_SERVER = {
     "TUTTI_CERT",
@@ -37,10 +38,10 @@ sys.path.insert(0, str(DOCKER))
 def program(name: str) -> str:
     """A program of the `deploy` extra; without it the test is skipped, in CI it fails."""
     beside = Path(sys.executable).parent / name
-    if beside.exists():
-        return str(beside)
-    message = f"{name} not installed"
-    pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    if not beside.exists():
+        message = f"{name} not installed"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    return str(beside)
 
 
 def locked(name: str) -> dict[str, tuple[str, int]]:
@@ -64,19 +65,20 @@ def test_the_linter_would_say_something(tmp_path: Path) -> None:
 
 def test_the_images_run_as_nobody_special_and_ask_for_their_health_without_curl() -> None:
     replica = DOCKERFILE.split("AS replica")[1]
-    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", replica, re.M)
+    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", replica, re.MULTILINE)
     assert "HEALTHCHECK" in replica
     assert "curl" not in DOCKERFILE
-    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M), (
+    assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE), (
         "a tag that can have a digest"
     )
-    assert {"cpu", "cuda"} <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.M))
+    assert {"cpu", "cuda"} <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_package_of_the_project_is_locked_in_a_version_that_it_admits(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = [Requirement(line) for line in (*PROJECT["project"]["dependencies"], *extras["media"], *extras["vad"])]
+    lines = [*PROJECT["project"]["dependencies"], *(line for name in EXTRAS for line in extras[name])]
+    wanted = [Requirement(line) for line in lines]
     lock = locked(name)
     stale = [str(each) for each in wanted if canonicalize_name(each.name) not in lock or not _admits(each, lock)]
     assert not stale, "run deploy/lock.py"
@@ -119,7 +121,7 @@ def test_the_builder_is_given_the_program_and_nothing_of_this_machine() -> None:
         "model/ctc/__pycache__/k.nbi",
     ):
         assert not lets_through(path), path
-    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M):
+    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
         for path in source.split():
             assert path == "." or lets_through(path), path
 

@@ -151,9 +151,8 @@ class Relay:
         connection = Connection(self.target)
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
             head = await reader.read(READ_BYTES)
-            if (
-                b" /v1/" in head.partition(b"\r\n")[0] or b"upgrade: websocket" in head.lower()
-            ):  # else a health check, of whoever had this port
+            asked = head.lower()
+            if b"upgrade: websocket" in asked or asked.startswith(b"post "):  # else a probe, of whoever had this port
                 self._note(lambda: self.connections.append(connection))
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", connection.port)
             with contextlib.closing(there_writer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -32,7 +33,7 @@ class ServerProcess:
         chosen = {"api_keys": f'["{KEY}", "{OTHER_KEY}", "{THIRD_KEY}"]', "drain_spread_s": 0, "log_level": "debug"}
         given = {f"TUTTI_{name.upper()}": str(value) for name, value in (chosen | settings).items()}
         self._process = subprocess.Popen(
-            serve_command(self.port, []),
+            [*_with_us(), *serve_command(self.port, [])],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if not name.startswith("TUTTI_")} | given,
             stdout=self._output,
@@ -89,3 +90,9 @@ class ServerProcess:
         except OSError:
             return False
         return True
+
+
+def _with_us() -> list[str]:
+    """What makes a command end when this process is killed, where there is such a thing."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "TERM"] if program else []

@@ -1,0 +1,136 @@
+"""Failover: a small run with everything real, and the arithmetic behind the bars."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from edge import need
+
+from clients.continuity import Beginning
+from clients.journey import AudioLost, Connected
+from clients.messages import Alternative, Channel, Results
+from loadtest.bars import unmet
+from loadtest.errors import BadSettings
+from loadtest.failover import Fault, Plan, failover
+from loadtest.failover_report import Failover, FaultRun, draw, figures, judge, markdown, merged, resume_times, since
+from loadtest.failover_streams import Audio, Outcome, audios
+
+SMALL = Plan(replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
+
+
+@pytest.fixture(scope="module")
+def killed() -> FaultRun:
+    """Six streams through HAProxy; one of two replicas is killed in the middle of their words."""
+    need("haproxy")
+    return asyncio.run(failover(SMALL, "command", lambda _: None))
+
+
+def test_no_stream_notices_more_than_a_pause_when_its_replica_is_killed(killed: FaultRun) -> None:
+    assert not unmet(killed.bars), killed.resumable
+    found = killed.resumable
+    assert (found.streams, found.finished, found.equal, found.lost_s) == (6, 6, 6, 0.0)
+    assert found.interrupted == found.reconnections == found.by_ticket
+    assert 2 <= found.interrupted <= 4, "least connections: half of them"
+    assert set(found.closes) == {1006}
+    assert killed.resume_ms is not None
+    assert killed.since_fault_ms is not None
+    assert killed.since_fault_ms.count == found.interrupted
+
+
+def test_runs_of_other_proxies_and_faults_stay_in_the_file(tmp_path: Path, killed: FaultRun) -> None:
+    path = tmp_path / "failover.json"
+    path.write_text("something else")
+    other = msgspec.structs.replace(killed, proxy="nginx")
+    newer = msgspec.structs.replace(killed, command="a newer one")
+    document = Failover(())
+    for run in (killed, other, newer):
+        document = merged(path, run)
+        path.write_bytes(msgspec.json.encode(document))
+    assert [(run.proxy, run.command) for run in document.runs] == [("haproxy", "a newer one"), ("nginx", "command")]
+    page = markdown(document)
+    assert "## nginx, kill" in page
+    assert "`a newer one`" in page
+    draw(document, tmp_path / "failover.png")
+    assert (tmp_path / "failover.png").stat().st_size > 10_000
+
+
+def outcome(text: str = "a b", *, finished: bool = True, told_s: float = 2.0) -> Outcome:
+    made = Outcome(Audio("x", np.zeros(32_000, np.int16)), text=text, finished=finished)
+    made.take(final(0.0, told_s))
+    return made
+
+
+def final(start: float, duration: float) -> Results:
+    return Results(Channel((Alternative("a b"),)), start, duration, is_final=True)
+
+
+def judged(*outcomes: Outcome) -> list[str]:
+    [*_, interrupted] = outcomes
+    interrupted.lost_at.append(1.0)
+    return [bar.what for bar in judge(figures(outcomes, {"x": "a b"}), None) if not bar.met]
+
+
+def test_each_bar_can_be_missed() -> None:
+    assert judged(outcome()) == []
+    assert judged(outcome("a")) == ["transcripts that differ from an undisturbed run"]
+    assert judged(outcome(finished=False)) == ["resumable streams that did not finish"]
+    assert judged(outcome(told_s=1.9)) == ["audio lost"]
+    assert [bar.what for bar in judge(figures([outcome()], {"x": "a b"}), None) if not bar.met] == [
+        "faults that no stream noticed"
+    ]
+    plain = outcome(finished=False)
+    plain.closes.append(1012)
+    assert len([bar for bar in judge(figures([], {}), figures([plain], {"x": "a b"})) if not bar.met]) == 3
+
+
+def test_audio_between_two_finals_is_missed_and_said_again_is_not() -> None:
+    with_gap, overlapping = outcome(told_s=0.5), outcome(told_s=1.5)
+    with_gap.take(final(0.7, 1.3))
+    overlapping.take(final(1.2, 0.8))
+    assert with_gap.lost_s == pytest.approx(0.2)
+    assert overlapping.lost_s == 0.0
+    forgotten = outcome()
+    forgotten.journey.add(AudioLost(0.4))
+    assert forgotten.lost_s == 0.4
+
+
+def test_times_count_from_the_loss_and_from_the_fault() -> None:
+    lost = outcome()
+    for took_s in (0.0, 0.25):
+        lost.journey.add(Connected("url", None, Beginning.TICKET, 0.0, took_s))
+    lost.connected_at += [1.0, 13.5]
+    lost.lost_at.append(13.25)
+    untouched = outcome()
+    untouched.connected_at.append(12.5)
+    resume, fault = resume_times([lost, untouched]).spread(), since([lost, untouched], 12.0).spread()
+    assert resume is not None
+    assert fault is not None
+    assert (resume.count, resume.max, fault.count, fault.max) == (1, 250.0, 1, 1500.0)
+
+
+def test_recordings_are_as_long_as_asked_and_each_is_another() -> None:
+    made = audios(3, 4.0, seed=1)
+    assert [audio.duration_s for audio in made] == [4.0] * 3
+    assert len({audio.pcm.tobytes() for audio in made}) == 3
+    assert all((a.pcm == b.pcm).all() for a, b in zip(made, audios(3, 4.0, seed=1), strict=True))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"proxy": "varnish"},
+        {"replicas": 1},
+        {"replicas": 4},
+        {"fault_after_s": 0.5},
+        {"fault_after_s": 9.0},
+        {"fault": Fault.ROLLING, "drain_timeout_s": 1.0},
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadSettings):
+        replace(SMALL, **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,89 @@
+"""`clients/README.md`, run as it is written: every block prints what was said. Only the port is another."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driving import need
+from environments import NODE, python_of
+from recordings import plain, text
+from serving import ROOT, ServerProcess
+from speech import need_programs
+
+PAGE = ROOT / "clients" / "README.md"
+BLOCK = re.compile(r"^```(\w+) ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall(PAGE.read_text())
+WITHIN_S = 60.0
+PROGRAMS = {"sh": ("curl",), "js": ("node",), "python": ()}
+
+
+def name_of(block: tuple[str, str, str]) -> str:
+    """What a block is about, from what it imports or calls."""
+    language, environment, code = block
+    known = ("clients.stream", "AsyncDeepgram", "DeepgramClient", "tutti.js", "tutti transcribe", "curl", "websockets")
+    about = next((name for name in (*known, "vosk", "openai") if name in code), "")
+    return f"{language}-{environment or about or 'first'}"
+
+
+@pytest.fixture(scope="module")
+def open_server() -> Iterator[ServerProcess]:
+    """A server that asks for no keys."""
+    with ServerProcess(api_keys="[]") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a block sees of the checkout, where it may write; the page's first block has been run in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("clients", "model", "server"):
+        (folder / name).symlink_to(ROOT / name)
+    run(BLOCKS[0], folder)
+    assert (folder / "speech.wav").exists()
+    return folder
+
+
+def run(block: tuple[str, str, str], folder: Path, port: int = 8080) -> str:
+    """What a block prints."""
+    language, environment, code = block
+    need_programs(*PROGRAMS[language])
+    if language == "js" and not (folder / "node_modules").exists():
+        (folder / "node_modules").symlink_to(need(NODE) / "node_modules")
+    script = folder / f"block.{'mjs' if language == 'js' else language}"
+    script.write_text(code.replace("127.0.0.1:8080", f"127.0.0.1:{port}"))
+    python = str(python_of(need(environment))) if environment else sys.executable
+    command = {"sh": ["sh", "-eu"], "js": ["node"], "python": [python]}[language]
+    variables = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": "" if environment else str(folder),
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [*command, str(script)],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", BLOCKS[1:], ids=name_of)
+def test_a_block_prints_what_was_said(block: tuple[str, str, str], checkout: Path, open_server: ServerProcess) -> None:
+    printed = run(block, checkout, open_server.port)
+    assert text("order") in plain(printed), printed
+
+
+def test_every_client_has_a_block_and_short_lines_of_its_own() -> None:
+    names = [name_of(block) for block in BLOCKS[1:]]
+    assert len(set(names)) == len(names)
+    assert {name.partition("-")[2] for name in names} >= {"livekit", "pipecat", "vosk", "openai", "tutti.js", "curl"}
