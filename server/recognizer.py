@@ -212,6 +212,8 @@ class Recognizer:
             case StreamClosed(stream):
                 self._held.discard(stream)
                 self._metrics.slots_used.set(self.slots_used)
+                if not self._held:
+                    self._metrics.queue_depth.set(0)  # whatever waited went without a batch
             case StreamFailed(stream, error):
                 if stream in self._routes:
                     self._metrics.errors.labels("step").inc()

@@ -28,7 +28,7 @@ class Told:
     def take(self, frame: Frame) -> None:
         kind = frame["type"]
         if kind == "Ticket":
-            assert frame["finals"] == len(self.finals)
+            assert frame["finals"] <= len(self.finals)
             self.ticket, self.tickets = frame, self.tickets + 1
         elif kind == "Results":
             end_s = frame["start"] + frame["duration"]

@@ -56,7 +56,7 @@ def test_all_processes_stop_at_the_same_update_when_one_is_asked_to(tmp_path):
 
 
 def test_an_error_in_a_process_ends_the_run():
-    with pytest.raises(Exception, match="process [01] broke"):
+    with pytest.raises(Exception, match=r"process [01] broke"):
         parallel.run(2, _break)
 
 

@@ -25,7 +25,10 @@ class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True):
 
 
 class TicketOut(msgspec.Struct, tag_field="type", tag="Ticket", frozen=True):
-    """Whoever has this can go on with the stream, given its audio from `audio_s` on."""
+    """Whoever has this can go on with the stream, given its audio from `audio_s` on.
+
+    `finals` are those that the state has given: fewer than the client has while a replay catches up.
+    """
 
     ticket: str
     audio_s: float

@@ -116,7 +116,7 @@ class Resuming:
         audio_s = _seconds(self._session.replay_from_s(ticket.stream.audio))
         text = self._office.write(ticket)
         self._metrics.tickets.inc()
-        return _encode(TicketOut(text, audio_s, max(self._finals, self._known_finals), self.stream_id))
+        return _encode(TicketOut(text, audio_s, ticket.stream.finals, self.stream_id))
 
     def resume(self, asked: Resume, engines: Engines) -> list[bytes]:
         """Do what a client asks first of all, on a session that is untouched; return the answer."""

@@ -42,14 +42,11 @@ class ServerProcess:
         )
 
     def __enter__(self) -> Self:
-        deadline_s = time.monotonic() + READY_WITHIN_S
-        while not self._is_ready():
-            try:
-                self._process.wait(timeout=ASK_EVERY_S)
-            except subprocess.TimeoutExpired:
-                assert time.monotonic() < deadline_s, f"the server is not ready:\n{self.log}"
-            else:
-                raise AssertionError(f"the server ended:\n{self.log}")
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,9 +54,7 @@ class ServerProcess:
         try:
             self.wait()
         finally:
-            self._process.kill()
-            self._process.wait()
-            self._output.close()
+            self._kill()
 
     def drain(self) -> None:
         """Tell it to stop, as an operator does."""
@@ -83,6 +78,21 @@ class ServerProcess:
         """The value of a sample, by its name and labels as they are exposed; 0 where it is not."""
         values = [line.rsplit(" ", 1)[1] for line in self.get("/metrics").splitlines() if line.startswith(f"{name} ")]
         return float(values[0]) if values else 0.0
+
+    def _wait_until_ready(self) -> None:
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while not self._is_ready():
+            try:
+                self._process.wait(timeout=ASK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                assert time.monotonic() < deadline_s, f"the server is not ready:\n{self.log}"
+            else:
+                raise AssertionError(f"the server ended:\n{self.log}")
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
 
     def _is_ready(self) -> bool:
         try:
