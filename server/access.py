@@ -47,7 +47,7 @@ class Access:
                     self._write(scope, answer, self._clock() - began_s)
 
     def _write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
-        path = scope["path"]
+        path = scope["path"] if "endpoint" in scope else "(unknown)"  # an unknown one may hold anything, a key too
         quiet = path.startswith(PROBES)
         (_log.debug if quiet else _log.info)(
             "request",

@@ -33,7 +33,9 @@ def configure_logs(settings: Settings) -> LogLines:
     if settings.log_format == "json":
         render: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        render = [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     render.append(redacted)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     out = LogLines(fd, lambda count: _said_lost(count, shared, render))

@@ -210,10 +210,7 @@ class Recognizer:
             case StateExported():
                 self._on_state(event)
             case StreamClosed(stream):
-                self._held.discard(stream)
-                self._metrics.slots_used.set(self.slots_used)
-                if not self._held:
-                    self._metrics.queue_depth.set(0)  # whatever waited went without a batch
+                self._on_closed(stream)
             case StreamFailed(stream, error):
                 if stream in self._routes:
                     self._metrics.errors.labels("step").inc()
@@ -222,6 +219,12 @@ class Recognizer:
                     self._warmed_up(error)
             case EngineStopped(error):
                 self._on_stopped(error)
+
+    def _on_closed(self, stream: int) -> None:
+        self._held.discard(stream)
+        self._metrics.slots_used.set(self.slots_used)
+        if not self._held:
+            self._metrics.queue_depth.set(0)  # whatever waited went without a batch
 
     def _on_state(self, exported: StateExported) -> None:
         route = self._routes.get(exported.stream)

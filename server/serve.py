@@ -28,6 +28,7 @@ from server.access import Access
 from server.app import STOP_TIMEOUT_S, create_app
 from server.decoders import make_decoder
 from server.errors import SettingsError
+from server.heads import head_protocol
 from server.log_lines import LogLines
 from server.logs import FLUSH_S, configure_logs
 from server.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
@@ -97,7 +98,7 @@ def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=head_protocol(settings.handshake_timeout_s),
         ws=ListenProtocol,
         ws_per_message_deflate=False,  # PCM does not compress, and it costs memory and time for each connection
         ws_max_size=MAX_MESSAGE_BYTES,

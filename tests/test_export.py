@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fakes import EchoModel, FailingModel, GatedModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from spelling import GatedSpellingModel, silence
 
 from batching import (
     Engine,
@@ -155,6 +157,21 @@ def test_a_state_that_does_not_fit_is_refused(start_engine: Start) -> None:
     bench.done()
     failed = bench.failed()
     assert isinstance(failed.error, WrongState)
+
+
+def test_the_queue_is_empty_when_the_last_stream_went_with_its_steps(live_server: Callable[..., Any]) -> None:
+    """The last batch tells of steps that wait behind it; no batch tells that they were dropped."""
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    with server.listen() as client:
+        model.shut()
+        client.send(silence(1.0))
+        model.wait_inside()
+        client.vanish()
+    server.wait_until(lambda: not len(server.replica.sessions))
+    model.open()
+    server.wait_idle()
+    assert server.metric("tutti_batch_queue_depth") == 0
 
 
 class MovingMachine(RuleBasedStateMachine):

@@ -83,7 +83,7 @@ def test_a_block_prints_what_was_said(block: tuple[str, str, str], checkout: Pat
     assert text("order") in plain(printed), printed
 
 
-def test_every_client_has_a_block_and_short_lines_of_its_own() -> None:
+def test_every_client_has_a_block_of_its_own() -> None:
     names = [name_of(block) for block in BLOCKS[1:]]
     assert len(set(names)) == len(names)
     assert {name.partition("-")[2] for name in names} >= {"livekit", "pipecat", "vosk", "openai", "tutti.js", "curl"}

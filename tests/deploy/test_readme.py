@@ -1,0 +1,68 @@
+"""deploy/README.md: what it tells to type works, as far as it can without a container engine or a cluster."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from speech import ROOT, need_programs
+
+from server.keys_file import Key, parse_keys
+from server.resume.seal import KEY_BYTES, read_keys
+from server.settings import Settings
+
+README = (ROOT / "deploy" / "README.md").read_text()
+
+
+def block(kind: str) -> str:
+    """The only block of this kind."""
+    [found] = re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return found
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The keys that its commands make."""
+    need_programs("openssl", "sha256sum")
+    folder = tmp_path_factory.mktemp("checkout")
+    words = ["bash", "-euo", "pipefail", "-c", block("sh secrets")]
+    done = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True)
+    (folder / "told").write_text(done.stdout.rsplit("API key: ", 1)[1].strip())
+    return folder / "deploy" / "compose" / "secrets"
+
+
+def test_the_keys_that_it_makes_are_keys(secrets: Path) -> None:
+    [key] = read_keys((), secrets / "resume_keys")
+    assert len(key) == KEY_BYTES
+    told = (secrets.parents[2] / "told").read_text()
+    [known] = parse_keys((secrets / "api_keys").read_text(), "api_keys")
+    assert known.digest == Key.of(told).digest, "the key that it tells is the one that the server knows"
+    Settings(api_keys_file=secrets / "api_keys", token_keys_file=secrets / "token_keys")
+
+
+def test_compose_mounts_what_it_makes(secrets: Path) -> None:
+    compose = (ROOT / "deploy" / "compose" / "compose.yaml").read_text()
+    wanted = set(re.findall(r"file: \./secrets/(\w+)", compose))
+    assert wanted == {path.name for path in secrets.iterdir()}
+    assert all(path.stat().st_mode & 0o004 for path in secrets.iterdir()), "user 10001 reads them"
+
+
+def test_the_plan_that_it_shows_can_be_made() -> None:
+    [line] = re.findall(r"^tutti (plan .*)$", README, re.MULTILINE)
+    words = [sys.executable, "-m", "server.cli", *line.split()]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "replicas" in done.stdout
+
+
+def test_what_it_names_is_there() -> None:
+    named = set(re.findall(r"(?<![\w/])(?:deploy|docs|model|tests)/[\w./-]+\w", README))
+    assert len(named) > 10
+    made = {name for name in named if name.startswith("deploy/compose/secrets")}
+    assert [name for name in sorted(named - made) if not (ROOT / name).exists()] == []
+    folders = re.findall(r"^\| ((?:`\w+/`(?:, )?)+) \|", README, re.MULTILINE)
+    for name in re.findall(r"`(\w+)/`", " ".join(folders)):
+        assert (ROOT / "deploy" / name).is_dir(), name
