@@ -76,6 +76,7 @@ train: setup  ## train the shipped model anew from $(DATA) and synthetic speech:
 	@$(STAGE) --recipe $(RECIPES)/small-6.json --init build/tutti-small-mean.safetensors --out build/tutti-small-6.safetensors
 	@$(BIN)/python -m model.training.average build/tutti-small-mean.safetensors build/tutti-small-6.safetensors \
 		--share 0.5 --out build/tutti-small.safetensors
+	@echo "to ship it: copy it to model/weights, then sha256sum *.json *.safetensors *.arpa.gz > SHA256SUMS there"
 
 lm: setup  ## gather text from public packages and make the shipped language model anew
 	@$(BIN)/python -m model.lm.texts build/lm --data $(DATA)
