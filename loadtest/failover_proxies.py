@@ -6,7 +6,9 @@ Owns what an address looks like in each file, and the proxy's process. Knows no 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -159,12 +161,17 @@ def _wait_until_listening(process: subprocess.Popen[bytes], port: int, output: I
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
+    """End it with all that it started: workers would outlive a master that must be killed."""
+    _tell_group(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=STOPS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    _tell_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def _tell_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)  # it began a session of its own, so the group bears its number
 
 
 def _tail(output: IO[bytes]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,3 +200,19 @@ def test_a_file_that_lacks_an_address_is_refused(name: str, tmp_path: Path) -> N
     broken.write_text(proxy.config.read_text().replace("replica-2", "replica-x"))
     with pytest.raises(ValueError, match="replica-2"):
         replace(proxy, config=broken).render(Ports(1, 2, 3, 4), [5, 6, 7], tmp_path)
+
+
+@every_proxy
+def test_nothing_of_a_proxy_is_left_when_it_was_stopped(live_server: Start, name: str) -> None:
+    with proxied(name, live_server()) as proxy:
+        assert processes_with(str(proxy.config))
+    assert not processes_with(str(proxy.config))
+
+
+def processes_with(word: str) -> list[str]:
+    """Those whose command line has this in it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # gone since
+            found += [path.parent.name] if word in path.read_text() else []
+    return found

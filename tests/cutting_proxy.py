@@ -1,0 +1,78 @@
+"""A TCP proxy before several servers that cuts connections when so many bytes have gone through them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+
+PIECE = 4096
+
+
+class CuttingProxy:
+    """Connection after connection goes to the next server; the first ones are cut after so many bytes to the client."""
+
+    def __init__(self, hosts: Sequence[str], cuts: Sequence[int]) -> None:
+        self._hosts = itertools.cycle(hosts)
+        self._cuts = iter(cuts)
+        self.cut = 0
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[CuttingProxy]:
+        """Serve from a thread with its own event loop."""
+        loop, ready = asyncio.new_event_loop(), threading.Event()
+        stop = asyncio.Event()
+
+        async def main() -> None:
+            async with await asyncio.start_server(self._relay, "127.0.0.1", 0) as server:
+                self.port = server.sockets[0].getsockname()[1]
+                ready.set()
+                await stop.wait()
+
+        thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+        thread.start()
+        assert ready.wait(5.0)
+        try:
+            yield self
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join(10.0)
+            assert not thread.is_alive()
+            loop.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = next(self._hosts).split(":")
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        limit = next(self._cuts, None)
+        tasks = [
+            asyncio.create_task(_pour(reader, there_writer, None)),
+            asyncio.create_task(_pour(there_reader, writer, limit)),
+        ]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.cut += any(task.result() for task in done)
+        for task in tasks:
+            task.cancel()
+        for end in (writer, there_writer):
+            end.transport.abort()
+        await asyncio.wait(tasks)
+
+
+async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> bool:
+    """Copy until the end; return whether the limit was it."""
+    passed = 0
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(PIECE):
+            passed += len(piece)
+            if limit is not None and passed > limit:
+                return True
+            writer.write(piece)
+            await writer.drain()
+    return False
