@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
 
+from clients.audio_shape import AudioShape
 from clients.errors import BadMessage
 from clients.journal import PIECE_BYTES, Control, Journal
 from clients.messages import (
@@ -37,34 +37,8 @@ from clients.messages import (
 )
 from clients.shift import later, without_words_before
 
-SAMPLE_BYTES = {"linear16": 2, "linear32": 4, "mulaw": 1, "alaw": 1}
-"""Of the raw encodings, the only ones that can be taken up again in the middle."""
-
 TOLERANCE_S = 0.002
 """Times within it are the same: servers round theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class AudioShape:
-    """What the bytes of a stream mean; `transcripts` is the number of channels that have results of their own."""
-
-    sample_rate: int = 16000
-    sample_bytes: int = 2
-    channels: int = 1
-    transcripts: int = 1
-
-    @property
-    def frame_bytes(self) -> int:
-        """One sample of every channel."""
-        return self.sample_bytes * self.channels
-
-    def seconds(self, size: int) -> float:
-        """Time that so many bytes take."""
-        return size / (self.frame_bytes * self.sample_rate)
-
-    def size(self, seconds: float) -> int:
-        """Bytes of so much time, in whole samples."""
-        return round(seconds * self.sample_rate) * self.frame_bytes
 
 
 class Beginning(Enum):
@@ -103,6 +77,7 @@ class Continuity:
         self._replay_until = 0
         self._closing: Control | None = None
         self._closed = [False] * shape.transcripts  # a final came for everything, after CloseStream
+        self._closed_before = list(self._closed)  # on an earlier connection
         self._metadata: Metadata | None = None
 
     # The caller speaks
@@ -146,6 +121,7 @@ class Continuity:
         self._awaiting.clear()
         self._quiet_s = list(self._reached_s)
         self._heard_s = max(self._reached_s)
+        self._closed_before = list(self._closed)
         self.beginning = None
         if self._ticket is not None and self._in_bytes(self._ticket.audio_s) < self.journal.first:
             self._drop_ticket()  # what it needs is no longer held
@@ -343,8 +319,9 @@ class Continuity:
     def _not_yet_told(self, results: Results, channel: int) -> list[Message]:
         """The part of it that lies behind the channel's last final."""
         ended_s = self._ended_s[channel]
-        if results.is_final and not (results.duration or results.from_finalize or self.closing):
-            return []  # what a server says that drains in a silence
+        says_nothing = results.is_final and not (results.duration or results.from_finalize)
+        if says_nothing and (not self.closing or self._closed_before[channel]):
+            return []  # from a server that drains in a silence, or that was told of the end again
         if results.start >= ended_s - TOLERANCE_S:
             return [results]
         if results.cursor_s <= ended_s + TOLERANCE_S:

@@ -16,7 +16,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from clients.address import QueryValue, listen_url
-from clients.continuity import SAMPLE_BYTES, AudioShape, Continuity
+from clients.audio_shape import SAMPLE_BYTES, AudioShape
+from clients.continuity import Continuity
 from clients.journal import PIECE_BYTES
 from clients.journey import Event
 from clients.live import ListenClient, connect

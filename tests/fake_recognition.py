@@ -90,7 +90,9 @@ class FakeRecognition:
         if isinstance(frame, bytes):
             assert frame, "an empty frame ends a stream"
             return self._audio(frame)
-        message = msgspec.json.decode(frame)
+        return self._text(msgspec.json.decode(frame))
+
+    def _text(self, message: Frame) -> list[Frame]:
         match message["type"]:
             case "Finalize":
                 return self._flush([message["channel"]] if "channel" in message else None, from_finalize=True)

@@ -13,7 +13,8 @@ from fake_recognition import FakeRecognition, Frame, Shape, undisturbed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.continuity import AudioShape, Beginning, Continuity
+from clients.audio_shape import AudioShape
+from clients.continuity import Beginning, Continuity
 from clients.messages import (
     ConfigureSuccess,
     Message,
@@ -27,6 +28,7 @@ from clients.messages import (
 )
 
 PLENTY = 2**20
+SCRIPTS = 700
 Said = bytes | str
 
 
@@ -203,6 +205,41 @@ def test_whatever_is_cut_when_the_caller_sees_one_undisturbed_stream(
     play(wire, before, after)
     check(wire)
     assert wire.stream.lost_s == 0
+
+
+MOVES = ("say", "say", "finalize", "configure", "send", "send", "arrive", "arrive", "tell", "tell", "cut", "drain")
+
+
+def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[Any]:
+    """Longer scripts than those above, in which much is said between two cuts or hardly anything."""
+    given_ = {
+        "say": lambda: rng.choice((1, 2, 160, 161, 320, rng.randrange(1, 700))),
+        "finalize": lambda: rng.choice((None, 0)),
+        "configure": lambda: f"term {rng.randrange(9)}",
+        "cut": None,
+        "drain": None,
+    }
+    moves_ = []
+    for _ in range(rng.randrange(most)):
+        kind = rng.choice(kinds)
+        make = given_.get(kind, lambda: rng.randrange(1, 10))
+        moves_.append((kind,) if make is None else (kind, make()))
+    return moves_
+
+
+@pytest.mark.parametrize("mode", ["tickets", "plain", "any"])
+def test_it_holds_for_long_scripts_too(mode: str) -> None:
+    chosen = {"tickets": [("k",)], "plain": [()], "any": [("k",), ("new", "k"), ("other",), (), ("k", "new")]}[mode]
+    for seed in range(SCRIPTS):
+        rng = random.Random(seed)
+        shape = rng.choice([Shape(), Shape(), Shape(sample_bytes=1), Shape(channels=2, multichannel=True)])
+        wire = Wire(shape, lambda n, shape=shape: FakeRecognition(shape, chosen[n % len(chosen)]))
+        play(wire, some_moves(rng, MOVES, 120), some_moves(rng, MOVES[4:], 40))
+        try:
+            check(wire)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+        assert wire.stream.lost_s == 0
 
 
 def results(start: float, duration: float, text: str = "", *, final: bool = True, finalized: bool = False) -> Results:
@@ -386,6 +423,57 @@ def test_key_terms_hold_on_the_next_server_too() -> None:
     first, audio, second, rest = frames(stream)
     assert (first["keyterms"], len(audio), second["keyterms"], len(rest)) == (["new"], 100, ["later"], 200)
     assert stream.receive(ConfigureSuccess(("new",))) == stream.receive(ConfigureSuccess(("later",))) == []
+
+
+def test_a_refused_ticket_knew_of_messages_that_a_later_one_does_not() -> None:
+    stream = opened()
+    stream.add_audio(bytes(400))
+    stream.configure(["late"])
+    stream.add_audio(bytes(200))
+    frames(stream)
+    for message in (results(0, 0.5, "yes"), ConfigureSuccess(("late",)), Ticket("knows", 2.0, 1)):
+        stream.receive(message)
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    refused = decode('{"type":"ResumeRefused","code":"TICKET_MODEL"}')
+    assert refused is not None
+    stream.receive(refused)
+    frames(stream)
+    stream.receive(Resumed(0.5))
+    frames(stream)
+    stream.receive(Ticket("does not", 2.0, 1))  # made before the message was heard there
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    stream.receive(Resumed(2.0))
+    again, audio = frames(stream)
+    assert (again["keyterms"], len(audio)) == (["late"], 200)
+
+
+def test_a_ticket_from_before_a_finalize_at_its_place_does_not_know_it() -> None:
+    stream = opened()
+    stream.add_audio(bytes(400))
+    stream.finalize()
+    stream.add_audio(bytes(200))
+    frames(stream)
+    stream.receive(Ticket("early", 1.0, 0))
+    stream.receive(results(0, 2.0, "yes", finalized=True))
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    stream.receive(Resumed(1.0))
+    assert [frame if isinstance(frame, dict) else len(frame) for frame in frames(stream)] == [
+        200,
+        {"type": "Finalize"},
+        200,
+    ]
+    stream.receive(Ticket("at its place", 2.0, 0))  # its answer, known here, is not in this state
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    stream.receive(Resumed(2.0))
+    assert frames(stream)[0] == {"type": "Finalize"}, "or its final would be taken for the next one"
 
 
 def test_a_drain_before_the_ticket_is_heard_of_loses_nothing() -> None:

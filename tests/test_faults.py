@@ -50,7 +50,7 @@ def test_a_log_reader_that_stands_still_holds_nothing_up_and_loses_nothing_that_
         server.process.send_signal(signal.SIGTERM)
         lines = pipe.read().decode().splitlines()
         assert server.stop() == 0
-    assert sum('"/absent/' in line for line in lines) == 600
+    assert sum('"(unknown)"' in line for line in lines) == 600
 
 
 def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:

@@ -26,6 +26,7 @@ except (ImportError, OSError):
 Before = Callable[[ServerProcess], Relay]
 Final = dict[str, Any]
 SAID = ("order", "porch_fan")
+PACE_S = 0.05  # a piece, five times as fast as it was said: answers do not wait for the text, and partials must show
 AUDIO = audio("order", 1.6, "porch_fan")
 
 
@@ -74,7 +75,7 @@ def check(stream: Connection, pieces: int) -> None:
 
 
 def test_a_recording(server: ServerProcess, relay: Before) -> None:
-    before, recording = relay(server), Recording(AUDIO)
+    before, recording = relay(server), Recording(AUDIO, lambda _: asyncio.sleep(PACE_S))
     client = transcriber(f"ws://{before.host}/vosk?key={KEY}")
     finals, samples = recognise(client, recording)
     assert samples == len(AUDIO)
