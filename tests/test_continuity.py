@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections import deque
 from typing import Any
 
 import msgspec
 import pytest
-from fake_recognition import FakeRecognition, Frame, Shape, undisturbed
+from continuity_wire import PLENTY, Wire, check, play
+from fake_recognition import FakeRecognition, Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from clients.audio_shape import AudioShape
 from clients.continuity import Beginning, Continuity
 from clients.messages import (
     ConfigureSuccess,
-    Message,
     Metadata,
     Results,
     Resumed,
@@ -27,143 +25,7 @@ from clients.messages import (
     decode,
 )
 
-PLENTY = 2**20
 SCRIPTS = 700
-Said = bytes | str
-
-
-class Wire:
-    """A client and a server with frames under way between them; a cut loses those."""
-
-    def __init__(self, shape: Shape, servers: Any, held_bytes: int = PLENTY) -> None:
-        transcripts = shape.channels if shape.multichannel else 1
-        self.shape = shape
-        self.stream = Continuity(
-            AudioShape(shape.rate, shape.sample_bytes, shape.channels, transcripts), held_bytes=held_bytes
-        )
-        self.script: list[Said] = []
-        self.told: list[Message] = []
-        self.most_held = 0
-        self.over = False
-        self.servers: list[FakeRecognition] = []
-        self._make_server = servers
-        self._random = random.Random(5)
-        self._connect()
-
-    def _connect(self) -> None:
-        self._up: deque[Said] = deque()
-        self._down: deque[Frame] = deque()
-        self.server: FakeRecognition = self._make_server(len(self.servers))
-        self.servers.append(self.server)
-        self.stream.connected()
-
-    # What the caller does
-
-    def say(self, size: int) -> None:
-        pcm = self._random.randbytes(size)
-        self.script.append(pcm)
-        self.stream.add_audio(pcm)
-        self.most_held = max(self.most_held, self.stream.journal.held_bytes)
-
-    def finalize(self, channel: int | None) -> None:
-        self.script.append(json.dumps({"type": "Finalize"} | ({} if channel is None else {"channel": channel})))
-        self.stream.finalize(channel)
-
-    def configure(self, term: str) -> None:
-        self.script.append(json.dumps({"type": "Configure", "keyterms": [term]}))
-        self.stream.configure([term])
-
-    def close(self) -> None:
-        self.script.append('{"type":"CloseStream"}')
-        self.stream.close()
-
-    # What the network does
-
-    def send(self, count: int) -> None:
-        for _ in range(count):
-            if (frame := self.stream.next_frame()) is None:
-                return
-            self._up.append(frame)
-
-    def arrive(self, count: int) -> None:
-        for _ in range(min(count, len(self._up))):
-            self._down.extend(self.server.hear(self._up.popleft()))
-
-    def tell(self, count: int) -> None:
-        for _ in range(min(count, len(self._down))):
-            message = decode(json.dumps(self._down.popleft()))
-            assert message is not None
-            self.told += self.stream.receive(message)
-        if self.server.closed and not self._down:
-            self.over = True
-
-    def cut(self) -> None:
-        self.stream.lost()
-        if self.stream.complete:
-            self.over = True
-        else:
-            self._connect()
-
-    def drain(self) -> None:
-        """The server leaves: with a ticket, or for the tests of equal texts without a word."""
-        if self.stream.closing or not self.server.tickets:
-            return
-        self._down.extend(self.server.drain())
-        self.tell(len(self._down))
-        self.over = False
-        self.cut()
-
-    def finish(self) -> None:
-        """Everything that is left, undisturbed."""
-        for _ in range(100_000):
-            if self.over:
-                return
-            self.send(3)
-            self.arrive(3)
-            self.tell(10)
-        pytest.fail("the stream does not end")
-
-
-def finals(messages: list[Message], channels: int) -> list[list[tuple[Any, ...]]]:
-    """What was said for good, by channel."""
-    found: list[list[tuple[Any, ...]]] = [[] for _ in range(channels)]
-    for m in messages:
-        if isinstance(m, Results) and m.is_final:
-            words = [(w.word, round(w.start, 3), round(w.end, 3)) for w in m.words]
-            end = round(m.cursor_s, 3)
-            found[m.channel_index[0]].append((round(m.start, 3), end, m.text, m.from_finalize, words))
-    return found
-
-
-def without_last_nothing(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A cut behind the last text may take the empty final of the close with it."""
-    return rows[:-1] if rows and rows[-1][0] == rows[-1][1] and not rows[-1][3] else rows
-
-
-def check(wire: Wire) -> None:
-    said = [decode(json.dumps(frame)) for frame in undisturbed(wire.shape, wire.script)]
-    channels = wire.stream.shape.transcripts
-    wanted = finals([m for m in said if m is not None], channels)
-    got = finals(wire.told, channels)
-    for mine, theirs in zip(got, wanted, strict=True):
-        assert without_last_nothing(mine) == without_last_nothing(theirs)
-    for channel in range(channels):
-        reached = ended = 0.0
-        for m in wire.told:
-            if not isinstance(m, Results) or m.channel_index[0] != channel:
-                continue
-            if m.is_final:
-                ended = m.cursor_s
-                reached = max(reached, ended)
-            else:
-                assert m.start == pytest.approx(ended), "an interim begins where the last final ended"
-                assert m.cursor_s > reached, "an interim was told twice"
-                reached = m.cursor_s
-    asked = sum(1 for said in wire.script if isinstance(said, str) and "Configure" in said)
-    assert sum(isinstance(m, ConfigureSuccess) for m in wire.told) == asked
-    duration_s = wire.stream.shape.seconds(sum(len(pcm) for pcm in wire.script if isinstance(pcm, bytes)))
-    assert wire.stream.farewell("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
-
 
 speech = st.one_of(
     st.tuples(st.just("say"), st.integers(1, 700)),
@@ -181,17 +43,6 @@ network = st.one_of(
 moves = st.lists(st.one_of(speech, speech, network, network, network), max_size=120)
 shapes = st.sampled_from([Shape(), Shape(sample_bytes=1), Shape(channels=2), Shape(channels=2, multichannel=True)])
 replicas = st.lists(st.sampled_from([("k",), ("k", "old"), ("old", "k"), ("other",), ()]), min_size=1, max_size=4)
-
-
-def play(wire: Wire, before: list[Any], after: list[Any]) -> None:
-    for move, *given_ in before:
-        getattr(wire, move)(*given_)
-    wire.close()
-    for move, *given_ in after:
-        if wire.over:
-            break
-        getattr(wire, move)(*given_)
-    wire.finish()
 
 
 @pytest.mark.parametrize("keys", [[("k",)], [()], None], ids=["tickets", "plain", "any"])
@@ -481,3 +332,15 @@ def test_a_drain_before_the_ticket_is_heard_of_loses_nothing() -> None:
     moves_ = [("finalize", None), ("say", 1), ("send", 1), ("arrive", 1), ("drain",), ("say", 1), ("drain",)]
     play(wire, moves_, [])
     check(wire)
+
+
+def test_a_goodbye_may_be_lost_but_no_answer() -> None:
+    stream = opened()
+    stream.add_audio(bytes(200))
+    stream.configure(["late"])
+    stream.close()
+    frames(stream)
+    stream.receive(results(0, 1.0, "yes"))
+    assert not stream.complete, "the key terms have no answer yet"
+    stream.receive(ConfigureSuccess(("late",)))
+    assert stream.complete
