@@ -195,9 +195,9 @@ class ResilientClient:
         loop = asyncio.get_running_loop()
         self._client, self.request_id = client, client.request_id
         self._attempts.connected(loop.time())
+        known = _Known(self._stream)
         self._stream.connected()
         self._first.set()
-        known = _Known(self._stream)
         sender = asyncio.create_task(self._send_all(client))
         sender.add_done_callback(lambda task: None if _failure(task) is None else client.abort())
         try:
