@@ -25,7 +25,7 @@ demo: setup  ## start a server, stream a recording in real time, show partials, 
 serve: setup  ## serve the shipped model on 127.0.0.1:8080
 	@$(BIN)/tutti serve
 
-test: setup  ## all tests, under three minutes on two cores
+test: setup  ## all tests, about ten minutes on two cores
 	@$(BIN)/python -m pytest
 
 check: setup  ## ruff, mypy --strict, layering
