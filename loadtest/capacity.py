@@ -11,18 +11,16 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
-from clients.errors import ClientError
-from loadtest.bars import unmet, write
 from loadtest.capacity_report import Capacity, draw, judge, markdown
 from loadtest.ceiling import measure_ceiling
 from loadtest.compare import measure_each
 from loadtest.comparison import Comparison, ceiling_lines, print_comparison
-from loadtest.errors import BadSettings, LoadTestError
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.concluding import carry_out, conclude
+from loadtest.errors import BadSettings
+from loadtest.run import EXIT_INTERRUPTED
 from loadtest.settings import SHORTEST_STREAM_S, LoadSettings, parse_streams
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,16 +55,10 @@ def run(
     comparison = Comparison(command, ceiling, {policy: result.document for policy, result in results.items()})
     print_comparison(comparison, console)
     bars = tuple(judge(next(iter(comparison.runs.values())).levels))
-    for bar in bars:
-        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
     found = Capacity(comparison, bars, settings.stream_s)
     draw(results, folder / f"{name}.png")
-    for path in write(found, markdown(found, f"{name}.png"), folder, name):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(found).decode())
-    if any(document.interrupted for document in comparison.runs.values()):
-        return EXIT_INTERRUPTED
-    return EXIT_BAD if unmet(bars) else EXIT_OK
+    code = conclude(found, markdown(found, f"{name}.png"), folder, name, console)
+    return EXIT_INTERRUPTED if any(document.interrupted for document in comparison.runs.values()) else code
 
 
 def main(
@@ -84,7 +76,8 @@ def main(
 ) -> None:
     """Load the server under each policy with more and more streams; judge latency, tail and capacity."""
     command = shlex.join(["python", "-m", "loadtest.capacity", *sys.argv[1:]])
-    try:
+
+    def work() -> int:
         levels = parse_streams(streams)
         level_seconds = parse_seconds(seconds, len(levels))
         settings = LoadSettings(
@@ -97,13 +90,9 @@ def main(
             give_up_ms=GIVE_UP_MS,
         )
         options = ["--decoder", decoder, "--max-streams", str(max(levels) + SPARE), *(serve_option or ())]
-        code = run(settings, policies.split(","), options, folder=folder, name=name, command=command)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"capacity: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return run(settings, policies.split(","), options, folder=folder, name=name, command=command)
+
+    carry_out("capacity", work)
 
 
 SPARE = 64

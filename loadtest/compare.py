@@ -16,10 +16,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from clients.errors import ClientError
 from loadtest.ceiling import Ceiling, measure_ceiling
 from loadtest.comparison import Comparison, ceiling_lines, print_comparison, write
-from loadtest.errors import LoadTestError
+from loadtest.concluding import carry_out
 from loadtest.report import Result, faults
 from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
 from loadtest.served import served
@@ -92,16 +91,13 @@ def main(
 ) -> None:
     """Load the server under each policy, or other option, with the same streams; show the figures side by side."""
     command = shlex.join(["python", "-m", "loadtest.compare", *sys.argv[1:]])
-    try:
+
+    def work() -> int:
         settings = LoadSettings(url="", streams=parse_streams(streams), seconds=seconds, manifest=manifest, seed=seed)
         values, options = policies.split(","), serve_option or ()
-        code = compare(settings, values, name=name, command=command, vary=vary, serve_options=options)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"compare: {error}", style="red", markup=False, highlight=False)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return compare(settings, values, name=name, command=command, vary=vary, serve_options=options)
+
+    carry_out("compare", work)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ import typer
 import uvloop
 from rich.console import Console
 
-from clients.errors import ClientError
 from loadtest.bars import unmet, write
+from loadtest.concluding import carry_out, show
 from loadtest.environment import describe
-from loadtest.errors import BadSettings, LoadTestError, NoReference
+from loadtest.errors import BadSettings, NoReference
 from loadtest.failover_proxies import PROXIES, SHIPPED_REPLICAS
 from loadtest.failover_replicas import Replica, replicas
 from loadtest.failover_report import (
@@ -41,7 +41,7 @@ from loadtest.failover_report import (
     since,
 )
 from loadtest.failover_streams import Audio, Outcome, audios, play_plain, play_resumable
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.run import EXIT_BAD, EXIT_OK
 
 RESULTS = Path(__file__).parent / "results"
 DIFFERENT_AUDIOS = 12
@@ -214,8 +214,7 @@ def run(plan: Plan, folder: Path, command: str, console: Console) -> int:
     """Carry out, print, write; returns the exit code. Raises: LoadTestError."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(failover(plan, command, lambda line: console.print(line, highlight=False)))
-    for bar in found.bars:
-        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
+    show(found.bars, console)
     for problem in found.resumable.problems:
         console.print(problem, highlight=False, markup=False)
     document = merged(folder / f"{NAME}.json", found)
@@ -243,15 +242,12 @@ def main(
     """Make a replica fail under live streams; see that nothing is lost, and how long it takes."""
     command = shlex.join(["python", "-m", "loadtest.failover", *sys.argv[1:]])
     console = Console(stderr=True)
-    try:
+
+    def work() -> int:
         plan = Plan(proxy, fault, replicas, streams, stream_s, fault_after_s, drain_timeout_s, plain, seed)
-        code = run(plan, folder, command, console)
-    except (LoadTestError, ClientError) as error:
-        console.print(f"failover: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return run(plan, folder, command, console)
+
+    carry_out("failover", work)
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ import typer
 import uvloop
 from rich.console import Console
 
-from clients.errors import ClientError
-from loadtest.bars import Bar, place_lines, table, unmet, write
+from loadtest.bars import Bar, place_lines, table
+from loadtest.concluding import carry_out, conclude
 from loadtest.environment import Environment
-from loadtest.errors import BadSettings, LoadTestError
+from loadtest.errors import BadSettings
 from loadtest.hostile_troupe import Script
 from loadtest.hostile_wire import Tally
 from loadtest.idleness import IdleFigures, bars, idle_figures
 from loadtest.measures import LevelReport
 from loadtest.report import print_remarks
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure_levels
+from loadtest.run import measure_levels
 from loadtest.served import served
 from loadtest.server_metrics import FILES, scrape_at
 from loadtest.settings import LoadSettings
@@ -205,12 +205,7 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
     print_remarks(found.beside, console)
     for error, count in (found.errors_logged | found.tally.problems).items():
         console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
-    for bar in found.bars:
-        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
-    for path in write(found, markdown(found), folder, NAME):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(found).decode())
-    return EXIT_BAD if unmet(found.bars) else EXIT_OK
+    return conclude(found, markdown(found), folder, NAME, console)
 
 
 def main(
@@ -226,15 +221,12 @@ def main(
 ) -> None:
     """Be hostile to a server of our own; see what others feel, and what is left."""
     command = shlex.join(["python", "-m", "loadtest.hostile", *sys.argv[1:]])
-    try:
+
+    def work() -> int:
         plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s)
-        code = run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"hostile: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
+
+    carry_out("hostile", work)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from clients.errors import ClientError
 from loadtest.arrivals import Arrivals
 from loadtest.composition import write_streams
-from loadtest.errors import LoadTestError
+from loadtest.concluding import carry_out
 from loadtest.flatness import LongRuns, drifts, markdown
 from loadtest.report import faults, print_remarks
 from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
@@ -71,16 +70,13 @@ def main(
 ) -> None:
     """Play streams of ten minutes and compare their last minute with their first."""
     command = shlex.join(["python", "-m", "loadtest.long_stream", *sys.argv[1:]])
-    try:
+
+    def work() -> int:
         levels = parse_streams(streams)
         settings = LoadSettings(url="", streams=levels, seconds=minutes * 60.0, manifest=manifest, seed=seed)
-        code = run(settings, nullcontext(url) if url is not None else served(serve_option or ()), folder, command)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"long_stream: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return run(settings, nullcontext(url) if url is not None else served(serve_option or ()), folder, command)
+
+    carry_out("long_stream", work)
 
 
 if __name__ == "__main__":

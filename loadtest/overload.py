@@ -20,14 +20,14 @@ import typer
 import uvloop
 from rich.console import Console
 
-from clients.errors import ClientError
-from loadtest.bars import Bar, place_lines, table, unmet, write
+from loadtest.bars import Bar, place_lines, table
+from loadtest.concluding import carry_out, conclude
 from loadtest.environment import Environment
-from loadtest.errors import BadSettings, LoadTestError
+from loadtest.errors import BadSettings
 from loadtest.idleness import IdleFigures, bars, idle_figures
 from loadtest.measures import LevelReport
 from loadtest.report import print_remarks
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure_levels
+from loadtest.run import measure_levels
 from loadtest.served import served
 from loadtest.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
 from loadtest.settings import LoadSettings
@@ -163,12 +163,7 @@ def run(where: AbstractContextManager[str], plan: Plan, base: LoadSettings, fold
     with where as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(overload(url, plan, base, command, console))
     print_remarks(found.overloaded, console)
-    for bar in found.bars:
-        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
-    for path in write(found, markdown(found), folder, NAME):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(found).decode())
-    return EXIT_BAD if unmet(found.bars) else EXIT_OK
+    return conclude(found, markdown(found), folder, NAME, console)
 
 
 def main(
@@ -187,16 +182,13 @@ def main(
 ) -> None:
     """Offer a server more streams than it takes; see what the accepted ones feel, and what is left."""
     command = shlex.join(["python", "-m", "loadtest.overload", *sys.argv[1:]])
-    try:
+
+    def work() -> int:
         base = LoadSettings(url="", streams=(1,), stream_s=stream_s, seed=seed, retry=retry)
         where = nullcontext(url) if url is not None else served(serve_option or ())
-        code = run(where, Plan(factor, seconds, limit=limit), base, folder, command)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"overload: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return run(where, Plan(factor, seconds, limit=limit), base, folder, command)
+
+    carry_out("overload", work)
 
 
 if __name__ == "__main__":

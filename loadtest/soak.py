@@ -13,17 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
-from clients.errors import ClientError
 from loadtest.arrivals import Arrivals
-from loadtest.bars import unmet, write
-from loadtest.errors import LoadTestError
+from loadtest.concluding import carry_out, conclude
 from loadtest.measures import MINUTE_S
 from loadtest.report import print_remarks
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.run import EXIT_INTERRUPTED, measure
 from loadtest.served import served
 from loadtest.settings import LoadSettings
 from loadtest.steadiness import Rule, Soak, draw, markdown
@@ -57,15 +54,9 @@ def run(
     bars = tuple(rule.judge(level, first, last))
     found = Soak(command, capacity, load, rule.window_minutes, first, last, bars, level, result.document.environment)
     print_remarks(level, console)
-    for bar in bars:
-        console.print(bar.line, style="green" if bar.met else "red", highlight=False)
     draw(found, folder / f"{NAME}.png")
-    for path in write(found, markdown(found, f"{NAME}.png"), folder, NAME):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(found).decode())
-    if result.document.interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_BAD if unmet(bars) else EXIT_OK
+    code = conclude(found, markdown(found, f"{NAME}.png"), folder, NAME, console)
+    return EXIT_INTERRUPTED if result.document.interrupted else code
 
 
 def main(
@@ -82,19 +73,16 @@ def main(
 ) -> None:
     """Play streams that come and go for half an hour; compare the last minutes with the first."""
     command = shlex.join(["python", "-m", "loadtest.soak", *sys.argv[1:]])
-    try:
+
+    def work() -> int:
         streams = max(1, round(load * capacity))
         seconds = minutes * MINUTE_S
         base = LoadSettings("", (streams,), seconds, warmup_s=warmup_s, stream_s=stream_s, seed=seed)
         rule = Rule() if minutes >= LONG_MINUTES else SHORT_RULE
         where = nullcontext(url) if url is not None else served(serve_option or ())
-        code = run(base, where, rule, capacity=capacity, folder=folder, command=command)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"soak: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        code = EXIT_BAD
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+        return run(base, where, rule, capacity=capacity, folder=folder, command=command)
+
+    carry_out("soak", work)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import structlog
 from starlette.websockets import WebSocket
 
 from model.ctc.bias import BiasError
-from server.adapter import Action, Actions, Adapter, Bias, Finish, Flush, HangUp, Hear, Say
+from server.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say
 from server.connection import Connection
 from server.deadlines import LiveLimits
 from server.errors import CLOSES, KeytermsTooOften
@@ -97,6 +97,8 @@ class AdaptedStream(Connection):
                 self._end(CloseReason.NOT_UNDERSTOOD, replace(close, reason=f"DATA-0000 {why}"))
             case Bias(phrases):
                 self._lane.then(lambda: self._bias(phrases))
+            case Endpoint(silence_ms):
+                self._lane.then(lambda: self._session.set_endpointing(silence_ms))
 
     def _bias(self, phrases: tuple[str, ...]) -> None:
         why = "this server decodes greedily, which knows no key terms"

@@ -59,7 +59,14 @@ class Bias:
     phrases: tuple[str, ...]
 
 
-Action = Say | Hear | Flush | Finish | HangUp | Bias
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """End utterances of the audio that follows by so much silence, or by the operator's minimum where that is more."""
+
+    silence_ms: float
+
+
+Action = Say | Hear | Flush | Finish | HangUp | Bias | Endpoint
 Actions = Iterable[Action]
 
 

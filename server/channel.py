@@ -8,11 +8,11 @@ belongs to the channel; whoever holds the results of a batch advances it, then c
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, replace
 
 from model.config import ModelConfig
 from model.ctc import Decoder, DecoderState, Word
 from model.ctc.bias import Bias
-from server.bias_turns import BiasTurns
 from server.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.interims import Interims
 from server.placed_words import PlacedWords, placed
@@ -20,6 +20,15 @@ from server.resume.saved import SavedChannel
 from server.rules import Rules
 from server.speech import SpeechTrack
 from server.steps import Marker, StepTag
+from server.turns import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a stretch of audio is heard: towards which words, and where its segments end."""
+
+    bias: Bias
+    rules: Rules
 
 
 class Channel:
@@ -42,8 +51,7 @@ class Channel:
         self.speech = speech
         self._config = config
         self._decoder = decoder
-        self._rules = rules
-        self._biases = BiasTurns(bias)
+        self._manners = Turns(Manner(bias, rules))
         self.state: DecoderState = decoder.start(config.delay_frames, bias)
         self._interims = Interims(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self._shown = PlacedWords()
@@ -63,7 +71,7 @@ class Channel:
 
     def saved(self, default: Bias) -> SavedChannel:
         """Return all of it, between two steps; `default` is the bias that whoever restores it has by itself."""
-        held = self._biases.held
+        held = self._manners.held.bias
         return SavedChannel(
             decoder=self._decoder.save(self.state),
             bias=None if held == default else held.phrases,
@@ -83,7 +91,7 @@ class Channel:
     def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias) -> None:
         """Go on as the one that `saved` told would; of a channel that has heard nothing."""
         self.release()
-        self.state, self._biases = state, BiasTurns(bias)
+        self.state, self._manners = state, Turns(Manner(bias, self._rules))
         self._interims.restore(saved.interims)
         self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
         self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
@@ -95,12 +103,24 @@ class Channel:
 
     def set_bias(self, bias: Bias) -> None:
         """Bias the words of the steps to come; steps on their way keep the old one, however late they are answered."""
-        self._biases.change(bias)
+        self._change(replace(self._manners.latest, bias=bias))
+
+    def set_endpoint(self, silence_s: float) -> None:
+        """End utterances by so much silence in the steps to come. Not saved: of a stream that is not resumable."""
+        rules = replace(self._manners.latest.rules, endpoint_s=silence_s, quiet_s=silence_s)
+        self._change(replace(self._manners.latest, rules=rules))
+
+    def _change(self, manner: Manner) -> None:
+        self._manners.change(manner)
         self._take_turn()
+
+    @property
+    def _rules(self) -> Rules:
+        return self._manners.held.rules
 
     def pushed(self) -> None:
         """One more step was handed to the engine."""
-        self._biases.pushed += 1
+        self._manners.pushed += 1
 
     def flushing(self) -> None:
         """A flush was pushed: its marker will come back."""
@@ -127,7 +147,7 @@ class Channel:
     def decoded(self, tag: StepTag) -> list[Event]:
         """Say what the result of this step changes; the decoder state has been advanced over it."""
         events: list[Event] = []
-        self._biases.answered += 1
+        self._manners.answered += 1
         self.cursor_s = tag.end_s
         if self.speech is None:
             self._notice_text(events)
@@ -143,8 +163,10 @@ class Channel:
         return events
 
     def _take_turn(self) -> None:
-        if self._biases.turn():
-            self._decoder.set_bias(self.state, self._biases.held)
+        before = self._manners.held.bias
+        self._manners.turn()
+        if self._manners.held.bias is not before:
+            self._decoder.set_bias(self.state, self._manners.held.bias)
 
     def _notice_text(self, events: list[Event]) -> None:
         """Without a voice-activity model, the first letter after an endpoint is the start of speech."""
@@ -230,7 +252,7 @@ class Channel:
         if not self.closed:
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
-            self.state = self._decoder.start(self._config.delay_frames, self._biases.held)
+            self.state = self._decoder.start(self._config.delay_frames, self._manners.held.bias)
         self._base_s = self.cursor_s
         for owed in self._flushes.popleft():
             events += self._empty(owed)

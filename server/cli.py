@@ -197,8 +197,14 @@ def loadtest(
     seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
     api_key: KeyOption = None,
     policy_label: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "",
+    stream_seconds: Annotated[float | None, typer.Option(help="About so long a stream. Default: a recording.")] = None,
+    churn: Annotated[bool, typer.Option("--churn", help="Streams come at random times, last at random.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Refused streams come back when they were told to.")] = False,
+    uploads: Annotated[int, typer.Option(help="Recordings posted at a time beside the live streams.")] = 0,
+    explain: Annotated[bool, typer.Option("--explain", help="The parts of each answer's latency too.")] = False,
 ) -> None:
     """Load a server with live streams paced in real time, open loop; check every transcript; report latencies."""
+    from loadtest.arrivals import Arrivals
     from loadtest.errors import BadSettings
     from loadtest.run import run_loadtest
     from loadtest.settings import LoadSettings, parse_streams
@@ -212,6 +218,11 @@ def loadtest(
             seed=seed,
             api_key=api_key,
             policy_label=policy_label,
+            arrivals=Arrivals.CHURN if churn else Arrivals.FIXED,
+            stream_s=stream_seconds,
+            retry=retry,
+            uploads=uploads,
+            split=explain,
         )
     except BadSettings as error:
         raise typer.BadParameter(str(error)) from error

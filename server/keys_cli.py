@@ -1,4 +1,4 @@
-"""`tutti keys`: make an API key, or the line of the keys file that lets one in."""
+"""`tutti keys`: make an API key, the line of the keys file that lets one in, or the replicas' key for tickets."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ def hash_(
         typer.echo("tutti: no key on standard input", err=True)
         raise typer.Exit(1)
     _keep(_line(key.strip(), name, streams, origin or []), file, err=False)
+
+
+@keys.command()
+def resume() -> None:
+    """Make the key that replicas share so that a stream resumes at any of them (`TUTTI_RESUME_KEYS`)."""
+    from server.resume.seal import new_key
+
+    typer.echo(new_key())
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:

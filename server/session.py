@@ -70,6 +70,7 @@ class Session:
     ) -> None:
         self.options = options
         self._max_backlog_s = limits.max_backlog_s
+        self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
         self._reader = PcmReader(options.channels)
         rules = _rules(options, limits)
@@ -116,6 +117,12 @@ class Session:
         self.keyterms = keyterms
         for channel in self.channels:
             channel.set_bias(keyterms.bias)
+
+    def set_endpointing(self, silence_ms: float) -> None:
+        """End utterances of the audio that follows by so much silence, at least the operator's. Not if resumable."""
+        assert not self.resumable, "it is not saved"
+        for channel in self.channels:
+            channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000)
 
     def release(self) -> None:
         """Give back what the decoder holds for the channels. Once, when nothing is decoded any more."""

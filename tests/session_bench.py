@@ -47,6 +47,10 @@ class SessionBench:
         """`Configure` from the client."""
         self.session.set_keyterms(Keyterms.of(phrases))
 
+    def endpoint(self, silence_ms: float) -> None:
+        """The client asks for another silence that ends utterances."""
+        self.session.set_endpointing(silence_ms)
+
     def close(self, reason: CloseReason = CloseReason.CLOSE_STREAM) -> None:
         """The end."""
         work, events = self.session.close(reason, 0.0)

@@ -353,6 +353,26 @@ def test_with_voice_activity_a_gap_is_told_before_the_speech_that_ends_it_and_ne
     assert bench.text() == "one two six"
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["answered late", "answered at once"])
+def test_another_silence_holds_for_the_audio_that_follows_however_late_it_is_answered(*, late: bool) -> None:
+    bench = SessionBench()
+    said = np.concatenate([spell("one"), silence(0.8), spell(" two"), silence(0.8)])
+
+    def send() -> None:
+        bench.send(said)
+        if not late:
+            bench.answer()
+
+    send()
+    bench.endpoint(2_000.0)
+    send()
+    bench.endpoint(100.0)  # less than the operator's minimum: that
+    send()
+    bench.answer()
+    ends = [" ".join(word.text for word in final.words) for final in bench.finals()]
+    assert ends == ["one", "two", "one two", "one", "two"]
+
+
 def test_steps_carry_the_stream_time_of_their_last_sample_at_any_rate() -> None:
     cutter = StepCutter(0, 44_100, CONFIG)
     work = cutter.cut(np.zeros(44_100, np.int16), 1.0) + cutter.flush(Marker.CLOSE, 2.0)

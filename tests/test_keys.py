@@ -22,6 +22,7 @@ from server.cli import app
 from server.errors import NotAuthorised, SettingsError
 from server.hangup import on_hangup
 from server.keys_file import LOOK_EVERY_S, Key, KeysFile, parse_keys
+from server.resume.seal import read_keys
 
 Start = Callable[..., LiveServer]
 
@@ -156,3 +157,9 @@ def test_a_key_of_ones_own_is_hashed_from_standard_input() -> None:
     assert "s3cret" not in hashed.output
     assert keys("hash").exit_code == 1
     assert keys("hash", "--name", "two words", text="k").exit_code == 2
+
+
+def test_replicas_take_the_key_for_tickets_that_is_made() -> None:
+    first, second = (keys("resume").stdout.strip() for _ in range(2))
+    assert first != second
+    assert len(read_keys([first, second], None)) == 2

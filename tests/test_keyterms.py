@@ -142,7 +142,7 @@ def test_changes_that_wait_take_no_more_room_than_the_audio_that_waits() -> None
     for i in range(1_000):
         bench.configure(f"term {i}")
     (channel,) = bench.session.channels
-    assert len(channel._biases) == 1
+    assert len(channel._manners) == 1
     bench.answer()
     assert channel.state.bias.phrases == (("term", 1.0),)
 

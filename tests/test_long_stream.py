@@ -98,7 +98,9 @@ def test_ten_minutes_cost_and_hold_the_same_from_first_to_last(live_server: Star
     text = transcript(finals).split()
     assert len(text) > MINUTES * 60 * 12.5 / 2 / 6, "most of it was heard"
     assert all(f["duration"] <= 10.0 + 5.0 + 0.08 for f in finals)
-    first, last = statistics.median(steps[0]), statistics.median(steps[MINUTES - 1])
-    assert last < 1.5 * first, f"a step's decoding took {first} ms in the first minute and {last} ms in the last"
+    # A minute is over in half a second, which a busy machine may well spoil: the fast steps of each are compared. Work
+    # that grows with what was said would be ten times as much.
+    first, last = (statistics.quantiles(steps[minute], n=10)[0] for minute in (0, MINUTES - 1))
+    assert last < 2 * first, f"a step's decoding took {first} ms in the first minute and {last} ms in the last"
     assert len(sizes) >= MINUTES - 1
     assert max(sizes.values()) <= 2 * min(sizes.values()) + 200, sizes

@@ -14,7 +14,7 @@ from adapters import RATE, asked, heard, noise, said, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.adapter import Bias, Flush
+from server.adapter import Bias, Endpoint, Flush
 from server.audio import Resampler
 from server.deepgram_query import Models
 from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, StreamBroken
@@ -35,7 +35,7 @@ class Talk:
     """A session, and everything that its client was told."""
 
     def __init__(self, **audio_input: Any) -> None:
-        self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, silence_ms=500.0)
+        self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=400.0)
         self.told: list[Json] = []
         self.actions: list[Any] = []
         self.do(self.adapter.opened())
@@ -288,6 +288,19 @@ def test_settings_that_are_left_out_stay() -> None:
     )
     assert updated["session"]["audio"]["input"]["turn_detection"] == {"type": "semantic_vad"}
     assert updated["session"]["audio"]["input"]["transcription"]["model"] == "nova-3"
+
+
+def test_the_silence_that_ends_a_turn_is_the_clients_down_to_the_operators_minimum() -> None:
+    talk = Talk()
+    for asked_ms, told_ms in ((900, 900), (200, 400), (None, 500)):
+        talk.actions.clear()
+        turns = {"type": "server_vad", "silence_duration_ms": asked_ms}
+        (updated,) = talk.send("session.update", session=update(turn_detection=turns))
+        assert asked(talk.actions) == [Endpoint(asked_ms or 500.0)]
+        assert updated["session"]["audio"]["input"]["turn_detection"]["silence_duration_ms"] == told_ms
+    talk.actions.clear()
+    talk.send("session.update", session=update(turn_detection={"type": "server_vad"}))
+    assert asked(talk.actions) == [], "nothing changed"
 
 
 def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:

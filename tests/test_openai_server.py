@@ -85,6 +85,17 @@ def test_a_session_whose_turns_silence_ends(live_server: Start) -> None:
     assert [event["transcript"] for event in events if "transcript" in event] == ["hello", "you"]
 
 
+def test_a_session_that_waits_longer_for_the_end_of_a_turn(live_server: Start) -> None:
+    server = live_server()
+    with dial(server) as socket:
+        turns = {"type": "server_vad", "silence_duration_ms": 1_500}
+        session = {"type": "transcription", "audio": {"input": {"turn_detection": turns}}}
+        tell(socket, "session.update", session=session)
+        said = [spell("hello", RATE), silence(1.0, RATE), spell(" you", RATE), silence(2.0, RATE), spell("too", RATE)]
+        append(socket, np.concatenate(said))
+        assert until(socket, ".completed")[-1]["transcript"] == "hello you"
+
+
 def test_clear(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:

@@ -62,7 +62,7 @@ class RealtimeEndpoint:
             SessionSettings(model),
             replica.models,
             model_rate=rate,
-            silence_ms=max(float(SILENCE_MS), replica.limits.min_endpoint_ms),
+            min_silence_ms=replica.limits.min_endpoint_ms,
         )
         session = replica.session(options, replica.limits)
         stream = AdaptedStream(

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from model.ctc import Word
-from server.adapter import Action, Actions, Bias, Flush, PlainInput, Say
+from server.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say
 from server.deepgram_query import Models
 from server.errors import BadFrame
 from server.events import (
@@ -55,14 +55,14 @@ class RealtimeAdapter:
     """One session."""
 
     def __init__(
-        self, session_id: str, settings: SessionSettings, models: Models, *, model_rate: int, silence_ms: float
+        self, session_id: str, settings: SessionSettings, models: Models, *, model_rate: int, min_silence_ms: float
     ) -> None:
-        """`silence_ms` is what the recogniser ends a turn by."""
+        """`min_silence_ms` is the least by which the recogniser ends a turn."""
         self._id = session_id
         self._settings = settings
         self._models = models
         self._model_rate = model_rate
-        self._silence_ms = silence_ms
+        self._min_silence_ms = min_silence_ms
         self._input = self._new_input()
         self._items = Items(session_id)
         self._events = 0
@@ -153,6 +153,8 @@ class RealtimeAdapter:
             self._input = self._new_input()
         if before.keywords != self._settings.keywords:
             yield Bias(self._settings.keywords)
+        if before.silence_ms != self._settings.silence_ms:
+            yield Endpoint(self._settings.silence_ms)
         yield self._say("session.updated", session=self._description())
 
     # Recognition to client
@@ -238,7 +240,7 @@ class RealtimeAdapter:
         return Say(payload, FrameKind.FINAL if final else FrameKind.OTHER, flushed=final)
 
     def _description(self) -> dict[str, object]:
-        return self._settings.described("sess_" + self._id, self._silence_ms)
+        return self._settings.described("sess_" + self._id, self._min_silence_ms)
 
     def _new_input(self) -> PlainInput:
         return PlainInput(self._settings.codec, self._settings.rate, self._model_rate)

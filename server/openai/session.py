@@ -100,13 +100,20 @@ class SessionSettings:
             settings = replace(settings, turns=_turns(given.turn_detection))
         return settings
 
-    def described(self, session_id: str, silence_ms: float) -> dict[str, object]:
-        """Return the session as the client is told; `silence_ms` is what the recogniser ends turns by."""
+    @property
+    def silence_ms(self) -> float:
+        """Silence that ends an utterance, the client's turn or not."""
+        asked_ms = None if self.turns is None else self.turns.silence_duration_ms
+        return float(SILENCE_MS if asked_ms is None else asked_ms)
+
+    def described(self, session_id: str, min_silence_ms: float) -> dict[str, object]:
+        """Return the session as the client is told; `min_silence_ms` is the least that the recogniser ends turns by."""
         turns: dict[str, object] | None = None
         if self.turns is not None:
             turns = {"type": self.turns.type}
             if self.turns.type == "server_vad":
-                turns |= {"threshold": 0.5, "prefix_padding_ms": 0, "silence_duration_ms": round(silence_ms)}
+                silence_ms = round(max(self.silence_ms, min_silence_ms))
+                turns |= {"threshold": 0.5, "prefix_padding_ms": 0, "silence_duration_ms": silence_ms}
         pcm = {"type": self.format, "rate": self.rate} if self.format == "audio/pcm" else {"type": self.format}
         transcription: dict[str, object] = {"model": self.model, "language": self.language}
         if self.keywords:

@@ -1,4 +1,4 @@
-"""`python -m server.resume key` makes a key; `… report` prints what tickets of the shipped model weigh and take."""
+"""`python -m server.resume` prints what tickets of the shipped model weigh and take."""
 
 from __future__ import annotations
 
@@ -15,16 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from server.resume.seal import new_key
-
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 RUNS = 50
-
-
-@app.command()
-def key() -> None:
-    """Print a new key for `resume_keys`, to be shared by all replicas."""
-    typer.echo(new_key())
 
 
 @app.command()

@@ -88,7 +88,7 @@ def _read_key(key: str, where: str) -> bytes:
     except (binascii.Error, ValueError):
         read = b""
     if len(read) != KEY_BYTES:
-        raise SettingsError(f"{where}: not {KEY_BYTES} bytes in base64; `python -m server.resume key` makes one")
+        raise SettingsError(f"{where}: not {KEY_BYTES} bytes in base64; `tutti keys resume` makes one")
     return read
 
 
