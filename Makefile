@@ -25,8 +25,10 @@ demo: setup  ## start a server, stream a recording in real time, show partials, 
 serve: setup  ## serve the shipped model on 127.0.0.1:8080
 	@$(BIN)/tutti serve
 
-test: setup  ## all tests, about ten minutes on two cores
-	@$(BIN)/python -m pytest
+WORKERS ?= 2  # processes of `make test`: more than two share what the timing of some tests needs
+
+test: setup  ## all tests, about seven minutes on two cores
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: setup  ## ruff, mypy --strict, layering
 	@$(BIN)/ruff check .

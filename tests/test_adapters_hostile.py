@@ -42,7 +42,7 @@ def twilio() -> TwilioAdapter:
 
 
 def realtime() -> RealtimeAdapter:
-    return RealtimeAdapter("s", SessionSettings("tiny"), MODELS, model_rate=RATE, silence_ms=500.0)
+    return RealtimeAdapter("s", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=500.0)
 
 
 @pytest.mark.parametrize("make", [lambda: VoskAdapter(RATE), realtime, twilio], ids=["vosk", "openai", "twilio"])
