@@ -20,11 +20,12 @@ WITHIN_S = 180.0
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """Median milliseconds of one model step by batch size, alone on the machine."""
+    """Median milliseconds of a model step by batch size, alone on the machine; nanoseconds of a read of its weights."""
 
     step_ms: dict[int, float]
     precision: str = ""
     threads: int = 0
+    read_ns: float | None = None
 
     def streams(self, batch: int) -> float:
         """Live streams that steps of this batch size could carry if nothing else took time."""

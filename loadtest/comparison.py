@@ -83,6 +83,8 @@ def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
     lines = [f"Ceiling: bare model step{f' ({how})' if how else ''}"]
     for batch, step_ms in sorted(ceiling.step_ms.items()):
         lines.append(f"batch {batch}: {step_ms:.2f} ms, {ceiling.streams(batch):.0f} streams")
+    if ceiling.read_ns is not None:
+        lines.append(f"a read of the weights: {ceiling.read_ns:.0f} ns (more than 60: they do not stay in the caches)")
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from batching.stepper import Stepper
 from model import checkpoint
 from model.acoustic import AcousticModel
+from model.caches import SLOW_NS, read_ns, weight_bytes
 from model.compiled import kept_in
 from model.config import ModelConfig
 from model.ctc import kernel
@@ -65,6 +67,8 @@ def model(settings: Settings) -> Iterator[Finding]:
     yield _device(served.device)
     yield _precision(settings, served)
     yield _states(settings, served)
+    if served.device.type == "cpu":
+        yield _caches(weight_bytes(served.network))
     yield from _invariance(settings, served)
     yield from _decoder(settings, served.config)
 
@@ -98,6 +102,17 @@ def _states(settings: Settings, served: AcousticModel) -> Finding:
     if total + (BESIDE_MODEL if served.device.type == "cpu" else 0) > free:
         return warn("states", found, "fewer --max-streams, or more memory")
     return ok("states", found)
+
+
+def _caches(size: int) -> Finding:
+    """Whether the weights stay in the caches between two steps."""
+    rounds = read_ns(size)
+    middle_ns = statistics.median(rounds)
+    found = f"{size / 2**20:.0f} MiB of weights, {middle_ns:.0f} ns a read, {min(rounds):.0f} at best"
+    if middle_ns <= SLOW_NS:
+        return ok("caches", found)
+    advice = "the weights do not stay in this machine's caches, so steps are slow: a host with fewer neighbours"
+    return warn("caches", found, advice)
 
 
 def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:

@@ -164,4 +164,5 @@ def test_the_ceiling_is_one_json_document():
     result = runner.invoke(app, ["ceiling", "--json"])
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
+    assert 1.0 < figures["read_ns"] < 10_000.0
     assert figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"], "batching gains nothing"

@@ -48,10 +48,20 @@ def test_this_installation_is_well_and_says_so_to_programs() -> None:
         "device",
         "precision",
         "states",
+        "caches",
         "batch invariance",
         "decoder",
     }
     assert all(check["advice"] for check in report["checks"] if check["verdict"] != "ok")
+
+
+def test_weights_that_do_not_stay_in_the_caches_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    for middle_ns, verdict in ((20.0, Verdict.OK), (140.0, Verdict.WARN)):
+        rounds = [15.0, middle_ns, 400.0]
+        monkeypatch.setattr(doctor_model, "read_ns", lambda _, found=rounds: found)
+        finding = findings(doctor_model.model)["caches"]
+        assert finding.verdict is verdict
+        assert f"{middle_ns:.0f} ns a read" in finding.found
 
 
 def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
