@@ -1,8 +1,8 @@
 """A server among hostile clients: those who behave must not notice, nothing may be left, and nothing may break.
 
-`python -m loadtest.hostile --messages 100000` starts a server, plays live streams to it alone, then beside clients that
-send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns the order of
-work and the bars.
+`python -m loadtest.hostile --messages 100000` starts a server, plays live streams to it, in turn alone and beside
+clients that send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns
+the order of work and the bars.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import secrets
 import shlex
+import statistics
 import sys
 import tempfile
 import time
@@ -44,10 +45,13 @@ RESULTS = Path(__file__).parent / "results"
 NAME = "hostile"
 
 P98_SHARE = 1.2
-"""How much larger the others' chunk latency may be at p98, beside the hostile clients, than without them."""
+"""How much larger the others' chunk latency may be at p98, beside the hostile clients, than without them.
+
+Each round compares the two within two minutes, and the median of the rounds counts: a shared machine has slow minutes.
+"""
 
 IDLE_WITHIN_S = 30.0  # what is left half open is held for the idle and the handshake time of the server
-SPARE_S = 15.0  # of the level, beyond the time that the messages should take
+SPARE_S = 5.0  # of a round, beyond the time that the messages should take
 FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
 """So many messages come before anything is measured: caches fill, memory grows to the size that this work needs."""
 
@@ -61,8 +65,8 @@ class Hostile(msgspec.Struct, frozen=True):
     bars: tuple[Bar, ...]
     tally: Tally
     errors_logged: dict[str, int]
-    quiet: LevelReport
-    beside: LevelReport
+    quiet: tuple[LevelReport, ...]  # of each round
+    beside: tuple[LevelReport, ...]
     before: IdleFigures
     after: IdleFigures
     files_before: float | None
@@ -72,50 +76,76 @@ class Hostile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many messages, beside how many streams, and how long those are measured alone."""
+    """How many messages, beside how many streams, in how many rounds, and how long the streams are alone in each."""
 
     script: Script
     streams: int = 20
-    quiet_s: float = 60.0
+    quiet_s: float = 20.0
+    rounds: int = 5
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if self.script.messages < 1 or self.script.per_s <= 0 or self.script.at_a_time < 1:
             raise BadSettings("messages, their rate and connections at a time must be positive")
+        if self.rounds < 1:
+            raise BadSettings("there must be a round")
 
     @property
-    def beside_s(self) -> float:
-        """How long the streams are played beside the hostile clients."""
-        return self.script.messages / self.script.per_s + SPARE_S
+    def scripts(self) -> tuple[Script, ...]:
+        """One for each round."""
+        messages = -(-self.script.messages // self.rounds)
+        return tuple(replace(self.script, messages=messages, seed=self.script.seed + i) for i in range(self.rounds))
+
+    @property
+    def warm_up(self) -> Script:
+        """Before anything is measured."""
+        messages = max(FIRST_LEAST, round(self.script.messages * FIRST_SHARE))
+        return replace(self.script, messages=messages, seed=self.script.seed + self.rounds)
 
 
 async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSettings, *, command: str) -> Hostile:
-    """Measure the streams alone, then beside the hostile clients, and see what is left.
+    """Measure the streams in turn alone and beside the hostile clients, and see what is left.
 
     Raises: LoadTestError, ClientError.
     """
     clock, tell = time.perf_counter, Console(stderr=True).print
     settings = replace(base, url=url, streams=(plan.streams,))
     tasks = (await idle_figures(url, clock, within_s=IDLE_WITHIN_S)).tasks
-    first = replace(
-        plan.script, messages=max(FIRST_LEAST, round(plan.script.messages * FIRST_SHARE)), seed=plan.script.seed + 1
-    )
-    await troupe(url, key_file, first)
-    quiet = await measure_levels(replace(settings, seconds=plan.quiet_s), tell=tell)
-    before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
-    files_before = await _open_files(url)
-    acting = asyncio.create_task(troupe(url, key_file, plan.script))
-    beside = await measure_levels(replace(settings, seconds=plan.beside_s), tell=tell)
-    tally = await acting
+    await troupe(url, key_file, plan.warm_up)
+    quiet: list[LevelReport] = []
+    beside: list[LevelReport] = []
+    tallies: list[Tally] = []
+    for number, script in enumerate(plan.scripts, start=1):
+        tell(f"round {number} of {plan.rounds}: without hostile clients, then beside {script.messages} messages")
+        alone = await measure_levels(replace(settings, seconds=plan.quiet_s), tell=tell)
+        if number == 1:
+            before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
+            files_before = await _open_files(url)
+        acting = asyncio.create_task(troupe(url, key_file, script))
+        among_s = script.messages / script.per_s + SPARE_S
+        among = await measure_levels(replace(settings, seconds=among_s), tell=tell)
+        tallies.append(await acting)
+        quiet += alone.document.levels
+        beside += among.document.levels
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
     files_after = await _open_files(url)
-    [alone], [level] = quiet.document.levels, beside.document.levels
-    errors = errors_in(log)
+    errors, tally = errors_in(log), total(tallies)
     before = msgspec.structs.replace(before, tasks=tasks)
-    judged = judge(plan.script, tally, alone, level, errors)
+    judged = judge(plan.script, tally, quiet, beside, errors)
     judged += [*bars(before, after), Bar("open files", (files_before or 0) + 1, files_after)]  # the scrape's own
-    place = beside.document.environment
-    return Hostile(command, tuple(judged), tally, errors, alone, level, before, after, files_before, files_after, place)
+    return Hostile(
+        command,
+        tuple(judged),
+        tally,
+        errors,
+        tuple(quiet),
+        tuple(beside),
+        before,
+        after,
+        files_before,
+        files_after,
+        among.document.environment,
+    )
 
 
 async def troupe(url: str, key_file: Path, script: Script) -> Tally:
@@ -135,16 +165,35 @@ async def troupe(url: str, key_file: Path, script: Script) -> Tally:
     return msgspec.json.decode(printed, type=Tally)
 
 
-def judge(script: Script, tally: Tally, quiet: LevelReport, beside: LevelReport, errors: dict[str, int]) -> list[Bar]:
+def total(tallies: Sequence[Tally]) -> Tally:
+    """Add up."""
+    found = Tally(sum(tally.messages for tally in tallies))
+    for tally in tallies:
+        found.acts.update(tally.acts)
+        found.statuses.update(tally.statuses)
+        found.closes.update(tally.closes)
+        found.problems.update(tally.problems)
+    return found
+
+
+def shares(quiet: Sequence[LevelReport], beside: Sequence[LevelReport]) -> list[float]:
+    """Chunk latency p98 beside hostile clients, of that without, in each round in which both were measured."""
+    pairs = [(a.chunk_latency_ms, b.chunk_latency_ms) for a, b in zip(quiet, beside, strict=True)]
+    return [round(b.p98 / a.p98, 3) for a, b in pairs if a is not None and b is not None and a.p98]
+
+
+def judge(
+    script: Script, tally: Tally, quiet: Sequence[LevelReport], beside: Sequence[LevelReport], errors: dict[str, int]
+) -> list[Bar]:
     """The bars on what the streams felt, and on what the server said of itself."""
-    alone, among = quiet.chunk_latency_ms, beside.chunk_latency_ms
-    share = round(among.p98 / alone.p98, 3) if alone is not None and among is not None and alone.p98 else None
+    felt = shares(quiet, beside)
+    share = statistics.median(felt) if len(felt) == len(beside) else None
     return [
         Bar("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
         Bar("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
-        Bar("transcripts that differ from those alone", 0, quiet.mismatched + beside.mismatched),
-        Bar("transcripts that were not compared", 0, 0 if beside.compared else 1),
-        Bar("streams that failed or were refused", 0, beside.failed + beside.refused),
+        Bar("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
+        Bar("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
+        Bar("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
         Bar("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
         Bar("acts that the server left unended", 0, sum(tally.problems.values())),
         Bar("errors in the server's log", 0, sum(errors.values())),
@@ -169,14 +218,17 @@ def markdown(found: Hostile) -> str:
     tally = found.tally
     lines = ["# Among hostile clients", "", f"`{found.command}`", ""]
     lines += [f"{tally.messages} broken, giant, slow and misplaced messages, handshakes and uploads in "]
-    lines[-1] += f"{sum(tally.acts.values())} connections, beside {found.beside.streams} live streams."
+    lines[-1] += f"{sum(tally.acts.values())} connections, beside {found.beside[0].streams} live streams."
     lines += ["", *table(found.bars), ""]
-    for name, at in (("Without them", found.quiet), ("Beside them", found.beside)):
-        if (chunk := at.chunk_latency_ms) is not None:
-            lines += [
-                f"{name}, {at.streams} streams: p50 {chunk.p50:.1f}, p98 {chunk.p98:.1f}, max {chunk.max:.1f} ms; "
-            ]
-            lines[-1] += f"{at.compared} transcripts compared with those alone, {at.mismatched} differ.  "
+    lines += ["| round | p50, p98 without them, ms | p50, p98, max beside them, ms | p98 of p98 | compared | differ |"]
+    lines += ["|---:|---:|---:|---:|---:|---:|"]
+    for number, (alone, among) in enumerate(zip(found.quiet, found.beside, strict=True), start=1):
+        a, b = alone.chunk_latency_ms, among.chunk_latency_ms
+        felt = "| – | – | – |"
+        if a is not None and b is not None:
+            felt = f"| {a.p50:.1f}, {a.p98:.1f} | {b.p50:.1f}, {b.p98:.1f}, {b.max:.1f} | {b.p98 / a.p98:.2f} |"
+        lines += [f"| {number} {felt} {alone.compared + among.compared} | {alone.mismatched + among.mismatched} |"]
+    lines += [""]
     for name, counts in (("Answers", tally.statuses), ("Close codes", tally.closes), ("Acts", tally.acts)):
         lines += [f"{name}: {_counts(counts.items())}.  "]
     return "\n".join([*lines, "", *place_lines(found.environment), ""])
@@ -202,7 +254,8 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
         with served(served_with, log) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             known = replace(base, api_key=key)
             found = runner.run(campaign(url, log, place / "key", plan, known, command=command))
-    print_remarks(found.beside, console)
+    for level in found.beside:
+        print_remarks(level, console)
     for error, count in (found.errors_logged | found.tally.problems).items():
         console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
     return conclude(found, markdown(found), folder, NAME, console)
@@ -214,7 +267,8 @@ def main(
     per_s: Annotated[float, typer.Option(help="So many a second.")] = 300.0,
     at_a_time: Annotated[int, typer.Option(help="Hostile connections at a time.")] = 32,
     streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,
-    quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients.")] = 60.0,
+    quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients, a round.")] = 20.0,
+    rounds: Annotated[int, typer.Option(help="Rounds without them and beside them, in turn.")] = 5,
     serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Decides everything that is sent.")] = 1,
     folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
@@ -223,7 +277,7 @@ def main(
     command = shlex.join(["python", "-m", "loadtest.hostile", *sys.argv[1:]])
 
     def work() -> int:
-        plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s)
+        plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s, rounds)
         return run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
 
     carry_out("hostile", work)

@@ -16,7 +16,7 @@ from loadtest_bench import T0
 from spelling import spell
 
 from loadtest.errors import BadSettings
-from loadtest.hostile import Plan, errors_in, judge
+from loadtest.hostile import Plan, errors_in, judge, total
 from loadtest.hostile_troupe import ACTS, Act, Script, perform, target_at
 from loadtest.hostile_wire import Tally
 from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
@@ -106,7 +106,24 @@ SENT = Script(100)
     ],
 )
 def test_each_bar_can_be_missed(tally: Tally, beside: LevelReport, errors: dict[str, int], missed: list[str]) -> None:
-    assert [bar.what for bar in judge(SENT, tally, level(0.01), beside, errors) if not bar.met] == missed
+    assert [bar.what for bar in judge(SENT, tally, [level(0.01)], [beside], errors) if not bar.met] == missed
+
+
+def test_the_median_of_the_rounds_counts_and_a_round_without_figures_is_not_met() -> None:
+    def share(*beside: LevelReport) -> float | None:
+        found = judge(SENT, Tally(100), [level(0.01)] * len(beside), beside, {})
+        return next(bar.found for bar in found if "p98" in bar.what)
+
+    assert share(level(0.01), level(0.05), level(0.011)) == pytest.approx(1.1, rel=0.01)
+    assert share(level(0.01), level(0.01, chunk_latency_ms=None)) is None
+
+
+def test_rounds_share_the_messages_and_tallies_add_up() -> None:
+    scripts = Plan(Script(100), rounds=3).scripts
+    assert [script.messages for script in scripts] == [34, 34, 34]
+    assert len({script.seed for script in (*scripts, Plan(Script(100), rounds=3).warm_up)}) == 4
+    added = total([Tally(3, statuses={400: 1}, problems={"x": 1}), Tally(4, statuses={400: 2, 401: 1})])
+    assert (added.messages, added.statuses, added.problems) == (7, {400: 3, 401: 1}, {"x": 1})
 
 
 def test_a_log_is_searched_for_errors(tmp_path: Path) -> None:
@@ -123,3 +140,5 @@ def test_a_plan_without_messages_is_none() -> None:
     for script in (Script(0), Script(1, per_s=0), Script(1, at_a_time=0)):
         with pytest.raises(BadSettings):
             Plan(script)
+    with pytest.raises(BadSettings):
+        Plan(Script(1), rounds=0)
