@@ -29,6 +29,12 @@ class LatencySplit(msgspec.Struct, frozen=True):
     write_ms: float  # of the connection's result before it
 
 
+class Report(StepTimings, frozen=True):
+    """What tutti adds to a result."""
+
+    latency: LatencySplit | None = None
+
+
 class Answer(msgspec.Struct, frozen=True, tag="Results"):
     """A `Results` message."""
 
@@ -36,8 +42,7 @@ class Answer(msgspec.Struct, frozen=True, tag="Results"):
     duration: float
     is_final: bool
     channel: _Channel
-    tutti: StepTimings | None = None
-    latency: LatencySplit | None = None
+    tutti: Report | None = None
 
     @property
     def text(self) -> str:

@@ -88,6 +88,7 @@ def main(
             seed=seed,
             stream_s=min(stream_s, max(SHORTEST_STREAM_S, min(level_seconds) / 2)) or None,  # so that some end
             give_up_ms=GIVE_UP_MS,
+            split=True,
         )
         options = ["--decoder", decoder, "--max-streams", str(max(levels) + SPARE), *(serve_option or ())]
         return run(settings, policies.split(","), options, folder=folder, name=name, command=command)

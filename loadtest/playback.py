@@ -152,8 +152,8 @@ class Playback:
             self._cover(answer.start + answer.duration, now)
             if answer.tutti is not None:
                 self._recorder.step_timings(now, answer.tutti)
-            if answer.latency is not None:
-                self._recorder.split(now, answer.latency)
+                if answer.tutti.latency is not None:
+                    self._recorder.split(now, answer.tutti.latency)
             if answer.is_final:
                 if answer.text:
                     self._texts.append(answer.text)

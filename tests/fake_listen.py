@@ -17,6 +17,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -188,7 +189,7 @@ class _Stream:
             }
             for n, word in enumerate(spoken)
         ]
-        message = {
+        message: dict[str, Any] = {
             "type": "Results",
             "channel_index": [0, 1],
             "start": self._final_s,
@@ -201,7 +202,7 @@ class _Stream:
             "tutti": {"audio_processed_s": cursor_s, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5},
         }
         if self._plan.split:
-            message["latency"] = {
+            message["tutti"]["latency"] = {
                 "queue_ms": 1.0,
                 "step_ms": 2.0,
                 "handover_ms": 0.25,

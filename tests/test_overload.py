@@ -65,7 +65,7 @@ def test_an_overloaded_server_serves_whom_it_accepts_refuses_the_rest_and_keeps_
 
 def test_uploads_ride_beside_live_streams(live_server: Start, spoken: LoadSettings) -> None:
     server = live_server(max_streams=SLOTS)
-    asked = replace(spoken, url=f"ws://{server.host}", streams=(1,), seconds=1.5, uploads=1)
+    asked = replace(spoken, url=f"ws://{server.host}", streams=(1,), seconds=1.5, uploads=1, split=True)
     result = asyncio.run(measure_levels(asked, tell=lambda _: None))
     [level] = result.document.levels
     assert level.uploads is not None
@@ -73,6 +73,10 @@ def test_uploads_ride_beside_live_streams(live_server: Start, spoken: LoadSettin
     assert level.uploads.done > 0
     assert level.uploads.audio_s_per_s > 1
     assert (level.failed, level.mismatched) == (0, 0)
+    parts = (level.queue_wait_ms, level.step_ms, level.handover_ms, level.decode_ms, level.write_ms)
+    assert all(part is not None and part.mean > 0 for part in parts), (
+        "the server says of each answer where its time went"
+    )
     server.wait_idle()
 
 
