@@ -51,6 +51,9 @@ QUERY: dict[str, QueryValue] = {
     "step_results": True,
 }
 
+THRESHOLDS = (10_000, 50, 1_000)
+"""Of the garbage collector: it looks at the young, and hardly ever at everything."""
+
 Clock = Callable[[], float]
 Tell = Callable[[str], None]
 
@@ -142,6 +145,7 @@ class _Load:
         settings, clock = self.settings, self.clock
         gc.collect()
         gc.freeze()  # a full collection in the middle would look like latency
+        gc.set_threshold(*THRESHOLDS)
         schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=seconds)
         measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts)
         rng = random.Random(f"{settings.seed}/{streams}")

@@ -112,6 +112,8 @@ class Connection(ABC):
             if self._timer is not None:
                 self._timer.cancel()
             self._report(self._reason)
+            self._lane.release()
+            self._recognition = None  # it knows this connection, as the lane did
 
     def drain(self) -> None:
         """Say what is pending, then close for a restart."""

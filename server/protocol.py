@@ -31,6 +31,7 @@ class ListenProtocol(WebSocketsSansIOProtocol):
 
     _linger: asyncio.TimerHandle | None = None
     _receiver: Receiver | None = None
+    _offered: dict[str, object] | None = None  # to the application, with this connection in it
     congested = False
 
     # What the transport tells
@@ -46,6 +47,10 @@ class ListenProtocol(WebSocketsSansIOProtocol):
             self._linger.cancel()
         super().connection_lost(exc)
         self._deliver()
+        # Whoever knows this connection and is known to it would wait for a collection of garbage.
+        self._receiver = None
+        if self._offered is not None:
+            self._offered.pop(WIRE_EXTENSION, None)
 
     def shutdown(self) -> None:
         """End, because the server does."""
@@ -98,7 +103,8 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         """Offer the wire to the application, whose task has not begun to run yet."""
         super().handle_connect(event)
         if self.response.status_code == 101:
-            cast(dict[str, object], self.scope["extensions"])[WIRE_EXTENSION] = self
+            self._offered = cast(dict[str, object], self.scope["extensions"])
+            self._offered[WIRE_EXTENSION] = self
 
     def send_receive_event_to_app(self) -> None:
         """Take a whole message. Text that is none ends the connection, without the traceback that uvicorn logs."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import Counter
 
+from server.garbage import Garbage
 from server.replica import Replica
 from server.vigil import EngineVigil, free_descriptor
 
@@ -17,7 +18,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.pulse")
 
 
 class Pulse:
-    """Measures the event loop's lag, samples backlogs, and watches engine and descriptors, until stopped."""
+    """Measures the event loop's lag, samples backlogs, watches engine and descriptors, has garbage collected."""
 
     def __init__(self, replica: Replica, free: Callable[[], bool] = free_descriptor) -> None:
         self._replica = replica
@@ -27,6 +28,7 @@ class Pulse:
         self._free = free
         self._short_of_files = False
         self._timer: asyncio.TimerHandle | None = None
+        self._garbage = Garbage(replica.clock())
 
     def start(self) -> None:
         """Begin. On the loop, once the engine is warm."""
@@ -44,6 +46,7 @@ class Pulse:
         self._replica.sessions.observe_backlog()
         self._watch_engine()
         self._watch_files()
+        self._garbage.look(self._replica.clock(), len(self._replica.sessions))
         self.start()
 
     def _watch_engine(self) -> None:

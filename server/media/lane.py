@@ -60,6 +60,14 @@ class _Hold:
     arrived_s: float
 
 
+def _tell_nobody(*_: object) -> None:
+    """Of a lane that is released."""
+
+
+def _no_room() -> bool:
+    return False
+
+
 class Lane:
     """The decoding of one stream."""
 
@@ -148,6 +156,11 @@ class Lane:
         self._closed = True
         self._waiting.clear()
         self._waiting_bytes = 0
+
+    def release(self) -> None:
+        """Close, and forget whom to tell: whoever made the lane is over, and free without a collection of garbage."""
+        self.close()
+        self._deliver, self._fail, self._room = _tell_nobody, _tell_nobody, _no_room
 
     def _hold(self, hold: _Hold) -> None:
         if not self._closed:
