@@ -150,16 +150,16 @@ def _p98(axes: Axes, contestant: Contestant, probes: list[Probe], color: str) ->
     points = sorted((p.streams, p.chunk_latency_ms.p98) for p in probes if p.chunk_latency_ms is not None)
     if points:
         streams, p98 = zip(*points, strict=True)
-        axes.plot(streams, p98, color=color, marker="o", markersize=3, linewidth=1, label=contestant.title)
+        axes.plot(streams, p98, color=color, marker="o", markersize=4, linestyle="", label=contestant.title)
 
 
 def _batches(axes: Axes, contestant: Contestant, probes: list[Probe], color: str) -> None:
-    measured = sorted((p.streams, p.batch_sizes) for p in probes if p.batch_sizes)
+    measured = [(p.streams, p.batch_sizes) for p in probes if p.batch_sizes]
     if measured:
         streams = [number for number, _ in measured]
         low, middle, high = ([quantile(sizes, at) for _, sizes in measured] for at in (0.1, 0.5, 0.9))
-        axes.plot(streams, middle, color=color, marker="o", markersize=3, linewidth=1, label=contestant.title)
-        axes.fill_between(streams, low, high, color=color, alpha=0.15)
+        axes.plot(streams, middle, color=color, marker="o", markersize=4, linestyle="", label=contestant.title)
+        axes.vlines(streams, low, high, color=color, linewidth=1, alpha=0.5)
 
 
 def quantile(sizes: dict[int, float], at: float) -> int:
