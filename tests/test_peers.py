@@ -123,7 +123,7 @@ MEASURED = findings(
     probe(OURS, 3, 440, 90.0),
     probe("fastapi", 1, 40, 30.0, batch_sizes={1: 10.0}, mismatched=1, compared=7),
     probe("fastapi", 1, 60, 900.0, batch_sizes={1: 10.0, 4: 10.0}),
-    probe("fastapi", 2, 60, 900.0, batch_sizes={1: 9.0, 8: 11.0}),
+    probe("fastapi", 1, 60, 900.0, batch_sizes={1: 9.0, 8: 11.0}),
     Probe("ray", 1, 0, sustained=False, chunk_latency_ms=None, problem="it did not start\nand said why"),
 )
 
