@@ -19,6 +19,7 @@ from deploy.grafana.panels import RATE, ROWS, Panel
 
 COLUMNS = 3
 POINTS = 150
+HEADROOM = 1.3  # for the legend
 TIMEOUT_S = 10.0
 
 
@@ -61,10 +62,11 @@ def _draw(panel: Panel, axes: Axes, prometheus: str, minutes: float, window: str
         axes.axhline(panel.line, color="tab:red", linestyle=":", linewidth=1)
     axes.set_title(f"{panel.title} ({panel.unit})", fontsize=9)
     axes.tick_params(labelsize=7)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, (axes.get_ylim()[1] or 1.0) * HEADROOM)
     axes.grid(alpha=0.3)
     if axes.lines:
-        axes.legend(fontsize=6, loc="upper left")
+        axes.legend(fontsize=6, loc="upper left", ncols=2)
+        axes.set_xlabel("seconds", fontsize=7)
 
 
 def picture(prometheus: str, to: Path, minutes: float, window: str) -> None:
