@@ -153,7 +153,7 @@ def tokens(config: ModelConfig) -> str:
 
 def export(network: Network, folder: Path) -> Path:
     """Write `model.onnx` and `tokens.txt`; returns the model's path."""
-    onnx = importlib.import_module("onnx")  # of the `peers` extra
+    onnx = importlib.import_module("onnx")  # of the `onnx` extra
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     wrapped = StreamingCtc(network.float().eval()).eval()

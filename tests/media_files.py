@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-import av
 import numpy as np
 import soundfile
 import soxr
+from needs import need_package
+
+av = need_package("av")
 
 SAMPLES = Path(__file__).parent.parent / "model" / "samples"
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}

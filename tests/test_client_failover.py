@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 import soundfile
 from cutting_proxy import CuttingProxy
 from live_server import LiveServer
+from needs import missing
 from spelling import silence, spell
 
 from server.resume.seal import new_key
@@ -90,5 +90,4 @@ def need_node_module(name: str, modules: Path) -> None:
     """Skip without it; in CI it fails."""
     if shutil.which("node") and (modules / name).exists():
         return
-    message = f"no {name} for node; make it: python tests/ecosystem/environments.py node"
-    pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    missing(f"no {name} for node; make it: python tests/ecosystem/environments.py node")

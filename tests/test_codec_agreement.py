@@ -16,12 +16,9 @@ import soundfile
 import soxr
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
+from media_files import container, opus_packets
 from speech import samples
 from websockets.asyncio.client import connect
-
-pytest.importorskip("av")
-
-from media_files import container, opus_packets
 
 from model.acoustic import AcousticModel
 from model.audio import read_pcm

@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from media_files import container
 from spelling import silence, spell
 from wire_bench import IDLE_S, MAX_CHANNELS, Frame, WireBench
-
-pytest.importorskip("av")
-
-from media_files import container
 
 from server.evaluate_codec import coded
 from server.media.plain import alaw_table, mulaw_table

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from needs import need_package
 from speech import samples
 
 from model import checkpoint
@@ -80,12 +81,12 @@ def test_tokens_and_metadata_are_what_sherpa_reads(network: Network) -> None:
 
 @pytest.fixture(scope="module")
 def exported(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("onnx", reason="of the peers extra")
+    need_package("onnx")
     return export(network, tmp_path_factory.mktemp("onnx"))
 
 
 def test_the_file_computes_what_the_network_does(exported: Path, network: Network) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="of the peers extra")
+    runtime = need_package("onnxruntime")
     session = runtime.InferenceSession(str(exported), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     rows = 3  # not the number that it was recorded with
@@ -106,9 +107,9 @@ def test_the_file_computes_what_the_network_does(exported: Path, network: Networ
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.int8.onnx"])
 def test_sherpa_hears_a_shipped_recording(exported: Path, name: str) -> None:
-    sherpa = pytest.importorskip("sherpa_onnx", reason="of the peers extra")
+    sherpa = need_package("sherpa_onnx")
     if name != exported.name:
-        pytest.importorskip("onnxruntime", reason="of the peers extra")
+        need_package("onnxruntime")
         quantize(exported)
     recognizer = sherpa.OnlineRecognizer.from_nemo_ctc(
         tokens=str(exported.with_name("tokens.txt")), model=str(exported.with_name(name)), num_threads=1

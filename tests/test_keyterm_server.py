@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from live_server import LiveServer, transcript
+from needs import need_package
 from spelling import CONFIG, SpellingModel, silence, spell
 from test_uploads import encoded, said
 from torch import Tensor
@@ -123,7 +124,7 @@ def test_partials_of_a_beam_keep_what_they_called_stable(server: LiveServer) -> 
 
 
 def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
-    pytest.importorskip("deepgram")
+    need_package("deepgram")
     from deepgram import DeepgramClient
     from deepgram.core.events import EventType
     from deepgram.environment import DeepgramClientEnvironment

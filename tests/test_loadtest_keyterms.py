@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
+from needs import need_programs
 
 from loadtest.environment import describe
 from loadtest.keyterm_cases import (
@@ -140,8 +139,8 @@ def test_the_seed_decides_the_sentences() -> None:
     assert len({name for _, name in first}) == len(names(lambda _: False))  # none comes twice before all came once
 
 
-@pytest.mark.skipif(not (shutil.which("espeak-ng") and shutil.which("flite")), reason="no synthesizers")
 def test_the_same_seed_gives_the_same_speech() -> None:
+    need_programs("espeak-ng", "flite")
     first, again = (synthetic_cases(lambda _: False, 3, 1) for _ in range(2))
     assert [case.reference for case in first] == [case.reference for case in again]
     assert all(np.array_equal(a.pcm, b.pcm) for a, b in zip(first, again, strict=True))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from needs import need_package
 from speech import SAMPLES, samples
 from typer.testing import CliRunner
 
@@ -82,7 +83,7 @@ def test_what_it_hears_does_not_depend_on_what_it_heard_before(monkeypatch: pyte
 
 
 def test_it_recognises_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pocketsphinx")
+    need_package("pocketsphinx")
     monkeypatch.setattr(pocketsphinx, "_state", {})
     pocketsphinx._load()
     (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-
-pytest.importorskip("av")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, likeness, opus_packets, pieces, speech

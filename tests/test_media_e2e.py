@@ -7,12 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from live_server import LiveServer, transcript
+from media_files import container, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
-
-pytest.importorskip("av")
-
-from media_files import container, opus_packets
 
 from server.evaluate_codec import coded
 from server.media.plain import alaw_table, mulaw_table

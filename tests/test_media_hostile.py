@@ -8,9 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
-pytest.importorskip("av")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, opus_packets, speech

@@ -12,12 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-
-pytest.importorskip("av")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import container, likeness, opus_packets, speech
+from media_files import av, container, likeness, opus_packets, speech
 
 from server.errors import BadAudio, BadParameter, Refused, TooLarge
 from server.media import AudioForm, Encoding, audio_form
@@ -90,8 +87,6 @@ def test_the_encoding_that_is_named_may_be_that_of_a_file() -> None:
 
 
 def video(tmp_path: Path) -> bytes:
-    import av
-
     file = io.BytesIO()
     with av.open(file, "w", format="matroska") as output:
         stream = output.add_stream("mpeg4", rate=10)

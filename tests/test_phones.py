@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from needs import need_programs
 
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.network import Network
 from model.training import phones
 from model.training.phones import PhoneHead, Pronunciations
-from tests.speech import need_programs
 
 TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=2, lookahead=2)
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import soundfile
+from needs import need_programs
 
 from model.errors import SynthesizerError
 from model.manifest import read_manifest
 from model.training import voices
 from model.training.synthesize import synthesize
-from tests.speech import need_programs
 
 PROGRAMS = ("espeak-ng", "flite")
 

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from fakes import WAIT_S
+from needs import missing
 from torch import Tensor
 
 from batching import BatchDone, Engine, EngineEvent, Policy, StepModel
 from model.audio import PCM, read_pcm
 from model.errors import CheckpointError
 from model.vad import SileroVad
-
-needs_package = pytest.mark.skipif(importlib.util.find_spec("silero_vad") is None, reason="extra `vad` not installed")
 
 SAMPLES = Path(__file__).parents[1] / "model" / "samples"
 STEP = SileroVad.step_samples
@@ -42,6 +41,8 @@ def recordings() -> dict[str, PCM]:
 
 @pytest.fixture(scope="module")
 def vad() -> SileroVad:
+    if importlib.util.find_spec("silero_vad") is None:  # looked for only: its import changes torch's thread count
+        missing("silero_vad not installed")
     return SileroVad.load()
 
 
@@ -88,7 +89,6 @@ def through_engine(vad: StepModel, sounds: dict[str, PCM]) -> dict[str, np.ndarr
     return {name: np.array(found) for name, found in answers.items()}
 
 
-@needs_package
 def test_many_streams_at_once_get_the_probabilities_of_the_package_alone(
     vad: SileroVad, packaged: Callable[[PCM], np.ndarray]
 ) -> None:
@@ -99,7 +99,6 @@ def test_many_streams_at_once_get_the_probabilities_of_the_package_alone(
         np.testing.assert_allclose(found, packaged(sounds[name]), atol=3e-5, err_msg=name)
 
 
-@needs_package
 def test_speech_is_told_from_what_is_none(vad: SileroVad) -> None:
     found = through_engine(vad, recordings())
     for name in ("silence", "noise", "tone"):
@@ -110,7 +109,6 @@ def test_speech_is_told_from_what_is_none(vad: SileroVad) -> None:
         assert found[name].max() > 0.9, name
 
 
-@needs_package
 def test_a_row_has_the_same_bits_in_every_batch_of_at_least_min_rows(vad: SileroVad) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = 48
@@ -130,7 +128,7 @@ def test_a_row_has_the_same_bits_in_every_batch_of_at_least_min_rows(vad: Silero
         assert all(torch.equal(part[name], whole[name][rows - size :]) for name in whole), size
 
 
-@needs_package
+@pytest.mark.usefixtures("vad")
 def test_loading_leaves_the_package_and_the_process_alone() -> None:
     """Importing silero_vad sets torch's thread count, so neither the import of model.vad nor load may do it."""
     code = (

@@ -4,7 +4,8 @@ import re
 import subprocess
 
 import pytest
-from speech import ROOT, need_programs
+from needs import need_programs
+from speech import ROOT
 
 from server.page import ASSETS, PAGE
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,9 +10,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
-import pytest
 from fakes import WAIT_S
 from live_server import RAW, Client, LiveServer
+from needs import missing
 from websockets.sync.client import connect
 
 from loadtest.failover_proxies import PROXIES, Proxy, Running, Tls
@@ -31,8 +30,7 @@ def need(name: str) -> Proxy:
     """The proxy; where it is not installed the test is skipped, in CI it fails."""
     proxy = PROXIES[name]
     if proxy.found() is None:
-        message = f"{proxy.program} not installed"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        missing(f"{proxy.program} not installed")
     return proxy
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from needs import need_package
 from speech import ROOT
 
 from loadtest.failover_proxies import SHIPPED_REPLICAS
@@ -26,7 +27,7 @@ FLUSH_S = 10.0  # the closes behind a drain, and the process's own end
 
 def schema() -> dict[str, Any]:
     """The compose specification, as check-jsonschema carries it."""
-    pytest.importorskip("check_jsonschema")
+    need_package("check_jsonschema")
     text = (files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json").read_text()
     found: dict[str, Any] = json.loads(text)
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from edge import closed_port
 from live_server import LiveServer
+from needs import missing
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from speech import ROOT
@@ -39,8 +40,7 @@ def program(name: str) -> str:
     """A program of the `deploy` extra; without it the test is skipped, in CI it fails."""
     beside = Path(sys.executable).parent / name
     if not beside.exists():
-        message = f"{name} not installed"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        missing(f"{name} not installed")
     return str(beside)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from speech import ROOT, need_programs
+from needs import need_package, need_programs
+from speech import ROOT
 
 from server.settings import Settings
 
@@ -59,14 +60,14 @@ def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_manifest_is_what_kubernetes_takes(manifests: tuple[Manifest, ...], version: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate")
+    validate = need_package("kubernetes_validate")
     template = yaml.safe_load((KUBERNETES / "secret.template.yaml").read_text())
     for manifest in (*manifests, template):
         validate.validate(manifest, version, strict=True)
 
 
 def test_the_schema_takes_not_everything(manifests: tuple[Manifest, ...]) -> None:
-    validate = pytest.importorskip("kubernetes_validate")
+    validate = need_package("kubernetes_validate")
     deployment = of_kind(manifests, "Deployment")
     wrong = {**deployment, "spec": {**deployment["spec"], "replica": 3}}
     with pytest.raises(validate.ValidationError):
@@ -139,7 +140,7 @@ def test_scaling_goes_by_streams_up_at_once_and_down_slowly(manifests: tuple[Man
 
 
 def test_keda_takes_the_place_of_the_autoscaler(tmp_path: Path) -> None:
-    models = pytest.importorskip("cloudcoil.models.keda.v1alpha1")
+    models = need_package("cloudcoil.models.keda.v1alpha1")
     manifests = with_components(tmp_path, "keda")
     assert not [each for each in manifests if each["kind"] == "HorizontalPodAutoscaler"]
     scaled = of_kind(manifests, "ScaledObject")
@@ -150,7 +151,7 @@ def test_keda_takes_the_place_of_the_autoscaler(tmp_path: Path) -> None:
 
 
 def test_prometheus_finds_the_service(tmp_path: Path) -> None:
-    models = pytest.importorskip("cloudcoil.models.prometheus_operator.v1")
+    models = need_package("cloudcoil.models.prometheus_operator.v1")
     manifests = with_components(tmp_path, "monitoring")
     monitor, service = of_kind(manifests, "ServiceMonitor"), of_kind(manifests, "Service")
     models.ServiceMonitor.model_validate(monitor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from live_server import LiveServer
+from needs import missing
 from spelling import silence, spell
 
 from deploy.grafana import dashboard
@@ -34,8 +34,7 @@ def need(program: str) -> str:
     """Where a program lies; without it the test is skipped, in CI it fails."""
     found = shutil.which(program)
     if found is None:
-        message = f"{program} not installed"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+        missing(f"{program} not installed")
     return found
 
 

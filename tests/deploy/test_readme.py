@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from speech import ROOT, need_programs
+from needs import need_programs
+from speech import ROOT
 
 from server.keys_file import Key, parse_keys
 from server.resume.seal import KEY_BYTES, read_keys

@@ -13,18 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
 from environments import BUILD, NODE, is_made, python_of
+from needs import missing
 
 HERE = Path(__file__).parent
 WITHIN_S = 45.0  # for a scenario: the longest waits for a client's own back-off twice
 STOP_WITHIN_S = 5.0
 Event = dict[str, Any]
-
-
-def missing(what: str) -> None:
-    """Skip the test for want of something; in CI it fails."""
-    pytest.fail(what) if os.environ.get("CI") else pytest.skip(what, allow_module_level=True)
 
 
 def need(name: str) -> Path:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from driving import need
 from environments import NODE, python_of
+from needs import need_programs
 from recordings import plain, text
 from serving import ROOT, ServerProcess
-from speech import need_programs
 
 PAGE = ROOT / "clients" / "README.md"
 BLOCK = re.compile(r"^```(\w+) ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

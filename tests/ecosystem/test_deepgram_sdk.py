@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import missing
 from holding import Holders
+from needs import missing
 from recordings import BYTES_PER_S, FILES, audio, plain, text
 from relay import Relay
 from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
