@@ -164,7 +164,8 @@ def test_a_drain_is_an_error_with_the_text_so_far_before_it() -> None:
     with ServerProcess(drain_timeout_s=0) as server, Relay(server.port) as before:
         events = asyncio.run(talk(server, before.host))
         assert kinds(events) == ["created", "updated", "delta", "committed", "completed", "error"]
-        assert text("demo").startswith(events[-2].transcript)
+        *whole, _ = events[-2].transcript.split()  # the drain may cut the last word in two
+        assert text("demo").split()[: len(whole)] == whole
         assert before.only().close_code == 1012
 
 
