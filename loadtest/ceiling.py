@@ -26,6 +26,7 @@ class Ceiling(msgspec.Struct, frozen=True):
     precision: str = ""
     threads: int = 0
     read_ns: float | None = None
+    in_caches: bool | None = None
 
     def streams(self, batch: int) -> float:
         """Live streams that steps of this batch size could carry if nothing else took time."""

@@ -84,7 +84,8 @@ def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
     for batch, step_ms in sorted(ceiling.step_ms.items()):
         lines.append(f"batch {batch}: {step_ms:.2f} ms, {ceiling.streams(batch):.0f} streams")
     if ceiling.read_ns is not None:
-        lines.append(f"a read of the weights: {ceiling.read_ns:.0f} ns (more than 60: they do not stay in the caches)")
+        where = "from the caches" if ceiling.in_caches else "from memory, so steps are slow"
+        lines.append(f"a read of the weights: {ceiling.read_ns:.0f} ns, {where}")
     return lines
 
 

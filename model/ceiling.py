@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from model.acoustic import AcousticModel
-from model.caches import read_ns, weight_bytes
+from model.caches import SLOW_NS, read_ns, weight_bytes
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -20,8 +20,8 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 class Ceiling:
     """Median milliseconds of a step by batch size; products in 10^9 operations a second, at the largest batch.
 
-    `read_ns`: median nanoseconds of a read from as much memory as the weights take, on a CPU; more than 60 say that
-    they do not stay in its caches.
+    `read_ns`: median nanoseconds of a read from as much memory as the weights take, on a CPU, and whether so short a
+    time says that they stay in its caches.
     """
 
     step_ms: dict[int, float]
@@ -30,6 +30,7 @@ class Ceiling:
     precision: str
     threads: int
     read_ns: float | None = None
+    in_caches: bool | None = None
 
     @property
     def share(self) -> float:
@@ -40,14 +41,16 @@ class Ceiling:
 def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
     """Time steps of random audio, alone on the machine and with torch's present number of threads."""
     step_ms = {rows: round(_median_ms(_stepper(model, rows)), 3) for rows in batches}
-    largest, on_cpu = max(batches), model.device.type == "cpu"
+    largest = max(batches)
+    waits = statistics.median(read_ns(weight_bytes(model.network))) if model.device.type == "cpu" else None
     return Ceiling(
         step_ms=step_ms,
         product_gflops=round(_product_gflops(model, largest), 1),
         step_gflops=round(_step_operations(model) * largest / step_ms[largest] / 1e6, 1),
         precision=model.precision,
         threads=torch.get_num_threads(),
-        read_ns=round(statistics.median(read_ns(weight_bytes(model.network))), 1) if on_cpu else None,
+        read_ns=None if waits is None else round(waits, 1),
+        in_caches=None if waits is None else waits <= SLOW_NS,
     )
 
 

@@ -323,7 +323,8 @@ def ceiling(
         typer.echo(f"  batch {rows:4d}  {ms:8.2f} ms  = {rows * 80 / ms:7.0f} live streams")
     typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s ({figures.share:.0%})")
     if figures.read_ns is not None:
-        typer.echo(f"a read of the weights: {figures.read_ns:.0f} ns (more than 60: they do not stay in the caches)")
+        where = "from the caches" if figures.in_caches else "from memory, so steps are slow"
+        typer.echo(f"a read of the weights: {figures.read_ns:.0f} ns, {where}")
     typer.echo("engine, of the bare step's rate, by batch:")
     typer.echo("  " + ", ".join(f"{rows}: {figures.step_ms[rows] / ms:.0%}" for rows, ms in engine_ms.items()))
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from test_ctc import log_probs, spell
 
-from model.ctc import DecodingWeights
+from model.ctc import BeamDecoder, DecodingWeights
 from model.lm.language_model import LanguageModel
 
 FRAME_S = 0.04
 LETTERS = ("", " ", "a", "b", "c")
+PLAIN = DecodingWeights(lm_weight=0, word_bonus=0, unknown_cost=0, unknown_letter_cost=0)
 
 TOY_ARPA = """\\data\\
 ngram 1=7
@@ -51,6 +53,24 @@ def toy_lm() -> LanguageModel:
         path = Path(folder) / "toy.arpa"
         path.write_text(TOY_ARPA)
         return LanguageModel.load(path, cache_dirs=[Path(folder) / "cache"])
+
+
+def decoder(beams=8, *, lm=True, weights=None):
+    return BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if lm else None, weights=weights)
+
+
+def heard(text, beams=8, **options):
+    """A decoder without a language model, and a stream that has heard the symbols of `text`, _ for blank."""
+    made = decoder(beams, lm=False, weights=PLAIN)
+    state = made.start(options.get("skip", 0))
+    made.advance([state], log_probs(spell(text), certainty=options.get("certainty", 0.9))[None])
+    return made, state
+
+
+def seen(made, state):
+    """All that a caller can see of a stream."""
+    counts = state.frames, state.silence_frames, state.revision, state.has_text
+    return made.words(state), made.stable_words(state), counts
 
 
 def random_log_probs(seed: int, frames: int, symbols: int, sharpness: float = 2.0) -> np.ndarray:

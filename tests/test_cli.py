@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from wavering import WaveringDecoder
 
 from model.acoustic import AcousticModel
+from model.caches import SLOW_NS
 from server.cli import app
 
 runner = CliRunner()
@@ -165,4 +166,5 @@ def test_the_ceiling_is_one_json_document():
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
     assert 1.0 < figures["read_ns"] < 10_000.0
+    assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
     assert figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"], "batching gains nothing"

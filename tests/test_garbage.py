@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -13,10 +16,12 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from server import garbage as rules
 from server.connection import Connection
 from server.garbage import AT_LATEST_S, SETTLED_S, Garbage
 from server.media.lane import Lane
 from server.protocol import ListenProtocol
+from server.pulse import PERIOD_S
 from server.session import Session
 from server.writer import Writer
 
@@ -104,3 +109,38 @@ def test_everything_is_collected_when_nobody_listens_any_more_and_at_the_latest_
     for now in range(800, 3_000):
         garbage.look(now, 3)
     assert collections[1:] == [699 + SETTLED_S + AT_LATEST_S, 699 + SETTLED_S + 2 * AT_LATEST_S]
+
+
+def test_a_server_that_nobody_listens_to_any_more_collects(
+    live_server: Start, uncollected: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
+    server = live_server()
+    cycle = _Cycle()
+    left = weakref.ref(cycle)
+    del cycle
+    with server.listen() as client:  # stays for two heartbeats, or it was never seen
+        time.sleep(2 * PERIOD_S)
+        assert left() is not None
+        client.finish()
+    wait_until_gone(server, uncollected)
+    ends = time.monotonic() + WAIT_S
+    while left() is not None:
+        assert time.monotonic() < ends
+        time.sleep(PERIOD_S / 10)
+
+
+def test_what_is_loaded_is_spared() -> None:
+    code = (
+        "import gc; from server import garbage; garbage.spare_what_is_loaded();"
+        "assert gc.get_threshold() == (garbage.YOUNG, garbage.MIDDLE, garbage.NEVER);"
+        "assert gc.get_freeze_count() > 1000"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)
+
+
+class _Cycle:
+    """Only a collection ends it."""
+
+    def __init__(self) -> None:
+        self.itself = self

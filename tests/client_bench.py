@@ -1,0 +1,31 @@
+"""What the tests of the client share: noise that the fake server answers, results, a bound on waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+import numpy as np
+from fake_listen import STEP_BYTES
+
+from clients.messages import Alternative, Channel, Results, StepTimings
+
+WITHIN_S = 10.0  # only a failing test waits that long
+
+
+def wait_for(main: Coroutine[object, object, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, WITHIN_S))
+
+
+def noise(steps: float, seed: int = 0) -> bytes:
+    """Audio of so many steps."""
+    return np.random.default_rng(seed).integers(-9000, 9000, round(steps * STEP_BYTES / 2), dtype=np.int16).tobytes()
+
+
+def results(text: str, *, final: bool = False, stable: int | None = None, channel: int = 0) -> Results:
+    return Results(
+        channel=Channel((Alternative(text),)),
+        is_final=final,
+        channel_index=(channel, 2),
+        tutti=None if stable is None else StepTimings(stable_words=stable),
+    )

@@ -1,0 +1,16 @@
+"""A query string as the server of the tests reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from server.deepgram_query import ListenRequest, Models, parse_query
+
+MODELS = Models("small", {"*": "default"}, strict=False)
+RAW = "encoding=linear16&sample_rate=16000"
+
+
+def query(text: str, **options: Any) -> ListenRequest:
+    """Parsed. Raises: BadParameter."""
+    return parse_query(parse_qsl(text, keep_blank_values=True), MODELS, max_channels=2, **options)

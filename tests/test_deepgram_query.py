@@ -1,0 +1,192 @@
+"""The Deepgram adapter, as tables: query to options, text frames to actions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from listen_query import RAW, query
+
+from server.app import ABOUT
+from server.deepgram_frames import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.deepgram_query import BIASING, KNOWN, Models, parse_query
+from server.errors import BadFrame, BadParameter
+from server.keyterms import Keyterms
+from server.media import AudioForm, Encoding
+from server.session import SessionOptions
+
+MODEL_RATE = 16_000
+
+# What the real clients send. Source: protocols.md 3.1.
+PYTHON_SDK = (
+    "channels=1&encoding=linear16&endpointing=300&interim_results=true&keyterm=foo+bar&keyterm=baz&model=nova-3"
+    "&sample_rate=16000&smart_format=true&utterance_end_ms=1000&vad_events=true"
+)
+LIVEKIT = (
+    "model=nova-3&punctuate=true&smart_format=false&no_delay=true&interim_results=true&encoding=linear16"
+    "&vad_events=true&sample_rate=16000&channels=1&endpointing=25&filler_words=true&profanity_filter=false"
+    "&numerals=false&mip_opt_out=false&language=en-US"
+)
+PIPECAT = (
+    "channels=1&detect_entities=false&diarize=false&dictation=false&encoding=linear16&interim_results=true&language=en"
+    "&model=nova-3-general&multichannel=false&numerals=false&punctuate=true&sample_rate=16000&smart_format=true"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "ignored"),
+    [
+        (RAW, SessionOptions(16_000), ()),
+        (
+            PYTHON_SDK,
+            SessionOptions(
+                16_000,
+                partials=True,
+                endpointing_ms=300,
+                utterance_end_ms=1_000,
+                keyterms=Keyterms.of(["foo bar", "baz"]),
+            ),
+            (),
+        ),
+        (LIVEKIT, SessionOptions(16_000, partials=True, endpointing_ms=25), ("filler_words",)),
+        (PIPECAT, SessionOptions(16_000, partials=True), ()),
+        (RAW + "&dictation=true&diarize=1", SessionOptions(16_000), ("diarize", "dictation")),
+        (RAW + "&stable_words=true", SessionOptions(16_000, tell_stable=True), ()),
+        (RAW + "&interim_interval_ms=200", SessionOptions(16_000, partial_interval_ms=200), ()),
+        (RAW + "&endpointing=false", SessionOptions(16_000, endpointing_ms=None), ()),
+        (RAW + "&endpointing=true", SessionOptions(16_000, endpointing_ms=10), ()),
+        (RAW + "&interim_results=1&step_results=True", SessionOptions(16_000, partials=True, every_step=True), ()),
+        (RAW + "&channels=2&multichannel=true", SessionOptions(16_000, 2, multichannel=True), ()),
+        (RAW + "&channels=8", SessionOptions(16_000, 8), ()),
+        ("encoding=linear16&sample_rate=8000", SessionOptions(8_000), ()),
+        (RAW + "&language=de&unheard_of=1&sp%20ace=1&bad%0aname=2", SessionOptions(16_000), ("language", "unheard_of")),
+    ],
+)
+def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tuple[str, ...]) -> None:
+    request = query(text)
+    assert request.live_options(MODEL_RATE) == options
+    assert request.ignored == ignored
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("encoding=linear16", "sample_rate"),
+        ("encoding=", "encoding"),
+        ("encoding=Linear16&sample_rate=16000", "encoding"),
+        ("encoding=amr-nb&sample_rate=8000", "encoding"),
+        ("encoding=amr-wb&sample_rate=16000", "encoding"),
+        ("encoding=speex&sample_rate=16000", "encoding"),
+        ("encoding=g729&sample_rate=8000", "encoding"),
+        ("encoding=container", "encoding"),
+        ("encoding=linear32", "sample_rate"),
+        ("encoding=mulaw", "sample_rate"),
+        ("encoding=alaw", "sample_rate"),
+        ("encoding=opus", "sample_rate"),
+        ("encoding=opus&sample_rate=48000&channels=3", "channels"),
+        ("encoding=linear16&sample_rate=7999", "sample_rate"),
+        ("encoding=linear16&sample_rate=48001", "sample_rate"),
+        ("encoding=linear16&sample_rate=16e3", "sample_rate"),
+        ("encoding=linear16&sample_rate=%D9%A1%D9%A6%D9%A0%D9%A0%D9%A0", "sample_rate"),
+        (RAW + "&channels=0", "channels"),
+        (RAW + "&channels=9", "channels"),
+        (RAW + "&channels=3&multichannel=true", "channels"),
+        (RAW + "&multichannel=maybe", "multichannel"),
+        (RAW + "&interim_results=", "interim_results"),
+        (RAW + "&endpointing=soon", "endpointing"),
+        (RAW + "&endpointing=-1", "endpointing"),
+        (RAW + "&utterance_end_ms=0", "utterance_end_ms"),
+        (RAW + "&interim_interval_ms=-1", "interim_interval_ms"),
+        (RAW + "&stable_words=3", "stable_words"),
+        (RAW + "&callback=http://elsewhere", "callback"),
+        (RAW + "&callback_method=put", "callback"),
+    ],
+)
+def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str) -> None:
+    with pytest.raises(BadParameter, match=re.escape(named + ": ")):
+        query(text)
+
+
+def test_features_that_a_client_would_miss_are_ignored_unless_the_server_is_strict() -> None:
+    asked = RAW + "&diarize=true&redact=pii&filler_words=true&language=de"
+    assert query(asked).ignored == ("diarize", "filler_words", "language", "redact")
+    with pytest.raises(BadParameter, match=r"^diarize: "):
+        query(asked, strict_features=True)
+    for harmless in ("&diarize=false&language=en-GB", "&filler_words=true&unheard_of=1"):
+        query(RAW + harmless, strict_features=True)
+
+
+def test_a_stream_may_be_resumable_only_in_an_encoding_that_can_be_cut_anywhere() -> None:
+    assert not query(RAW).resumable
+    for encoding in ("linear16", "linear32", "mulaw", "alaw"):
+        request = query(f"encoding={encoding}&sample_rate=16000&resumable=true")
+        request.live_options(MODEL_RATE)
+        assert request.resumable
+        assert request.ignored == ()
+    for other in ("", "encoding=flac&", "encoding=opus&sample_rate=48000&", "encoding=ogg-opus&"):
+        with pytest.raises(BadParameter, match=r"^resumable: "):
+            query(other + "resumable=true").live_options(MODEL_RATE)
+
+
+def test_tags_are_kept_for_the_log_short_and_on_one_line() -> None:
+    request = query(RAW + "&tag=a&tag=&tag=b%0Ac&" + "&".join(["tag=" + "x" * 100] * 20))
+    assert request.tags[:3] == ("a", "b?c", "x" * 64)
+    assert len(request.tags) == 8
+
+
+def test_every_parameter_that_is_understood_is_documented() -> None:
+    for name in KNOWN | set(BIASING):
+        assert f"`{name}`" in ABOUT, name
+
+
+def test_any_model_name_will_do_unless_names_are_strict() -> None:
+    query(RAW + "&model=nova-3")
+    strict = Models("small", {"nova-3": "small"}, strict=True)
+    for name in ("small", "nova-3"):
+        parse_query([("model", name)], strict, 2)
+    with pytest.raises(BadParameter, match=r"^model: "):
+        parse_query([("model", "whisper")], strict, 2)
+
+
+def test_an_upload_names_no_rate_and_has_no_endpoints_unless_asked() -> None:
+    request = query("model=nova-3", default_endpointing=False)
+    assert (request.form, request.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
+    assert query("endpointing=500", default_endpointing=False).endpointing_ms == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ('{"type":"KeepAlive"}', KeepAlive()),
+        ('{"type":"Finalize"}', Finalize()),
+        ('{"type":"Finalize","channel":1}', Finalize(1)),
+        ('{"channel":null,"type":"Finalize","extra":[1,2]}', Finalize()),
+        ('{"type":"CloseStream"}', CloseStream()),
+        ('{"type":"Configure","keyterms":["foo"],"features":{"x":true}}', Configure(["foo"])),
+        ('{"type":"Configure"}', Configure()),
+    ],
+)
+def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
+    assert parse_frame(text, channels=2) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "",
+        "[]",
+        '"KeepAlive"',
+        "{}",
+        '{"type":"Pause"}',
+        '{"type":"Finalize","channel":2}',
+        '{"type":"Finalize","channel":-1}',
+        '{"type":"Finalize","channel":"left"}',
+        '{"type":"KeepAlive","x":' + "[" * 5_000 + "]" * 5_000 + "}",
+        '{"type":"KeepAlive"',
+        '{"type":"Configure","keyterms":["' + "a" * MAX_CHARACTERS + '"]}',
+    ],
+)
+def test_a_text_frame_that_means_nothing_is_named_so(text: str) -> None:
+    with pytest.raises(BadFrame):
+        parse_frame(text, channels=2)
