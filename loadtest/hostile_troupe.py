@@ -29,7 +29,9 @@ Act = Callable[[Target, random.Random], Awaitable[None]]
 
 ACT_WITHIN_S = 20.0
 """An act takes a few seconds at most; one that takes longer waits for an answer that should have come."""
-NICENESS = 10
+NICENESS = 19
+"""Hostile clients compute on machines of their own; here they get only what the server leaves of this one."""
+
 ACTS: Mapping[Act, float] = {
     doors.garbage: 3, doors.truncated: 3, doors.slow_loris: 1, doors.giant_head: 1, doors.broken_handshake: 5,
     doors.bad_credentials: 5, doors.bad_origin: 2, doors.bad_query: 6, doors.half_open: 1, doors.bad_upload: 2,
