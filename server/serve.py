@@ -31,6 +31,7 @@ from server.garbage import spare_what_is_loaded
 from server.heads import head_protocol
 from server.log_lines import LogLines
 from server.logs import FLUSH_S, configure_logs
+from server.media import load_codecs
 from server.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
 from server.protocol import ListenProtocol
 from server.replica import Replica
@@ -120,6 +121,7 @@ def run(settings: Settings) -> int:
     shorten_switches()
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
+    load_codecs()
     app = create_app(settings, *load_served(settings), make_session=make_session)
     replica: Replica = app.state.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)

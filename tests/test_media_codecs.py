@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -150,3 +152,24 @@ def test_a_flac_frame_comes_out_at_a_finalize_and_not_a_block_later() -> None:
     decoder = open_decoder(audio_form("flac", None), RATE)
     fed = [decoder.feed(data, 1e9), decoder.settle()]
     assert [len(block) for block in fed] == [len(speech(RATE)) // 4_096 * 4_096, len(speech(RATE)) % 4_096]
+
+
+NO_IMPORTS = """
+import sys
+import server.serve
+from server.media import audio_form, load_codecs, open_decoder
+from server.media.uploads import open_source
+
+load_codecs()
+before = set(sys.modules)
+recording = sys.stdin.buffer.read()
+decoder = open_decoder(audio_form(None, None), 16_000)
+assert len(decoder.feed(recording, 60.0)) + len(decoder.flush()) > 16_000
+assert open_source(recording, audio_form(None, None)).rate
+open_decoder(audio_form("opus", 48_000), 16_000)
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_no_stream_waits_for_an_import() -> None:
+    subprocess.run([sys.executable, "-c", NO_IMPORTS], input=recording("webm"), check=True, timeout=60)

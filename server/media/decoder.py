@@ -5,6 +5,7 @@ Any way of cutting the bytes gives the same samples, but for raw Opus, where a m
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import Protocol
 
@@ -41,6 +42,13 @@ class LiveDecoder(Protocol):
 
     def flush(self) -> PCM:
         """Return the end, (S, C) int16. Raises: MediaError."""
+
+
+def load_codecs() -> None:
+    """Import what compressed audio needs, where it is installed: 0.2 s in which every stream would stand still."""
+    if importlib.util.find_spec("av") is not None:
+        for name in ("server.media.codec", "server.media.av_source", "av.subtitles.stream"):  # the last by av, at need
+            importlib.import_module(name)
 
 
 def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False) -> LiveDecoder:

@@ -14,6 +14,7 @@ import soundfile
 
 from server.audio import PCM
 from server.errors import BadAudio, BadParameter
+from server.media.container_kinds import container_kind
 from server.media.encodings import PLAIN, AudioForm, Encoding
 from server.media.plain import FULL_SCALE, PLAIN_CODECS, PlainReader, to_int16
 
@@ -49,8 +50,6 @@ def open_source(body: bytes, form: AudioForm) -> Source:
 
 def _other(body: bytes, error: Exception) -> Source:
     """What FFmpeg makes of it. Raises: BadAudio."""
-    from server.media.container_kinds import container_kind
-
     kind = container_kind(body)
     if kind is None:
         raise BadAudio("the body is no recording that can be decoded (wav, flac, ogg, mp3, webm, m4a)") from error
