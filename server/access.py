@@ -46,17 +46,26 @@ class Access:
                 if self._lines and not answer.accepted:
                     self._write(scope, answer, self._clock() - began_s)
 
+    def turned_away(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        """Leave the line of a handshake that never came this far."""
+        if self._lines:
+            with structlog.contextvars.bound_contextvars(request_id=request_id, **_client_name(scope)):
+                _line("WEBSOCKET", scope["path"], status, seconds, request_id)
+
     def _write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
         path = scope["path"] if "endpoint" in scope else "(unknown)"  # an unknown one may hold anything, a key too
-        quiet = path.startswith(PROBES)
-        (_log.debug if quiet else _log.info)(
-            "request",
-            method=scope.get("method", "WEBSOCKET"),
-            path=path[:MAX_PATH].encode("unicode_escape").decode(),
-            status=answer.status,
-            ms=round(seconds * 1e3, 1),
-            request_id=answer.request_id,
-        )
+        _line(scope.get("method", "WEBSOCKET"), path, answer.status, seconds, answer.request_id)
+
+
+def _line(method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+    (_log.debug if path.startswith(PROBES) else _log.info)(
+        "request",
+        method=method,
+        path=path[:MAX_PATH].encode("unicode_escape").decode(),
+        status=status,
+        ms=round(seconds * 1e3, 1),
+        request_id=request_id,
+    )
 
 
 class _Answer:

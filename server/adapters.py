@@ -22,7 +22,7 @@ class Adapters:
         vosk = VoskEndpoint(replica, door)
         app.add_api_websocket_route("/vosk", vosk.live)
         app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica, door).live)
-        self.vosk = None if settings.vosk_port is None else VoskListener(vosk, replica, settings.vosk_port)
+        self.vosk = None if settings.vosk_port is None else VoskListener(vosk, replica, door, settings.vosk_port)
         app.add_api_websocket_route("/v1/twilio", TwilioEndpoint(replica, door).live)
         create = Transcriptions(replica, door, recordings).create
         app.add_api_route("/v1/audio/transcriptions", create, methods=["POST"], response_class=Response)

@@ -81,7 +81,7 @@ class Door:
         """
         caller = self.identify(connection, credentials)
         self._replica.sessions.refuse_if_draining()
-        limit = self._limit(caller)
+        limit = self.limit(caller)
         cast(list[Lease], connection.scope[LEASES]).append(self.quotas.take(caller.key.id, streams, limit))
         self._replica.recognizer.refuse_if_full()
         return caller
@@ -99,7 +99,7 @@ class Door:
             strict_features=replica.settings.strict_features,
         )
         if live and request.multichannel:
-            connection.scope[LEASES][-1].grow(request.channels - 1, self._limit(caller))
+            connection.scope[LEASES][-1].grow(request.channels - 1, self.limit(caller))
         self._note(request.ignored)
         return request
 
@@ -120,7 +120,7 @@ class Door:
         named = {"x-ignored-params": ",".join(request.ignored)} if request.ignored else {}
         return {"dg-request-id": request_id, **named}
 
-    def _limit(self, caller: Caller) -> int | None:
+    def limit(self, caller: Caller) -> int | None:
         """Streams that a caller may have open. Where everybody is let in nobody has a quota."""
         if self._replica.keys.is_open:
             return None

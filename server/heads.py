@@ -7,19 +7,29 @@ Without them a client that sends a byte now and then, or never ends its headers,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
+from urllib.parse import unquote
 
+import httptools
+from starlette.responses import Response
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024  # beyond one read of the transport: the largest query of key terms is an eighth of it
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
 
+TurnAway = Callable[[Scope], Response | None]
+"""Asked with the scope of a handshake. Returns: the answer to one that shall not be made."""
+
 
 class HeadProtocol(HttpToolsProtocol):
-    """Waits `timeout_s` for each head; `head_protocol` sets it, for uvicorn makes the instances."""
+    """Waits `timeout_s` for each head, and asks `turn_away`; `head_protocol` sets them: uvicorn makes the instances."""
 
     timeout_s = 10.0
+    turn_away: TurnAway = staticmethod(lambda _: None)
     _timer: asyncio.TimerHandle | None = None  # runs while a head is awaited
     _head_bytes = 0
 
@@ -55,15 +65,30 @@ class HeadProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Hand over to the WebSocket's protocol, which says nothing when the head is not to its liking."""
+        path = httptools.parse_url(self.url).path.decode("ascii")
+        refusal = self.turn_away({**self.scope, "type": "websocket", "path": self.root_path + unquote(path)})
+        if refusal is not None:
+            self._answer(refusal)
+        else:
+            self._hand_over()
+        # This object is done with. What it refers to in circles, heads and all, would wait for the collector.
+        self.parser = None  # type: ignore[assignment]
+        self.headers = []
+
+    def _answer(self, response: Response) -> None:
+        lines = [f"HTTP/1.1 {response.status_code} {HTTPStatus(response.status_code).phrase}".encode()]
+        date = [(name, value) for name, value in self.server_state.default_headers if name == b"date"]
+        lines += [name + b": " + value for name, value in (*date, *response.raw_headers, (b"connection", b"close"))]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
+        self.transport.close()
+
+    def _hand_over(self) -> None:
         super().handle_websocket_upgrade()
         socket = cast(Any, self.transport.get_protocol())
         if socket.conn.handshake_exc is not None and not socket.handshake_initiated:
             socket.handshake_complete = True
             self.send_400_response(NO_HANDSHAKE)
             socket.conn.handshake_exc = None
-        # This object is done with. What it refers to in circles, heads and all, would wait for the collector.
-        self.parser = None  # type: ignore[assignment]
-        self.headers = []
 
     def _await_head(self) -> None:
         self._head_bytes = 0
@@ -79,6 +104,6 @@ class HeadProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def head_protocol(timeout_s: float) -> type[HeadProtocol]:
+def head_protocol(timeout_s: float, turn_away: TurnAway = HeadProtocol.turn_away) -> type[HeadProtocol]:
     """Return the class for `uvicorn.Config(http=…)`."""
-    return type("TimedHeadProtocol", (HeadProtocol,), {"timeout_s": timeout_s})
+    return type("TimedHeadProtocol", (HeadProtocol,), {"timeout_s": timeout_s, "turn_away": staticmethod(turn_away)})

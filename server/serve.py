@@ -37,6 +37,7 @@ from server.protocol import ListenProtocol
 from server.replica import Replica
 from server.session import Session
 from server.settings import Settings
+from server.turnstile import Turnstile
 from server.wiring import VadModel
 
 if TYPE_CHECKING:
@@ -94,12 +95,13 @@ class DrainingServer(uvicorn.Server):
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return how uvicorn is to run the app. Sources: operations.md 7 and design.md 4."""
     replica: Replica = app.state.replica
+    access = Access(app, replica.clock, lines=settings.access_log)
     return uvicorn.Config(
-        Access(app, replica.clock, lines=settings.access_log),
+        access,
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=head_protocol(settings.handshake_timeout_s),
+        http=head_protocol(settings.handshake_timeout_s, Turnstile(replica, app.state.door, access)),
         ws=ListenProtocol,
         ws_per_message_deflate=False,  # PCM does not compress, and it costs memory and time for each connection
         ws_max_size=MAX_MESSAGE_BYTES,

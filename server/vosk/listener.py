@@ -13,6 +13,7 @@ import structlog
 from fastapi import FastAPI
 from uvicorn.server import ServerState
 
+from server.door import Door
 from server.heads import head_protocol
 from server.replica import Replica
 from server.vosk.endpoint import VoskEndpoint
@@ -23,10 +24,10 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")
 class VoskListener:
     """Listens from `start` to `stop`, on the running loop."""
 
-    def __init__(self, endpoint: VoskEndpoint, replica: Replica, port: int) -> None:
+    def __init__(self, endpoint: VoskEndpoint, replica: Replica, door: Door, port: int) -> None:
         """`port` 0 picks a free one."""
         self._app = FastAPI(openapi_url=None)
-        self._app.state.replica = replica
+        self._app.state.replica, self._app.state.door = replica, door
         self._app.add_api_websocket_route("/{path:path}", endpoint.live_open)
         self._settings = replica.settings
         self._wanted = port

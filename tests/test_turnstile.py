@@ -1,0 +1,104 @@
+"""A replica that is full turns handshakes away at once, and says what it would have said after the whole way."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+import structlog
+from live_server import LiveServer
+from structlog.testing import capture_logs
+from websockets.exceptions import InvalidStatus
+
+from server.protocol import ListenProtocol
+from server.turnstile import Turnstile
+
+Start = Callable[..., LiveServer]
+IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+
+
+def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers by lower-case name and body of a refusal; what differs from one to the next is left out."""
+    with pytest.raises(InvalidStatus) as found:
+        server.listen(headers, **query)
+    response = found.value.response
+    named = {name.lower(): IDS.sub("…", value) for name, value in response.headers.raw_items()}
+    assert named.pop("date")
+    return response.status_code, named, IDS.sub("…", (response.body or b"").decode())
+
+
+@pytest.fixture
+def whole_way(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Open the turnstile."""
+    return lambda: monkeypatch.setattr(Turnstile, "__call__", lambda *_: None)
+
+
+@pytest.fixture
+def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Handshakes that came as far as the WebSocket's protocol."""
+    made: list[object] = []
+    begin = ListenProtocol.connection_made
+
+    def connection_made(self: ListenProtocol, transport: object) -> None:
+        made.append(self)
+        begin(self, transport)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ListenProtocol, "connection_made", connection_made)
+    return made
+
+
+def test_the_answer_is_that_of_the_whole_way(
+    live_server: Start, handshakes: list[object], whole_way: Callable[[], None]
+) -> None:
+    server = live_server(max_streams=1)
+    with server.listen():
+        soon = refused(server)
+        assert len(handshakes) == 1
+        assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 1
+        whole_way()
+        assert refused(server) == soon
+        assert len(handshakes) == 2
+        assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 2
+        status, headers, body = soon
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert '"err_code":"SERVICE_UNAVAILABLE"' in body
+
+
+def test_who_may_not_come_in_is_told_so_first(live_server: Start) -> None:
+    server = live_server(max_streams=1, api_keys=["k"], max_streams_per_key=1)
+    with server.listen({"Authorization": "Token k"}):
+        assert refused(server)[0] == 401
+        assert refused(server, {"Authorization": "Token other"})[0] == 401
+        assert refused(server, {"Authorization": "Token k"})[0] == 429
+        assert refused(server, {"Authorization": "Token k", "Origin": "https://elsewhere.example"})[0] == 403
+
+
+def test_a_key_may_come_as_a_subprotocol(live_server: Start, handshakes: list[object]) -> None:
+    server = live_server(max_streams=1, api_keys=["k"])
+    with server.listen({"Authorization": "Token k"}):
+        assert refused(server, {"Sec-WebSocket-Protocol": "token, k"})[0] == 503
+        assert refused(server, {"Sec-WebSocket-Protocol": "token, other"})[0] == 401
+    assert len(handshakes) == 2  # the one that was let in, and the one without a right to know
+
+
+def test_a_replica_that_drains_says_so(live_server: Start, handshakes: list[object]) -> None:
+    server = live_server(drain_timeout_s=60)
+    with server.listen() as client:
+        server.server.handle_exit(signal.SIGTERM, None)
+        status, headers, _ = refused(server)
+        assert (status, headers["dg-error"]) == (503, "the server is restarting")
+        assert len(handshakes) == 1
+        client.finish()
+
+
+def test_it_leaves_a_line_with_the_name_in_the_answer(live_server: Start) -> None:
+    server = live_server(max_streams=1)
+    with server.listen(), capture_logs() as lines:
+        structlog.contextvars.clear_contextvars()
+        with pytest.raises(InvalidStatus) as found:
+            server.listen({"x-request-id": "mine"})
+    [line] = [line for line in lines if line["event"] == "request"]
+    assert line["request_id"] == found.value.response.headers["dg-request-id"]
+    assert (line["path"], line["status"], line["method"]) == ("/v1/listen", 503, "WEBSOCKET")
