@@ -4,7 +4,8 @@ Pure: told of every batch and of the time, asked for a number. Three bounds, the
 
 - the model: under eager dispatch a batch holds the steps that came during the last one, so batches of `b` rows that
   take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and rides in the next;
-- the thread that takes results and feeds steps, by its own computing time for a batch of `b` rows, in the same way;
+- the thread that takes results and feeds steps, by the time that it computes, or waits for a core to compute on, for a
+  batch of `b` rows, in the same way;
 - pressure: where more than two in a hundred steps are late already, there are too many streams, whatever the rest says.
 
 How times grow with the size of a batch is known beforehand: the warm-up measures the model at many sizes. What is
@@ -26,7 +27,9 @@ LATE_SHARE = 0.02  # the objective is a 98th percentile
 WARNING = 0.75
 """Share of the objective at which a step counts as late: what is late at the socket was late here some time before."""
 PRESSED_PERIODS = 2  # in a row: one may be a burst of streams that open, or a stall of the machine
-GROWTH = 0.1
+RELIEF = 0.95
+"""Under pressure there is room for this share of the streams that are open: those who leave are not replaced."""
+GROWTH = 0.03
 """By how much a bound set by pressure rises in a second without any."""
 MIN_BATCHES = 10  # in a period, or its times say little
 MIN_BATCH_S = 1e-6  # whatever a clock says
@@ -91,7 +94,7 @@ class Capacity:
     def look(self, now: float, cpu_s: float, streams: int) -> bool:
         """Close the period if it is over. Returns: whether it was, so that the estimate may have changed.
 
-        `cpu_s` is the computing time of the results' thread so far; `streams` are open.
+        `cpu_s` is the time so far that the results' thread computed or waited for a core; `streams` are open.
         """
         period = self._period
         if period is None:
@@ -126,7 +129,7 @@ class Capacity:
     def _press(self, period: _Period, streams: int, elapsed_s: float) -> None:
         self._pressed = self._pressed + 1 if period.late > LATE_SHARE * period.live else 0
         if self._pressed >= PRESSED_PERIODS:
-            self._bound = min(streams, self._bound or streams)
+            self._bound = min(RELIEF * streams, self._bound or streams)
         elif self._bound is not None:
             self._bound += max(1.0, GROWTH * self._bound) * elapsed_s
             if self._bound >= self.possible():

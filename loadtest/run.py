@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import math
 import random
 import signal
 import tempfile
@@ -93,12 +94,7 @@ async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = t
     """As `measure`, in a running event loop."""
     transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
-        played = recordings.load(
-            _manifest(settings, Path(folder)),
-            level_s=min(seconds for _, seconds in settings.levels),
-            at_most=settings.max_recordings,
-            seed=settings.seed,
-        )
+        played = _recordings(settings, Path(folder))
         tell(f"{len(played)} recordings, each alone first")
         texts = await alone.transcripts(played, transcriber)
     load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
@@ -123,12 +119,17 @@ def _beyond(level: LevelReport, give_up_ms: float | None) -> bool:
     return give_up_ms is not None and (chunk is None or chunk.p98 > give_up_ms)
 
 
-def _manifest(settings: LoadSettings, folder: Path) -> Path | None:
-    """What is played: the recordings as they are, or streams of the asked length that are made of them."""
-    if settings.stream_s is None:
-        return settings.manifest
-    lengths_s = exponential_lengths_s if settings.arrivals is Arrivals.CHURN else even_lengths_s
-    return write_streams(folder, lengths_s(settings.stream_s, COMPOSED), settings.seed, settings.manifest)
+def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
+    """What is played: the recordings as they are, or streams of the asked length that are made of them.
+
+    Of those all are, however short the level: without the longer ones all streams would end together.
+    """
+    manifest, level_s = settings.manifest, min(seconds for _, seconds in settings.levels)
+    if settings.stream_s is not None:
+        lengths_s = exponential_lengths_s if settings.arrivals is Arrivals.CHURN else even_lengths_s
+        manifest = write_streams(folder, lengths_s(settings.stream_s, COMPOSED), settings.seed, manifest)
+        level_s = math.inf
+    return recordings.load(manifest, level_s=level_s, at_most=settings.max_recordings, seed=settings.seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -36,6 +35,7 @@ from server.metrics import Metrics
 from server.recognition import Recognition, Route, Sink
 from server.session import Session
 from server.steps import StepTag, Work
+from server.thread_time import ThreadTime
 
 Deliver = Callable[[EngineEvent], None]
 MakeEngine = Callable[[Deliver], Engine]
@@ -56,7 +56,7 @@ class Recognizer:
         make_engine: MakeEngine,
         make_vad: MakeEngine | None,
         clock: Callable[[], float],
-        cpu_clock: Callable[[], float] = time.thread_time,
+        busy_clock: Callable[[], float] | None = None,
     ) -> None:
         self._config = config
         self._decoding = Decoding(decoder, metrics, clock)
@@ -64,7 +64,7 @@ class Recognizer:
         self.admission = admission
         self._budget_s = budget_s
         self._make_engine, self._make_vad = make_engine, make_vad
-        self._clock, self._cpu_clock = clock, cpu_clock
+        self._clock, self._busy_clock = clock, busy_clock or ThreadTime()
         self._engine: Engine | None = None
         self._vad: Engine | None = None
         self._routes: dict[int, Route] = {}
@@ -135,7 +135,7 @@ class Recognizer:
         if self._engine is None or not self._warm:
             raise ServerNotReady("the engine is not ready")
         now = self._clock()
-        self.admission.look(now, self._cpu_clock(), self.slots_used)
+        self.admission.look(now, self._busy_clock(), self.slots_used)
         self.admission.check(self.slots_used, len(session.channels), now)
         try:
             streams = [self._engine.open(budget_s=budget_s, background=background) for _ in session.channels]
@@ -270,7 +270,7 @@ class Recognizer:
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         self.admission.ran(len(batch.streams), batch.step_s, [wait_s + added_s for wait_s in batch.live_wait_s])
-        self.admission.look(now, self._cpu_clock(), self.slots_used)
+        self.admission.look(now, self._busy_clock(), self.slots_used)
 
     def _count(self, batch: BatchDone) -> None:
         metrics, size = self._metrics, len(batch.streams)

@@ -18,7 +18,7 @@ from loadtest.errors import BadSettings
 from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.playback import Playback
 from loadtest.report import faults
-from loadtest.run import measure_levels
+from loadtest.run import COMPOSED, measure_levels
 from loadtest.uploads import wav
 
 WITHIN_S = 15.0
@@ -139,20 +139,17 @@ def test_uploads_are_posted_over_and_over_and_counted(manifest: Path) -> None:
 
 
 def test_streams_of_a_given_length_are_made_of_the_recordings(manifest: Path) -> None:
-    level, _ = under_load_composed(manifest)
+    told: list[str] = []
+
+    async def main() -> LevelReport:
+        async with FakeListen().running() as server:
+            asked = settings(manifest, server.url, stream_s=1.0, seconds=2.4)  # a third of it is 0.8 s
+            return (await measure_levels(asked, tell=told.append)).document.levels[0]
+
+    level = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert faults(level) == []
     assert level.compared > 0
-
-
-def under_load_composed(manifest: Path) -> tuple[LevelReport, FakeListen]:
-    async def main() -> tuple[LevelReport, FakeListen]:
-        async with FakeListen().running() as server:
-            result = await measure_levels(
-                settings(manifest, server.url, stream_s=1.0, seconds=2.0), tell=lambda _: None
-            )
-        return result.document.levels[0], server
-
-    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
+    assert told[0] == f"{COMPOSED} recordings, each alone first"  # of every length
 
 
 def test_the_split_is_asked_for_and_reported(manifest: Path) -> None:
