@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from batching.service_times import ServiceTimes
 
 PERIOD_S = 0.5
-HEADROOM = 0.85
+HEADROOM = 0.8
 """Share of what is possible that is called capacity: queues grow without bound near the whole. Source: the measured
 latencies by load in loadtest/LOG.md, flat to there."""
 LATE_SHARE = 0.02  # the objective is a 98th percentile
@@ -29,8 +29,8 @@ WARNING = 0.75
 PRESSED_PERIODS = 2  # in a row: one may be a burst of streams that open, or a stall of the machine
 RELIEF = 0.95
 """Under pressure there is room for this share of the streams that are open: those who leave are not replaced."""
-GROWTH = 0.03
-"""By how much a bound set by pressure rises in a second without any."""
+GROWTH = 0.05
+"""By how much a bound set by pressure rises in a second without any, of what is possible by the times."""
 MIN_BATCHES = 10  # in a period, or its times say little
 MIN_BATCH_S = 1e-6  # whatever a clock says
 FOLLOW = 1 / 4  # weight of the newest period in a mean of periods: about two seconds of memory
@@ -131,6 +131,7 @@ class Capacity:
         if self._pressed >= PRESSED_PERIODS:
             self._bound = min(RELIEF * streams, self._bound or streams)
         elif self._bound is not None:
-            self._bound += max(1.0, GROWTH * self._bound) * elapsed_s
-            if self._bound >= self.possible():
+            possible = self.possible()
+            self._bound += max(1.0, GROWTH * possible) * elapsed_s
+            if self._bound >= possible:
                 self._bound = None

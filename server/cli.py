@@ -76,7 +76,7 @@ def serve(
     lm: LmOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: eager.")] = None,
     max_streams: Annotated[
-        str | None, typer.Option(help="Streams at a time; more get 503. auto: as many as it can carry. Default: 512.")
+        str | None, typer.Option(help="Streams at a time; more get 503. auto: as many as it can carry. Default: auto.")
     ] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. Default: 128.")] = None,
     latency_budget_ms: Annotated[float | None, typer.Option(help="Deadline of a live step, ms. Default: 100.")] = None,

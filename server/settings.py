@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     beams: int = Field(64, ge=1, le=64)
     lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
 
-    max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = 512  # auto: as many as it is thought to carry
+    max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry
     max_batch: int = Field(128, ge=1)
     policy: Literal["eager", "deadline", "single"] = "eager"
     latency_budget_ms: float = Field(100.0, gt=0)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from browser import PROGRAM, chromium, microphone_file
+from needs import need_programs
 from playwright.sync_api import Browser
-from speech import SAMPLES, need_programs
+from speech import SAMPLES
 
 from model.acoustic import AcousticModel
 from server.decoders import make_decoder

@@ -42,7 +42,7 @@ def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
 def test_help_shows_the_defaults_of_the_settings():
     """In square brackets they would be taken for markup, and vanish."""
     shown = " ".join(runner.invoke(app, ["serve", "--help"]).stdout.replace("│", " ").split())
-    for default in ("127.0.0.1", "8080", "eager", "512", "128"):
+    for default in ("127.0.0.1", "8080", "eager", "auto", "128"):
         assert f"Default: {default}" in shown
 
 
