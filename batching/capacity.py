@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from batching.service_times import ServiceTimes
 
 PERIOD_S = 0.5
-HEADROOM = 0.75
+HEADROOM = 0.7
 """Share of what is possible that is called capacity: queues grow without bound near the whole. Source: the measured
 latencies by load in loadtest/LOG.md, flat to there."""
 LATE_SHARE = 0.02  # the objective is a 98th percentile
