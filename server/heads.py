@@ -10,9 +10,7 @@ import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
-from urllib.parse import unquote
 
-import httptools
 from starlette.responses import Response
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -65,8 +63,8 @@ class HeadProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Hand over to the WebSocket's protocol, which says nothing when the head is not to its liking."""
-        path = httptools.parse_url(self.url).path.decode("ascii")
-        refusal = self.turn_away({**self.scope, "type": "websocket", "path": self.root_path + unquote(path)})
+        path = self.url.partition(b"?")[0].decode("latin-1")  # whatever it is: nobody has looked at it yet
+        refusal = self.turn_away({**self.scope, "type": "websocket", "path": path})
         if refusal is not None:
             self._answer(refusal)
         else:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import structlog
+from fakes import WAIT_S
 from live_server import LiveServer
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidStatus
@@ -16,7 +19,20 @@ from server.protocol import ListenProtocol
 from server.turnstile import Turnstile
 
 Start = Callable[..., LiveServer]
+HANDSHAKE = (
+    b"Host: h",
+    b"Upgrade: websocket",
+    b"Connection: Upgrade",
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    b"Sec-WebSocket-Version: 13",
+)
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+
+
+def address(server: LiveServer) -> tuple[str, int]:
+    """Where it listens."""
+    host, _, port = server.host.rpartition(":")
+    return host, int(port)
 
 
 def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: str) -> tuple[int, dict[str, str], str]:
@@ -91,6 +107,23 @@ def test_a_replica_that_drains_says_so(live_server: Start, handshakes: list[obje
         assert (status, headers["dg-error"]) == (503, "the server is restarting")
         assert len(handshakes) == 1
         client.finish()
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    "target", [b"*", b"?", b"//", b"/\xff\xfe", b"/%zz", b"http://[", b"http://h/v1/listen", b":", b"/v1/%6Cisten"]
+)
+def test_a_target_that_is_none_harms_nobody(
+    live_server: Start, caplog: pytest.LogCaptureFixture, target: bytes, *, full: bool
+) -> None:
+    server = live_server(max_streams=1)
+    head = b"\r\n".join([b"GET " + target + b" HTTP/1.1", *HANDSHAKE, b"", b""])
+    with server.listen() if full else nullcontext(), socket.create_connection(address(server), WAIT_S) as dialled:
+        dialled.sendall(head)
+        answer = dialled.recv(4_096)
+    assert answer[:12] in {b"", b"HTTP/1.1 400", b"HTTP/1.1 403", b"HTTP/1.1 404", b"HTTP/1.1 503"} or not full
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    assert server.http.get("/healthz").status_code == 200
 
 
 def test_it_leaves_a_line_with_the_name_in_the_answer(live_server: Start) -> None:
