@@ -34,11 +34,6 @@ ODD_HEADERS = (
     *(b"Authorization: \xff\xfe", b"Authorization: Token \xc3"),
     *(b"Origin: \xff://[", b"Sec-WebSocket-Protocol: ,,"),
 )
-    b"Authorization: \xff\xfe",
-    b"Authorization: Token \xc3",
-    b"Origin: \xff://[",
-    b"Sec-WebSocket-Protocol: ,,",
-)
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
