@@ -24,7 +24,7 @@ from loadtest.environment import Environment
 from loadtest.errors import LoadTestError, ServerNotReady
 from loadtest.measures import LevelReport
 from loadtest.run import EXIT_BAD, EXIT_OK, measure
-from loadtest.served import served
+from loadtest.served import ALL_IN, served
 from loadtest.settings import STEP_S, LoadSettings, parse_streams
 
 RESULTS = Path(__file__).parent / "results"
@@ -173,7 +173,7 @@ def check_simulation(
         plan = json.loads(tutti("plan", "--calibration", str(calibration), "--slo-ms", str(SLO_MS), "--json"))["plan"]
         streams = tuple(max(1, round(share * plan["capacity"] / 10) * 10) for share in SHARES)
         console.print(f"simulated capacity {plan['capacity']} streams; loads {streams}")
-    with served(["--decoder", "greedy", "--max-streams", "1024"]) as url:
+    with served(["--decoder", "greedy", *ALL_IN]) as url:
         loads = LoadSettings(url=url, streams=(LIGHT_STREAMS, *streams), seconds=seconds, stream_s=STREAM_S, seed=seed)
         light, *levels = measure(loads, tell=console.print).document.levels
     client_us = client_costs(light)

@@ -21,7 +21,7 @@ from loadtest.concluding import carry_out, conclude
 from loadtest.measures import MINUTE_S
 from loadtest.report import print_remarks
 from loadtest.run import EXIT_INTERRUPTED, measure
-from loadtest.served import served
+from loadtest.served import ALL_IN, served
 from loadtest.settings import LoadSettings
 from loadtest.steadiness import Rule, Soak, draw, markdown
 
@@ -79,7 +79,7 @@ def main(
         seconds = minutes * MINUTE_S
         base = LoadSettings("", (streams,), seconds, warmup_s=warmup_s, stream_s=stream_s, seed=seed)
         rule = Rule() if minutes >= LONG_MINUTES else SHORT_RULE
-        where = nullcontext(url) if url is not None else served(serve_option or ())
+        where = nullcontext(url) if url is not None else served((*ALL_IN, *(serve_option or ())))
         return run(base, where, rule, capacity=capacity, folder=folder, command=command)
 
     carry_out("soak", work)
