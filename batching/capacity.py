@@ -21,8 +21,8 @@ from batching.service_times import ServiceTimes
 
 PERIOD_S = 0.5
 HEADROOM = 0.7
-"""Share of what is possible that is called capacity: queues grow without bound near the whole. Source: the measured
-latencies by load in loadtest/LOG.md, flat to there."""
+"""Share of what is possible that is called capacity: queues grow without bound near the whole, and streams that begin
+and end, and clients that are refused, need time too. Source: the overloads in loadtest/LOG.md."""
 LATE_SHARE = 0.02  # the objective is a 98th percentile
 WARNING = 0.75
 """Share of the objective at which a step counts as late: what is late at the socket was late here some time before."""

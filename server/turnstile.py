@@ -1,7 +1,7 @@
 """Turns handshakes away while nobody can come in, before they have cost anything.
 
 The whole way to a refusal, a task and a dozen layers, takes 0.37 ms of the event loop; a replica that is full, and
-whose clients ask again and again, has no such time to give (loadtest/LOG.md). The answer is the same to the byte.
+whose clients ask again and again, has no such time to give (loadtest/LOG.md). The answer is the same.
 """
 
 from __future__ import annotations

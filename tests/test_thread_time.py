@@ -1,0 +1,31 @@
+"""The clock that counts what a thread computes and what it waits for a core."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from server.thread_time import ThreadTime
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell of waiting")
+def test_computing_and_waiting_count_and_sleeping_does_not() -> None:
+    busy, computed_s = ThreadTime(), time.thread_time()
+    began_s = busy()
+    while time.thread_time() - computed_s < 0.05:
+        pass
+    worked_s = busy() - began_s
+    assert worked_s > 0.04
+    time.sleep(0.2)
+    assert busy() - began_s - worked_s < 0.1
+
+
+def test_where_the_system_tells_nothing_it_is_the_time_of_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert ThreadTime()() == pytest.approx(time.thread_time(), abs=0.05)
