@@ -44,7 +44,7 @@ class _Period:
     """What happened since the last look."""
 
     since_s: float
-    cpu_s: float
+    busy_s: float
     batches: int = 0
     rows: int = 0
     step_s: float = 0.0
@@ -91,22 +91,22 @@ class Capacity:
             period.live += len(live_ages_s)
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 
-    def look(self, now: float, cpu_s: float, streams: int) -> bool:
+    def look(self, now: float, busy_s: float, streams: int) -> bool:
         """Close the period if it is over. Returns: whether it was, so that the estimate may have changed.
 
-        `cpu_s` is the time so far that the results' thread computed or waited for a core; `streams` are open.
+        `busy_s` is the time so far that the results' thread computed or waited for a core; `streams` are open.
         """
         period = self._period
         if period is None:
-            self._period = _Period(now, cpu_s)
+            self._period = _Period(now, busy_s)
             return True
         if now - period.since_s < PERIOD_S:
             return False
-        self._period = _Period(now, cpu_s)
+        self._period = _Period(now, busy_s)
         if period.batches >= MIN_BATCHES and period.undisturbed_s > 0:
             loop_s = period.batches * self._loop.extrapolate(period.rows / period.batches)
             self._slowdown += FOLLOW * (period.step_s / period.undisturbed_s - self._slowdown)
-            self._loop_slowdown += FOLLOW * ((cpu_s - period.cpu_s) / loop_s - self._loop_slowdown)
+            self._loop_slowdown += FOLLOW * ((busy_s - period.busy_s) / loop_s - self._loop_slowdown)
         self._press(period, streams, now - period.since_s)
         return True
 

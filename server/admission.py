@@ -52,9 +52,9 @@ class Admission:
         """Learn from a batch; see `Capacity.ran`."""
         self._capacity.ran(rows, step_s, live_ages_s)
 
-    def look(self, now: float, cpu_s: float, used: int) -> None:
+    def look(self, now: float, busy_s: float, used: int) -> None:
         """Bring the estimate up to date, as often as one likes; see `Capacity.look`."""
-        if self._capacity.look(now, cpu_s, used):
+        if self._capacity.look(now, busy_s, used):
             self._estimate = self._capacity.streams()
 
     def refuse_if_full(self, used: int) -> None:
