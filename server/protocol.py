@@ -49,6 +49,7 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         self._deliver()
         # Whoever knows this connection and is known to it would wait for a collection of garbage.
         self._receiver = None
+        self.conn.parser.close()  # a generator that refers to its owner
         if self._offered is not None:
             self._offered.pop(WIRE_EXTENSION, None)
 

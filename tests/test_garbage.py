@@ -14,6 +14,7 @@ from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from spelling import spell
 from websockets.exceptions import InvalidStatus
+from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
 from server import garbage as rules
@@ -26,7 +27,7 @@ from server.session import Session
 from server.writer import Writer
 
 Start = Callable[..., LiveServer]
-OF_A_STREAM = (Connection, Lane, ListenProtocol, Session, Writer)
+OF_A_STREAM = (Connection, Lane, ListenProtocol, ServerProtocol, Session, Writer)
 
 
 @pytest.fixture
