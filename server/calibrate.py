@@ -68,12 +68,12 @@ def calibrate(
     noise = np.random.default_rng(1).integers(-300, 300, (64, model.config.step_samples), dtype=np.int16)
     audio = [step.tobytes() for step in noise]
     with _served(options) as (port, pid):
-        windows: dict[int, loopback.Window] = {}
-        for streams in LEVELS:
-            if any(window.loop_s > FULL * WINDOW_S for window in windows.values()):
-                break
+
+        def load(streams: int) -> loopback.Window:
             tell(f"server: {streams} streams for {WINDOW_S:g} s")
-            windows[streams] = loopback.load(port, pid, audio, streams=streams, seconds=WINDOW_S, answers=True)
+            return loopback.load(port, pid, audio, streams=streams, seconds=WINDOW_S, answers=True)
+
+        windows = rising(load)
         most = max(windows)
         tell(f"server: {most} streams without answers, then {VISITS} short ones")
         silent = loopback.load(port, pid, audio, streams=most, seconds=WINDOW_S, answers=False)
@@ -86,6 +86,16 @@ def calibrate(
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
     provenance = _provenance(model, threads, command)
     return Calibration(provenance, step_s, table, overheads, interference, round(visits.rows / VISITS) - 1)
+
+
+def rising(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:
+    """Return what was seen at each number of streams, up to the first that fills the event loop."""
+    windows: dict[int, loopback.Window] = {}
+    for streams in LEVELS:
+        windows[streams] = load(streams)
+        if windows[streams].loop_s > FULL * WINDOW_S:
+            break
+    return windows
 
 
 def conclude(

@@ -45,6 +45,14 @@ def test_known_costs_are_found_again():
     assert found.path_s == pytest.approx(2e-4, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("stream_s", "tried"), [(1e-3, calibrate.LEVELS), (0.012, calibrate.LEVELS[:2]), (0.1, calibrate.LEVELS[:1])]
+)
+def test_the_load_rises_no_further_once_the_event_loop_is_full(stream_s, tried):
+    windows = calibrate.rising(lambda streams: loopback.Window(stream_s * streams * calibrate.WINDOW_S, 1, 1, 0.0, ()))
+    assert tuple(windows) == tried
+
+
 def test_what_batches_take_beyond_the_engine_grows_with_the_loops_load():
     def loaded(busy):
         """Batches that take 0.1 ms and 4 ms · load longer; one in ten three times that."""
