@@ -150,6 +150,13 @@ def test_the_report_shows_each_server_its_bar_and_what_kept_it() -> None:
     assert f"seed {MEASURED.environment.seed}" in page
 
 
+def test_the_report_says_when_no_stream_ended_and_so_no_text_was_compared() -> None:
+    nothing = findings(probe(OURS, 1, 400, 50.0))
+    assert rows(nothing)[0][9] == "–"
+    assert "none ended" in markdown(nothing, "peers.png")
+    assert "none ended" not in markdown(MEASURED, "peers.png")
+
+
 def test_the_report_is_written_and_read_again(tmp_path: Path) -> None:
     document, page, picture = write(MEASURED, tmp_path, "peers")
     assert read(document) == MEASURED.probes

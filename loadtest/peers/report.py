@@ -76,7 +76,7 @@ def _row(findings: Findings, contestant: Contestant) -> tuple[str, ...]:
         f"{spread.p98:.1f}" if spread else "–",
         "–" if edge is None or edge.mean_batch is None else f"{edge.mean_batch:.1f}",
         f"{sum(edge.server_cores.values()):.2f}" if edge else "–",
-        f"{differ} of {compared}",
+        f"{differ} of {compared}" if compared else "–",
     )
 
 
@@ -87,7 +87,9 @@ def markdown(findings: Findings, picture: str) -> str:
     lines += [
         f"Most live streams at p98 chunk latency ≤ {findings.objective_ms:g} ms; levels of {findings.seconds:g} s,"
     ]
-    lines += [f"streams of about {findings.stream_s:g} s, one after another.", ""]
+    ended = any(probe.compared for probe in findings.probes)
+    which = "one after another" if ended else "longer than a level, so that none ended in one and no text was compared"
+    lines += [f"streams of about {findings.stream_s:g} s, {which}.", ""]
     lines += ["| " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * (len(HEADINGS) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in rows(findings)]
     lines += [NOTES, "## Where the time goes", "", "Processor time at the sustained level, in cores.", ""]
