@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from batching.service_times import ServiceTimes
 
-RIDE_SHARE = 0.25
+RIDE_SHARE = 0.15
 """How much of a one-row batch's time the filling steps in a batch with due ones may add to it, so that live latency
-rises by a fifth at most. A batch holds what arrived during the last one: with a fixed part `a`, and rows taking the
-share `u` of the time, it lasts a / (1 - u). So what is added to `a` lengthens every batch in proportion, and an answer
-takes more than its batch."""
+rises by a fifth at most, what their answers cost the event loop included (loadtest/LOG.md). A batch holds what arrived
+during the last one: with a fixed part `a`, and rows taking the share `u` of the time, it lasts a / (1 - u). So what is
+added to `a` lengthens every batch in proportion, and an answer takes more than its batch."""
 
-ALONE_SHARE = 1.0
-"""The same for filling steps alone: a live step that comes meanwhile waits for twice a one-row batch at most."""
+ALONE_SHARE = 0.5
+"""The same for filling steps alone: a live step that comes meanwhile waits for one and a half one-row batches."""
 
 
 class Filling:
