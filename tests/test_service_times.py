@@ -71,9 +71,9 @@ def test_where_each_row_takes_its_time_few_steps_ride_and_where_rows_are_nearly_
     def filling(table: dict[int, float]) -> Filling:
         return Filling(ServiceTimes(table), background_rows=8, max_batch=64)
 
-    assert (filling(LINE).riding(), filling(LINE).alone()) == (2, 12)
+    assert (filling(LINE).riding(), filling(LINE).alone()) == (1, 6)
     dear = filling({1: 0.001, 64: 0.064})
-    assert (dear.riding(), dear.alone()) == (1, 2)
+    assert (dear.riding(), dear.alone()) == (1, 1)
     free = filling({1: 0.001, 64: 0.00101})
     assert (free.riding(), free.alone()) == (8, 64)
     unknown = filling({})
