@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.settings import STEP_S
+from loadtest.generator.settings import STEP_S
 
 COMMAND = (sys.executable, "-m", "server.cli", "ceiling", "--json")
 """Its last line of output is a `Ceiling` as JSON."""

@@ -19,10 +19,10 @@ from rich.console import Console
 from loadtest.ceiling import Ceiling, measure_ceiling
 from loadtest.comparison import Comparison, ceiling_lines, print_comparison, write
 from loadtest.concluding import carry_out
-from loadtest.report import Result, faults
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.generator.settings import LoadSettings, parse_streams
+from loadtest.measurement.report import Result, faults
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
 from loadtest.served import served
-from loadtest.settings import LoadSettings, parse_streams
 
 RESULTS = Path(__file__).parent / "results"
 POLICIES = "eager,single"

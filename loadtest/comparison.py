@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from loadtest import plot
 from loadtest.ceiling import Ceiling
-from loadtest.latencies import Spread
-from loadtest.measures import LevelReport
-from loadtest.report import Document, Result, faults, print_remarks
+from loadtest.generator.latencies import Spread
+from loadtest.generator.measures import LevelReport
+from loadtest.measurement import plot
+from loadtest.measurement.report import Document, Result, faults, print_remarks
 
 HEADINGS = (
     "streams",

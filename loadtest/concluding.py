@@ -13,10 +13,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from clients.errors import ClientError
-from loadtest.bars import Bar, unmet, write
+from loadtest.criteria import Bar, unmet, write
 from loadtest.errors import LoadTestError
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from tutti_asr_client.errors import ClientError
 
 
 class Judged(Protocol):

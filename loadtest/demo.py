@@ -14,16 +14,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from clients.audio import read_pcm
-from clients.errors import ClientError
-from clients.messages import Results
-from clients.pacing import PcmSource
-from clients.transcriber import RemoteTranscriber
-from clients.transcript import Transcript
 from loadtest.errors import LoadTestError
-from loadtest.recordings import shipped_manifest
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.generator.recordings import shipped_manifest
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
 from loadtest.served import served
+from tutti_asr_client.errors import ClientError
+from tutti_asr_client.files.audio import read_pcm
+from tutti_asr_client.files.pacing import PcmSource
+from tutti_asr_client.files.transcriber import RemoteTranscriber
+from tutti_asr_client.messages import Results
+from tutti_asr_client.transcript import Transcript
 
 RECORDING = "demo.flac"
 

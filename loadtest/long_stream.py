@@ -18,14 +18,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest.arrivals import Arrivals
-from loadtest.composition import write_streams
 from loadtest.concluding import carry_out
-from loadtest.flatness import LongRuns, drifts, markdown
-from loadtest.report import faults, print_remarks
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.generator.arrivals import Arrivals
+from loadtest.generator.composition import write_streams
+from loadtest.generator.settings import LoadSettings, parse_streams
+from loadtest.measurement.report import faults, print_remarks
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
 from loadtest.served import served
-from loadtest.settings import LoadSettings, parse_streams
+from loadtest.stability import LongRuns, drifts, markdown
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "long_stream"

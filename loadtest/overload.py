@@ -20,17 +20,17 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.bars import Bar, place_lines, table
 from loadtest.concluding import carry_out, conclude
+from loadtest.criteria import Bar, place_lines, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
-from loadtest.idleness import IdleFigures, bars, idle_figures
-from loadtest.measures import LevelReport
-from loadtest.report import print_remarks
-from loadtest.run import measure_levels
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import LoadSettings
+from loadtest.leftovers import IdleFigures, bars, idle_figures
+from loadtest.measurement.report import print_remarks
+from loadtest.measurement.run import measure_levels
+from loadtest.measurement.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
 from loadtest.served import served
-from loadtest.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
-from loadtest.settings import LoadSettings
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "overload"

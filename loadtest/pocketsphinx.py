@@ -23,7 +23,7 @@ from rich.console import Console
 from loadtest import environment
 from loadtest.error_rates import Peer, by_source_table, pooled, read_kept, read_ours, write
 from loadtest.errors import BadSettings, LoadTestError, PeerMissing
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
 from model.audio import read_pcm
 from model.errors import ModelError
 from model.manifest import Utterance, read_manifests

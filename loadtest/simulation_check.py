@@ -18,14 +18,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from clients.errors import ClientError
 from loadtest import environment
 from loadtest.environment import Environment
 from loadtest.errors import LoadTestError, ServerNotReady
-from loadtest.measures import LevelReport
-from loadtest.run import EXIT_BAD, EXIT_OK, measure
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import STEP_S, LoadSettings, parse_streams
+from loadtest.measurement.run import EXIT_BAD, EXIT_OK, measure
 from loadtest.served import ALL_IN, served
-from loadtest.settings import STEP_S, LoadSettings, parse_streams
+from tutti_asr_client.errors import ClientError
 
 RESULTS = Path(__file__).parent / "results"
 SHARES = (0.4, 0.6, 0.8)

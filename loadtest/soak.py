@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest.arrivals import Arrivals
 from loadtest.concluding import carry_out, conclude
-from loadtest.measures import MINUTE_S
-from loadtest.report import print_remarks
-from loadtest.run import EXIT_INTERRUPTED, measure
+from loadtest.generator.arrivals import Arrivals
+from loadtest.generator.measures import MINUTE_S
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.report import print_remarks
+from loadtest.measurement.run import EXIT_INTERRUPTED, measure
 from loadtest.served import ALL_IN, served
-from loadtest.settings import LoadSettings
 from loadtest.steadiness import Rule, Soak, draw, markdown
 
 RESULTS = Path(__file__).parent / "results"

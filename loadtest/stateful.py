@@ -24,7 +24,7 @@ from rich.console import Console
 
 from loadtest import environment
 from loadtest.environment import Environment
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "loadtest" / "results" / "stateful.json"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import flatness
-from loadtest.bars import Bar, place_lines, table
+from loadtest import stability as flatness
+from loadtest.criteria import Bar, place_lines, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
-from loadtest.latencies import Latencies, Spread
-from loadtest.measures import LevelReport
+from loadtest.generator.latencies import Latencies, Spread
+from loadtest.generator.measures import LevelReport
 
 
 class Soak(msgspec.Struct, frozen=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Response
 
-from server.door import Door
-from server.openai.endpoint import RealtimeEndpoint
-from server.openai.transcriptions import Transcriptions
-from server.recordings import Recordings
+from server.access.guard import Door
+from server.protocols.openai.endpoint import RealtimeEndpoint
+from server.protocols.openai.transcriptions import Transcriptions
+from server.protocols.twilio.endpoint import TwilioEndpoint
+from server.protocols.uploads import Recordings
+from server.protocols.vosk.endpoint import VoskEndpoint
+from server.protocols.vosk.listener import VoskListener
 from server.replica import Replica
-from server.twilio.endpoint import TwilioEndpoint
-from server.vosk.endpoint import VoskEndpoint
-from server.vosk.listener import VoskListener
 
 
 class Adapters:

@@ -11,24 +11,24 @@ from time import perf_counter
 import msgspec
 from fastapi import FastAPI, Response
 
-from model.ctc import Decoder
+from model.ctc.words import Decoder
+from server.access.guard import Door, GivesBack
+from server.access.origins import allow_pages
 from server.adapters import Adapters
-from server.admin import admin_router, load_admin_keys
-from server.asyncapi import describe_sockets
-from server.door import Door, GivesBack
-from server.grant import Grant
-from server.hangup import on_hangup
-from server.health import kserve_router
-from server.listen import Listen
-from server.openapi import describe
-from server.origins import allow_pages
-from server.page import page_router
-from server.pulse import Pulse
-from server.recordings import Recordings
+from server.http.admin import admin_router, load_admin_keys
+from server.http.api_docs import describe
+from server.http.asyncapi import describe_sockets
+from server.http.health import kserve_router
+from server.http.page import page_router
+from server.http.token_endpoint import Grant
+from server.operations.hangup import on_hangup
+from server.operations.watchdog import Pulse
+from server.protocols.deepgram.endpoints import Listen
+from server.protocols.deepgram.transcribe import Transcribe
+from server.protocols.uploads import Recordings
+from server.recognition.session import Session
 from server.replica import MakeSession, Replica
-from server.session import Session
 from server.settings import Settings
-from server.transcribe import Transcribe
 from server.wiring import ServedModel, VadModel, build_replica
 
 STOP_TIMEOUT_S = 5.0  # for the batch that is running

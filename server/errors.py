@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.events import CloseReason
+from server.recognition.events import CloseReason
 
 
 class ServerError(Exception):

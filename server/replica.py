@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from model.config import ModelConfig
-from model.ctc import Decoder
-from server.auth import KeyRing
-from server.deadlines import LiveLimits
-from server.deepgram_messages import ModelCard
-from server.deepgram_query import Models
-from server.drain import Drain, OpenSessions
-from server.media import DecodingPool
-from server.metrics import Metrics
-from server.recognizer import Recognizer
-from server.request_ids import take_request_id
+from model.ctc.words import Decoder
+from server.access.keys import KeyRing
+from server.audio.decode_queue import DecodingPool
+from server.operations.drain import Drain, OpenSessions
+from server.operations.metrics import Metrics
+from server.operations.request_ids import take_request_id
+from server.protocols.deepgram.messages import ModelCard
+from server.protocols.deepgram.query import Models
+from server.recognition.recognizer import Recognizer
+from server.recognition.session import Limits, Session, SessionOptions
 from server.resume.office import TicketOffice
-from server.session import Limits, Session, SessionOptions
 from server.settings import Settings
+from server.streaming.deadlines import LiveLimits
 
 MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
@@ -58,7 +58,7 @@ class Replica:
 
 
 def new_request_id() -> str:
-    """Return what names one request in headers, frames and logs: the name that `server.access` gave it."""
+    """Return what names one request in headers, frames and logs: the name that `server.http.access_log` gave it."""
     return take_request_id()
 
 

@@ -20,28 +20,28 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
-from batching import EngineDown
+from batching.errors import EngineDown
 from model.acoustic import AcousticModel
-from model.ctc import Decoder
-from server.access import Access
+from model.ctc.words import Decoder
+from model.decoder import make_decoder
 from server.app import STOP_TIMEOUT_S, create_app
-from server.decoders import make_decoder
+from server.audio.decoder import load_codecs
 from server.errors import SettingsError
-from server.garbage import spare_what_is_loaded
-from server.heads import head_protocol
-from server.log_lines import LogLines
-from server.logs import FLUSH_S, configure_logs
-from server.media import load_codecs
-from server.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
-from server.protocol import ListenProtocol
+from server.http.access_log import Access
+from server.http.turnstile import Turnstile
+from server.http.uvicorn_server import head_protocol
+from server.operations.gc_schedule import spare_what_is_loaded
+from server.operations.log_lines import LogLines
+from server.operations.logs import FLUSH_S, configure_logs
+from server.operations.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
+from server.recognition.session import Session
 from server.replica import Replica
-from server.session import Session
 from server.settings import Settings
-from server.turnstile import Turnstile
+from server.streaming.websocket import ListenProtocol
 from server.wiring import VadModel
 
 if TYPE_CHECKING:
-    from server.tracing import Tracing
+    from server.recognition.tracing import Tracing
 
 MAX_MESSAGE_BYTES = 2**20
 SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
@@ -156,7 +156,7 @@ def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing 
     if ours is None and not any(environment.get(name) for name in OTEL_ENDPOINTS):
         return None
     try:
-        from server.tracing import Tracing
+        from server.recognition.tracing import Tracing
     except ImportError as error:
         if ours is not None:
             raise SettingsError("otel_endpoint needs the extra: pip install 'tutti[otel]'") from error

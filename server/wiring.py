@@ -15,23 +15,23 @@ from batching.capacity import Capacity
 from batching.engine import Engine
 from batching.step_model import StepModel
 from model.config import ModelConfig
-from model.ctc import Decoder
-from server.admission import Admission
-from server.auth import KeyRing
-from server.deadlines import LiveLimits
-from server.deepgram_messages import ModelCard
-from server.deepgram_query import Models
-from server.drain import Drain, DrainTimes, OpenSessions
-from server.media import DecodingPool
-from server.metrics import Metrics
-from server.recognizer import Deliver, MakeEngine, Recognizer
+from model.ctc.words import Decoder
+from server.access.keys import KeyRing
+from server.access.tokens import Tokens
+from server.audio.decode_queue import DecodingPool
+from server.operations.drain import Drain, DrainTimes, OpenSessions
+from server.operations.metrics import Metrics
+from server.protocols.deepgram.messages import ModelCard
+from server.protocols.deepgram.query import Models
+from server.protocols.upload import MAX_BACKLOG_S
+from server.recognition.admission import Admission
+from server.recognition.recognizer import Deliver, MakeEngine, Recognizer
+from server.recognition.session import Limits, Session
 from server.replica import MakeSession, Replica
 from server.resume.office import TicketOffice
 from server.resume.seal import read_keys
-from server.session import Limits, Session
 from server.settings import Settings
-from server.tokens import Tokens
-from server.upload import MAX_BACKLOG_S
+from server.streaming.deadlines import LiveLimits
 
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
 FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from model.ctc import Word
-from server.adapter import Actions, Hear, Say
-from server.audio import PCM
+from model.ctc.words import Word
+from server.audio.pcm import PCM
+from server.streaming.adapter import Actions, Hear, Say
 
 RATE = 16_000
 

@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from model.acoustic import AcousticModel
 from model.audio import read_pcm
-from model.ctc import NO_BIAS, BeamDecoder, Bias, GreedyDecoder
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.greedy import GreedyDecoder
 from model.ctc.words import Decoder, LogProbs
 from model.lm.language_model import LanguageModel
 

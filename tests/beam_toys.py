@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from test_ctc import log_probs, spell
 
-from model.ctc import BeamDecoder, DecodingWeights
+from model.ctc.beam import BeamDecoder
+from model.ctc.weights import DecodingWeights
 from model.lm.language_model import LanguageModel
 
 FRAME_S = 0.04

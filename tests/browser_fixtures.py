@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from speech import SAMPLES
 
 from model.acoustic import AcousticModel
-from server.decoders import make_decoder
+from model.decoder import make_decoder
 from server.settings import Settings
 
 HEARD = SAMPLES.parent / "porch_fan.flac"  # by the microphone

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 import numpy as np
 from fake_listen import STEP_BYTES
 
-from clients.messages import Alternative, Channel, Results, StepTimings
+from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings
 
 WITHIN_S = 10.0  # only a failing test waits that long
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fake_recognition import FakeRecognition, Frame, Shape, undisturbed
 
-from clients.audio_shape import AudioShape
-from clients.continuity import Continuity
-from clients.messages import ConfigureSuccess, Message, Results, decode
+from tutti_asr_client.audio_shape import AudioShape
+from tutti_asr_client.continuity import Continuity
+from tutti_asr_client.messages import ConfigureSuccess, Message, Results, decode
 
 PLENTY = 2**20
 Said = bytes | str

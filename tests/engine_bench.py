@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from fakes import WAIT_S, GatedModel
 
-from batching import BatchDone, Engine, EngineEvent, Policy, StepModel, StreamFailed
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.events import BatchDone, EngineEvent, StreamFailed
+from batching.step_model import StepModel
 
 
 def step(value: int, samples: int = 4) -> np.ndarray:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from server.wire import Receiver
+from server.streaming.transport import Receiver
 
 
 class FakeWire:
-    """Satisfies `server.wire.Wire`."""
+    """Satisfies `server.streaming.transport.Wire`."""
 
     def __init__(self) -> None:
         self.congested = False

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from batching import TensorSpec
+from batching.step_model import TensorSpec
 
 WAIT_S = 20.0  # how long a test waits for something that must happen; only a failing test waits that long
 

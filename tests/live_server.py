@@ -20,9 +20,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from server.app import create_app
-from server.audio import PCM
+from server.audio.pcm import PCM
+from server.recognition.session import Session
 from server.serve import DrainingServer, uvicorn_config
-from server.session import Session
 from server.settings import Settings
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}

@@ -10,8 +10,8 @@ import numpy as np
 import soundfile
 from fake_listen import STEP_S
 
-from loadtest.recordings import Recording
-from loadtest.settings import LoadSettings
+from loadtest.generator.recordings import Recording
+from loadtest.generator.settings import LoadSettings
 
 T0 = 8_675_309.25  # no test depends on where time starts
 RECORDINGS = 3

@@ -14,7 +14,7 @@ from live_server import LiveServer
 from speech import ROOT, SAMPLES
 
 from model.acoustic import AcousticModel
-from server.decoders import make_decoder
+from model.decoder import make_decoder
 from server.settings import Settings
 
 IMAGES = ROOT / "docs" / "images"

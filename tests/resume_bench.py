@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from session_bench import SessionBench
 
-from server.events import Closed, Event, Final
-from server.resume.saved import SavedStream
-from server.steps import Work
+from server.recognition.events import Closed, Event, Final
+from server.recognition.saved_state import SavedStream
+from server.recognition.steps import Work
 
 _again = msgspec.msgpack.Decoder(SavedStream).decode
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from spelling import CONFIG, SpellingModel, spelling_decoder
 
-from model.ctc import Decoder
-from server.audio import PCM
-from server.events import CloseReason, Event, Final, Partial
-from server.keyterms import Keyterms
-from server.session import Limits, Session, SessionOptions
-from server.steps import StepTag, WindowTag, Work
+from model.ctc.words import Decoder
+from server.audio.pcm import PCM
+from server.recognition.events import CloseReason, Event, Final, Partial
+from server.recognition.keyterms import Keyterms
+from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.steps import StepTag, WindowTag, Work
 
 WINDOW = 512  # samples of a voice-activity window
 

@@ -17,10 +17,10 @@ import torch
 from fakes import WAIT_S
 from torch import Tensor
 
-from batching import TensorSpec
+from batching.step_model import TensorSpec
 from model.config import ENGLISH, ModelConfig
-from model.ctc import GreedyDecoder
-from server.audio import PCM
+from model.ctc.greedy import GreedyDecoder
+from server.audio.pcm import PCM
 
 CONFIG = ModelConfig(name="spelling", version="test", lookahead=3)
 FRAME = CONFIG.frame_samples

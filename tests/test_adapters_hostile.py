@@ -9,14 +9,14 @@ from adapters import RATE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.adapter import Adapter, HangUp
-from server.deepgram import Projector
-from server.deepgram_messages import ModelCard
-from server.deepgram_query import Models, parse_query
-from server.openai.realtime import RealtimeAdapter
-from server.openai.session import SessionSettings
-from server.twilio.adapter import TwilioAdapter
-from server.vosk.adapter import VoskAdapter
+from server.protocols.deepgram.deepgram import Projector
+from server.protocols.deepgram.messages import ModelCard
+from server.protocols.deepgram.query import Models, parse_query
+from server.protocols.openai.realtime import RealtimeAdapter
+from server.protocols.openai.settings import SessionSettings
+from server.protocols.twilio.adapter import TwilioAdapter
+from server.protocols.vosk.adapter import VoskAdapter
+from server.streaming.adapter import Adapter, HangUp
 
 MODELS = Models("tiny", {}, strict=True)
 NAMES = st.sampled_from([

@@ -11,8 +11,8 @@ from spelling import spell
 from starlette.requests import Request
 from typer.testing import CliRunner
 
-from server.admin import is_direct
 from server.cli import app
+from server.http.admin import is_direct
 
 Start = Callable[..., LiveServer]
 

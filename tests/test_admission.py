@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batching.capacity import PERIOD_S, Capacity
-from server.admission import FREE_AT_ONCE, Admission
 from server.errors import ServerFull
+from server.recognition.admission import FREE_AT_ONCE, Admission
 
 T0 = 8_675_309.25
 

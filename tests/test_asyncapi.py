@@ -16,15 +16,15 @@ from spelling import silence, spell
 from starlette.routing import WebSocketRoute
 from websockets.sync.client import connect
 
-import server.deepgram_messages as messages
-from server.deepgram_frames import Action
-from server.deepgram_query import BIASING, KNOWN, RESUMING
+from server.audio.formats import Encoding
 from server.errors import CLOSES, REFUSALS
-from server.media.encodings import Encoding
-from server.openai.frames import Spoken
-from server.resume.frames import Resume, Resumed, ResumeRefused, TicketOut
-from server.resume.refusals import TicketCode
-from server.twilio.messages import Told
+from server.protocols.deepgram import messages
+from server.protocols.deepgram.deepgram_frames import Action
+from server.protocols.deepgram.query import BIASING, KNOWN, RESUMING
+from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
+from server.protocols.openai.messages import Spoken
+from server.protocols.twilio.messages import Told
+from server.refusals import TicketCode
 
 Start = Callable[..., LiveServer]
 FROM_CLIENT, TO_CLIENT = "hear", "tell"

@@ -13,9 +13,9 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.auth import ANYBODY, Caller, Credentials, KeyRing
+from server.access.keys import ANYBODY, Caller, Credentials, KeyRing
+from server.access.keys_file import Key
 from server.errors import NotAuthorised, SettingsError
-from server.keys_file import Key
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

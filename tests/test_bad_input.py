@@ -16,7 +16,7 @@ from live_server import LiveServer, transcript
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
 
-from server.protocol import SEND_BUFFER_BYTES
+from server.streaming.websocket import SEND_BUFFER_BYTES
 
 Start = Callable[..., LiveServer]
 CUT = r"(?i)reset|broken pipe|abort"

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ctc import log_probs, spell, symbols_lists
 
-from model.ctc import NO_BIAS, Bias, DecodingWeights, GreedyDecoder, best_path
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.greedy import GreedyDecoder, best_path
+from model.ctc.weights import DecodingWeights
 
 seeds = st.integers(0, 2**32 - 1)
 biases = st.sampled_from([NO_BIAS, Bias.of([("cab", 1.0)]), Bias.of([("a b", 2.0), ("bb", None), ("ab", -1.0)])])

@@ -7,7 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_ctc import log_probs, spell
 
-from model.ctc import NO_BIAS, BeamDecoder, Bias, DecodingWeights
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.weights import DecodingWeights
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -5,7 +5,10 @@ from beam_toys import FRAME_S, all_texts, random_log_probs, toy_lm, words_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.ctc import NO_BIAS, BeamDecoder, Bias, DecodingWeights, beam
+from model.ctc import beam
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.weights import DecodingWeights
 
 VOCABULARIES = [("", " ", "a"), ("", "a", "b"), ("", " ", "a", "b"), ("", "b", "a", " "), ("", "c", " ", "a", "b")]
 WIDE = 2_000  # more than there are prefixes of six symbols that four can write

@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ctc import log_probs, spell
 
-from model.ctc import NO_BIAS, BeamDecoder, Bias, BiasError, DecodingWeights, GreedyDecoder
 from model.ctc import terms as automaton
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias, BiasError
+from model.ctc.greedy import GreedyDecoder
+from model.ctc.weights import DecodingWeights
 from model.lm.characters import LETTERS as COLUMNS
 
 

@@ -5,7 +5,7 @@ import time
 from browser import OpenPage, cut_connections
 from speech import samples
 
-from server.decoders import make_decoder
+from model.decoder import make_decoder
 from server.settings import Settings
 
 pytest_plugins = ["browser_fixtures"]

@@ -10,8 +10,8 @@ from live_server import LiveServer, transcript
 from spelling import spell
 from websockets.exceptions import InvalidStatus
 
-from server.deepgram_query import Models, parse_query
 from server.errors import BadParameter
+from server.protocols.deepgram.query import Models, parse_query
 
 Start = Callable[..., LiveServer]
 RAW = [("encoding", "linear16"), ("sample_rate", "16000")]

@@ -9,11 +9,11 @@ import pytest
 from session_bench import SessionBench
 from spelling import CONFIG, silence, spell
 
-from server.audio import PCM
+from server.audio.pcm import PCM
 from server.errors import BacklogExceeded
-from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
-from server.session import Limits
-from server.steps import Marker, StepCutter, StepTag
+from server.recognition.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.recognition.session import Limits
+from server.recognition.steps import Marker, StepCutter, StepTag
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 

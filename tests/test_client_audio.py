@@ -9,9 +9,9 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from clients.audio import read_pcm
-from clients.errors import AudioError
 from model.audio import read_pcm as read_pcm_in_process
+from tutti_asr_client.errors import AudioError
+from tutti_asr_client.files.audio import read_pcm
 
 RNG = np.random.default_rng(7)
 

@@ -22,16 +22,16 @@ from fake_recognition import FakeRecognition, Shape
 from fake_replica import FakeReplica, Fate
 from rich.console import Console
 
-from clients.audio import read_pcm
-from clients.display import TerminalDisplay, growing
-from clients.errors import Unreachable
-from clients.messages import Message, Results
-from clients.outcome import Failed, Transcribed
-from clients.pacing import PcmSource
-from clients.retry import Retry
-from clients.transcribe import run, run_remote, transcribe_files
-from clients.transcriber import RemoteTranscriber, Transcriber
-from clients.transcript import Transcript
+from tutti_asr_client.errors import Unreachable
+from tutti_asr_client.files.audio import read_pcm
+from tutti_asr_client.files.display import TerminalDisplay, growing
+from tutti_asr_client.files.file_result import Failed, Transcribed
+from tutti_asr_client.files.pacing import PcmSource
+from tutti_asr_client.files.transcribe import run, run_remote, transcribe_files
+from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
+from tutti_asr_client.messages import Message, Results
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.transcript import Transcript
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_ctrl_c_ends_the_recordings_where_they_are_and_keeps_what_was_said(tmp_p
     soundfile.write(never, np.frombuffer(noise(3), np.int16), 16000)
     with FakeListen().in_thread() as server:
         code = (
-            "import sys; from pathlib import Path; from clients.transcribe import run_remote;"
+            "import sys; from pathlib import Path; from tutti_asr_client.files.transcribe import run_remote;"
             f"sys.exit(run_remote([Path({str(long)!r}), Path({str(never)!r})], url={server.url!r}, realtime=True, "
             "concurrency=1))"
         )
@@ -206,5 +206,5 @@ def test_the_terminal_shows_text_and_failures() -> None:
 
 
 def test_clients_import_no_torch() -> None:
-    code = "import sys, clients.transcribe; sys.exit('torch' in sys.modules)"
+    code = "import sys, tutti_asr_client.files.transcribe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False).returncode == 0

@@ -11,12 +11,12 @@ import pytest
 from client_bench import WITHIN_S, noise, results, wait_for
 from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 
-from clients.address import http_url, is_loopback, listen_url
-from clients.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
-from clients.live import connect
-from clients.messages import ConfigureFailure, ConfigureSuccess, Metadata, Results, decode
-from clients.transcriber import RemoteTranscriber
-from clients.transcript import Transcript
+from tutti_asr_client.address import http_url, is_loopback, listen_url
+from tutti_asr_client.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
+from tutti_asr_client.files.transcriber import RemoteTranscriber
+from tutti_asr_client.live import connect
+from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Metadata, Results, decode
+from tutti_asr_client.transcript import Transcript
 
 # Addresses
 

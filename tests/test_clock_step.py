@@ -19,10 +19,10 @@ LIBRARIES = (
 )
 READERS = {
     "server/replica.py",  # `created` of an answer
-    "server/tokens.py",  # expiry of browser tokens
-    "server/grant.py",  # the same
+    "server/access/tokens.py",  # expiry of browser tokens
+    "server/http/token_endpoint.py",  # the same
     "server/wiring.py",  # hands them their clock
-    "server/doctor_machine.py",  # compares it with file times
+    "server/tools/doctor_machine.py",  # compares it with file times
 }
 """Files that may read the wall clock; what runs before serving or beside it, such as training, is not looked at."""
 WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today")}

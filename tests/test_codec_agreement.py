@@ -22,12 +22,12 @@ from websockets.asyncio.client import connect
 
 from model.acoustic import AcousticModel
 from model.audio import read_pcm
+from model.decoder import make_decoder
 from model.manifest import Utterance
 from model.scoring import by_source
-from server.decoders import make_decoder
-from server.evaluate_codec import coded
-from server.media.plain import alaw_table, mulaw_table
+from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings
+from server.tools.evaluate_codec import coded
 
 MESSAGE_BYTES = 3_001  # an odd number: samples and packets are torn apart
 

@@ -12,9 +12,9 @@ from fake_recognition import FakeRecognition, Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.audio_shape import AudioShape
-from clients.continuity import Beginning, Continuity
-from clients.messages import (
+from tutti_asr_client.audio_shape import AudioShape
+from tutti_asr_client.continuity import Beginning, Continuity
+from tutti_asr_client.messages import (
     ConfigureSuccess,
     Metadata,
     Results,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import ENGLISH
-from model.ctc import GreedyDecoder, best_path
+from model.ctc.greedy import GreedyDecoder, best_path
 
 VOCABULARY = ("", " ", "a", "b", "c")
 FRAME_S = 0.04

@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 from spelling import CONFIG
 
-from model.ctc import GreedyDecoder
+from model import decoder as decoders
 from model.ctc.beam import BeamDecoder
+from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
+from model.decoder import language_model_path, make_decoder, weights_path
 from model.errors import ModelError
-from server import decoders
-from server.decoders import language_model_path, make_decoder, weights_path
 from server.settings import Settings
 
 ARPA = """\\data\\

@@ -11,13 +11,13 @@ from fakes import FakeClock
 from spelling import CONFIG
 from wavering import WaveringDecoder
 
-from batching import BatchDone
-from server.decoding import Decoding
-from server.events import Event, StepTiming, StreamBroken
-from server.metrics import Metrics
-from server.recognition import Recognition, Route
-from server.session import Limits, Session, SessionOptions
-from server.steps import Marker, StepTag
+from batching.events import BatchDone
+from server.operations.metrics import Metrics
+from server.recognition.decoding import Decoding
+from server.recognition.events import Event, StepTiming, StreamBroken
+from server.recognition.recognition import Recognition, Route
+from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.steps import Marker, StepTag
 
 FRAMES = CONFIG.step_samples // CONFIG.frame_samples
 

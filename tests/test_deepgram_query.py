@@ -8,12 +8,19 @@ import pytest
 from listen_query import RAW, query
 
 from server.app import ABOUT
-from server.deepgram_frames import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
-from server.deepgram_query import BIASING, KNOWN, Models, parse_query
+from server.audio.formats import AudioForm, Encoding
 from server.errors import BadFrame, BadParameter
-from server.keyterms import Keyterms
-from server.media import AudioForm, Encoding
-from server.session import SessionOptions
+from server.protocols.deepgram.deepgram_frames import (
+    MAX_CHARACTERS,
+    CloseStream,
+    Configure,
+    Finalize,
+    KeepAlive,
+    parse_frame,
+)
+from server.protocols.deepgram.query import BIASING, KNOWN, Models, parse_query
+from server.recognition.keyterms import Keyterms
+from server.recognition.session import SessionOptions
 
 MODEL_RATE = 16_000
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from listen_query import RAW, query
 
-from model.ctc import Word
-from server.deepgram import MAX_ECHO, Projector
-from server.deepgram_messages import ModelCard
-from server.deepgram_prerecorded import recording_answer
+from model.ctc.words import Word
 from server.errors import CLOSES
-from server.events import (
+from server.protocols.deepgram.deepgram import MAX_ECHO, Projector
+from server.protocols.deepgram.deepgram_prerecorded import recording_answer
+from server.protocols.deepgram.messages import ModelCard
+from server.recognition.events import (
     Closed,
     CloseReason,
     Event,
@@ -25,7 +25,7 @@ from server.events import (
     StreamBroken,
     UtteranceGap,
 )
-from server.text_format import format_words
+from server.text.formatting import format_words
 
 CARD = ModelCard.of("small", "3", "00ff")
 WORDS = (Word("turn", 3.36, 3.6, 0.97), Word("down", 4.2, 4.56, 0.91))

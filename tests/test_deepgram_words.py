@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.ctc import Word
-from server.deepgram_messages import Alternatives
-from server.deepgram_words import Transcript, alternative
-from server.text_format import Sentences, Style
+from model.ctc.words import Word
+from server.protocols.deepgram.messages import Alternatives
+from server.protocols.deepgram.transcript import Transcript, alternative
+from server.text.formatting import Sentences, Style
 
 STYLES = [Style(), Style(punctuate=True), Style(numerals=True), Style(punctuate=True, numerals=True)]
 TEXTS = ["is", "it", "twenty", "one", "o'clock"]

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from model import checkpoint
 from model.acoustic import AcousticModel
-from server import doctor_machine, doctor_model
 from server.cli import app
-from server.doctor import Check, Finding, Verdict, document, examine, line, ok
 from server.settings import Settings
+from server.tools import doctor_machine, doctor_model
+from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
 
 
 def findings(check: Check, **settings: object) -> dict[str, Finding]:

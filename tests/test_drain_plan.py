@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes import WAIT_S, FakeClock
 
-from server.drain import LOST_LINGER_S, SPREAD_PER_SESSION_S, Drain, DrainTimes, OpenSessions, Phase
 from server.errors import ServerDraining
-from server.metrics import Metrics
+from server.operations.drain import LOST_LINGER_S, SPREAD_PER_SESSION_S, Drain, DrainTimes, OpenSessions, Phase
+from server.operations.metrics import Metrics
 
 
 class Stays:

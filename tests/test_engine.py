@@ -9,7 +9,10 @@ from engine_bench import Bench, Start, step
 from fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from torch import Tensor
 
-from batching import BatchDone, Policy, TensorSpec, WarmedUp, WrongInput
+from batching.batcher import Policy
+from batching.errors import WrongInput
+from batching.events import BatchDone, WarmedUp
+from batching.step_model import TensorSpec
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:

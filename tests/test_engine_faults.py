@@ -11,19 +11,8 @@ from engine_bench import Bench, Start, step
 from fakes import WAIT_S, EchoModel, FailingModel, GatedModel
 from torch import Tensor
 
-from batching import (
-    BatchDone,
-    EngineDown,
-    EngineEvent,
-    EngineStopped,
-    PoolFull,
-    QueueFull,
-    StepFailed,
-    StreamClosed,
-    StreamFailed,
-    UnknownStream,
-    WrongInput,
-)
+from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
 
 # Closing, and bounds.
 

@@ -10,16 +10,16 @@ from speech import SAMPLES
 from spelling import silence, spell
 from typer.testing import CliRunner
 
-from clients.messages import Alternative, Channel, Results, StepTimings, Word
-from clients.transcript import Transcript
 from model.manifest import Utterance
 from model.stability import Stability
 from server.cli import app
-from server.evaluate import Evaluation, Watch
-from server.evaluate_cli import combinations
-from server.evaluate_report import document, print_report
-from server.evaluate_runs import decoder_of
+from server.cli.evaluate import combinations
 from server.settings import Settings
+from server.tools.evaluate import Evaluation, Watch
+from server.tools.evaluate_report import document, print_report
+from server.tools.evaluate_runs import decoder_of
+from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings, Word
+from tutti_asr_client.transcript import Transcript
 
 runner = CliRunner()
 NOTHING = dict.fromkeys(("precision", "decoder", "beams", "lm", "model", "device"))

@@ -14,18 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from spelling import GatedSpellingModel, silence
 
-from batching import (
-    Engine,
-    Policy,
-    StaleHandle,
-    StateExported,
-    StatePool,
-    StreamClosed,
-    StreamFailed,
-    TensorSpec,
-    UnknownStream,
-    WrongState,
-)
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.errors import StaleHandle, UnknownStream, WrongState
+from batching.events import StateExported, StreamClosed, StreamFailed
+from batching.pool import StatePool
+from batching.step_model import TensorSpec
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool,

@@ -57,7 +57,7 @@ def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
     with ServerProcess(stderr=subprocess.DEVNULL, shell='"$@" <&- >&- 2>&-') as server:
         assert server.works()
         for fd in (0, 1, 2):
-            assert Path(f"/proc/{server.process.pid}/fd/{fd}").readlink() == Path("/dev/null")
+            assert Path(f"/proc/{server.operations.process.pid}/fd/{fd}").readlink() == Path("/dev/null")
         assert server.stop(signal.SIGTERM) == 0
 
 

@@ -8,8 +8,8 @@ from server_process import ServerProcess
 from spelling import poison
 from websockets.exceptions import InvalidStatus
 
-from server.process import EXIT_LOST
-from server.vigil import FAILURES
+from server.operations.process import EXIT_LOST
+from server.operations.vigil import FAILURES
 
 
 def test_a_dead_engine_breaks_every_stream_and_ends_the_process() -> None:

@@ -17,14 +17,14 @@ from websockets.exceptions import InvalidStatus
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
-from server import garbage as rules
-from server.connection import Connection
-from server.garbage import AT_LATEST_S, SETTLED_S, Garbage
-from server.media.lane import Lane
-from server.protocol import ListenProtocol
-from server.pulse import PERIOD_S
-from server.session import Session
-from server.writer import Writer
+from server.audio.decode_queue import Lane
+from server.operations import gc_schedule as rules
+from server.operations.gc_schedule import AT_LATEST_S, SETTLED_S, Garbage
+from server.operations.watchdog import PERIOD_S
+from server.recognition.session import Session
+from server.streaming.connection import Connection
+from server.streaming.websocket import ListenProtocol
+from server.streaming.writer import Writer
 
 Start = Callable[..., LiveServer]
 OF_A_STREAM = (Connection, Lane, ListenProtocol, ServerProtocol, Session, Writer)

@@ -14,10 +14,10 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.auth import Credentials, KeyRing
+from server.access.keys import Credentials, KeyRing
+from server.access.keys_file import Key
+from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 from server.errors import NotAuthorised, SettingsError
-from server.keys_file import Key
-from server.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 
 Start = Callable[..., LiveServer]
 KEY, SECRET = "s3cret-k3y", "0123456789abcdef" * 2

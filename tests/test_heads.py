@@ -13,7 +13,7 @@ from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from spelling import spell
 
-from server.heads import MAX_HEAD_BYTES
+from server.http.uvicorn_server import MAX_HEAD_BYTES
 
 Start = Callable[..., LiveServer]
 UPGRADE = (

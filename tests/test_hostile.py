@@ -16,10 +16,10 @@ from loadtest_bench import T0
 from spelling import spell
 
 from loadtest.errors import BadSettings
-from loadtest.hostile import Plan, errors_in, judge, total
-from loadtest.hostile_troupe import ACTS, Act, Script, perform, target_at
-from loadtest.hostile_wire import Tally
-from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.hostile.__main__ import Plan, errors_in, judge, total
+from loadtest.hostile.raw_connection import Tally
+from loadtest.hostile.swarm import ACTS, Act, Script, perform, target_at
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

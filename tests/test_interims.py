@@ -13,8 +13,8 @@ from session_bench import SessionBench
 from spelling import CONFIG, silence, spell
 from wavering import WaveringDecoder
 
-from server.events import Event, Final, FinalReason, Partial
-from server.session import Limits
+from server.recognition.events import Event, Final, FinalReason, Partial
+from server.recognition.session import Limits
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 TEXT = "one two three four five six seven eight"

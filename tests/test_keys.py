@@ -17,11 +17,11 @@ from live_server import LiveServer
 from typer.testing import CliRunner, Result
 from websockets.exceptions import InvalidStatus
 
-from server.auth import Credentials, KeyRing
+from server.access.keys import Credentials, KeyRing
+from server.access.keys_file import LOOK_EVERY_S, Key, KeysFile, parse_keys
 from server.cli import app
 from server.errors import NotAuthorised, SettingsError
-from server.hangup import on_hangup
-from server.keys_file import LOOK_EVERY_S, Key, KeysFile, parse_keys
+from server.operations.hangup import on_hangup
 from server.resume.seal import read_keys
 
 Start = Callable[..., LiveServer]

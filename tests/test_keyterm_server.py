@@ -16,10 +16,10 @@ from spelling import CONFIG, SpellingModel, silence, spell
 from test_uploads import encoded, said
 from torch import Tensor
 
-from clients.live import connect
-from clients.messages import ConfigureFailure, ConfigureSuccess, Results
 from model.config import ENGLISH
 from model.ctc.beam import BeamDecoder
+from tutti_asr_client.live import connect
+from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Results
 
 Start = Callable[..., LiveServer]
 Q, K = ENGLISH.index("q"), ENGLISH.index("k")

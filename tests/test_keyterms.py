@@ -20,9 +20,9 @@ from websockets.exceptions import InvalidStatus
 
 from model.config import ENGLISH
 from model.ctc.bias import NO_BIAS, BiasError
-from server.deepgram_query import ListenRequest, Models, parse_query
 from server.errors import BadParameter, KeytermsTooOften
-from server.keyterms import (
+from server.protocols.deepgram.query import ListenRequest, Models, parse_query
+from server.recognition.keyterms import (
     CHARACTERS_PER_S,
     MAX_CHARACTERS,
     MAX_TERMS,
@@ -30,8 +30,8 @@ from server.keyterms import (
     ChangeAllowance,
     Keyterms,
 )
-from server.recognition import Recognition, Route, Row
-from server.steps import Marker, StepTag
+from server.recognition.recognition import Recognition, Route, Row
+from server.recognition.steps import Marker, StepTag
 
 Start = Callable[..., LiveServer]
 RAW = "encoding=linear16&sample_rate=16000"

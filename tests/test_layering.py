@@ -7,35 +7,57 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("batching", "clients", "loadtest", "model", "server")
+PACKAGES = ("batching", "tutti_asr_client", "loadtest", "model", "server")
 
 # What each package may import of the others, and of third parties; None = no rule for third parties.
 OURS = {
     "batching": set(),
     "model": set(),
-    "clients": set(),
-    "loadtest": {"clients"},
+    "tutti_asr_client": set(),
+    "loadtest": {"tutti_asr_client"},
     "server": {"batching", "model"},
 }
 WIRING = {  # the places where parts meet
-    "server/cli.py": {"clients", "loadtest", "model", "server"},
-    "server/local.py": {"clients"},
-    "server/evaluate.py": {"clients", "model"},
+    "server/cli/__init__.py": {"tutti_asr_client", "loadtest", "model"},
+    "server/cli/plan.py": {"loadtest", "model"},
+    "server/tools/local.py": {"tutti_asr_client"},
+    "server/tools/evaluate.py": {"tutti_asr_client", "model"},
+    "loadtest/planning/calibrate.py": {"batching", "model", "server"},
+    "loadtest/planning/engine_rate.py": {"batching", "model"},
+    "model/decoder.py": {"server"},
+    "loadtest/planning/engine_times.py": {"batching", "model", "server"},
+    "loadtest/planning/loopback.py": {"batching", "model", "server"},
+    "loadtest/planning/plan.py": {"batching"},
+    "loadtest/planning/plan_plot.py": {"batching"},
+    "loadtest/planning/plan_report.py": {"batching"},
     "loadtest/pocketsphinx.py": {"model"},
     "loadtest/peers/network.py": {"model"},
-    "loadtest/keyterm_cases.py": {"model"},
-    "loadtest/keyterm_report.py": {"model"},
-    "loadtest/keyterms.py": {"model", "server"},
+    "loadtest/keyterms/cases.py": {"model"},
+    "loadtest/keyterms/report.py": {"model"},
+    "loadtest/keyterms/__main__.py": {"model", "server"},
 }
 THIRD_PARTIES = {
     "batching": {"numpy", "torch"},
-    "model": {"msgspec", "numba", "numpy", "torch", "safetensors", "soundfile", "soxr", "rich", "silero_vad"},
-    "clients": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
+    "model": {
+        "matplotlib",
+        "msgspec",
+        "numba",
+        "numpy",
+        "torch",
+        "safetensors",
+        "soundfile",
+        "soxr",
+        "rich",
+        "silero_vad",
+        "typer",
+    },
+    "tutti_asr_client": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
 }
 
 
 def sources(package):
-    return sorted((ROOT / package).rglob("*.py"))
+    root = ROOT / "clients" if package == "tutti_asr_client" else ROOT
+    return sorted((root / package).rglob("*.py"))
 
 
 def imports(path, *, top_level_only=False):
@@ -75,13 +97,13 @@ def test_the_batching_core_knows_no_event_loop_and_the_batcher_no_clock():
 
 
 # of server: options alone, which the command line may import
-OPTIONS = ("cli", "evaluate_cli", "keys_cli", "lm_cli", "operate_cli", "plan_cli")
+OPTIONS = ("__init__", "evaluate", "keys", "lm", "operate", "plan")
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_nothing_heavy_is_imported_by_the_command_line_before_a_command_runs(name):
     heavy = set(PACKAGES) - {"server"} | {"torch", "numpy", "fastapi", "uvicorn", "matplotlib", "rich", "pydantic"}
-    tree = ast.parse((ROOT / "server" / f"{name}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "server" / "cli" / f"{name}.py").read_text(encoding="utf-8"))
     ours = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module.startswith("server")}
-    assert not heavy & set(imports(ROOT / "server" / f"{name}.py", top_level_only=True))
-    assert ours <= {f"server.{other}" for other in OPTIONS}
+    assert not heavy & set(imports(ROOT / "server" / "cli" / f"{name}.py", top_level_only=True))
+    assert ours <= {f"server.cli.{other}" for other in OPTIONS}

@@ -5,7 +5,7 @@ import json
 import typer
 from typer.testing import CliRunner
 
-from loadtest import learning_curves
+from model.training import learning_curves
 
 LOG = """reading the audio (decoded once, then cached)
 update 50/100 epoch 0 loss 2.500 heard 1.5 h elapsed 20 s left 1 min

@@ -11,18 +11,19 @@ from fakes import FakeClock
 from spelling import CONFIG, silence, spell, spelling_decoder
 from starlette.websockets import WebSocket
 
-from server.deadlines import LiveLimits
-from server.deepgram import Projector
-from server.deepgram_messages import ModelCard
-from server.deepgram_query import Models, parse_query
-from server.events import StepTiming
-from server.live import LiveStream
-from server.media import DecodingPool, open_decoder
-from server.metrics import Metrics
-from server.recognition import Recognition
-from server.session import Limits, Session
-from server.steps import StepTag, Work
-from server.wire import WIRE_EXTENSION
+from server.audio.decode_queue import DecodingPool
+from server.audio.decoder import open_decoder
+from server.operations.metrics import Metrics
+from server.protocols.deepgram.deepgram import Projector
+from server.protocols.deepgram.live import LiveStream
+from server.protocols.deepgram.messages import ModelCard
+from server.protocols.deepgram.query import Models, parse_query
+from server.recognition.events import StepTiming
+from server.recognition.recognition import Recognition
+from server.recognition.session import Limits, Session
+from server.recognition.steps import StepTag, Work
+from server.streaming.deadlines import LiveLimits
+from server.streaming.transport import WIRE_EXTENSION
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
 MAX_BACKLOG_S = 6.0  # reading stops above 2 s and goes on at 1 s

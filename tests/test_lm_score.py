@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import Model, as_ngrams, backoff_log_prob
 
-from model.lm import LanguageModel
+from model.lm.language_model import LanguageModel
 from model.lm.score import ROOT, lm_score
 from model.lm.trie import NgramTable, build_trie
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.lm import LanguageModel
+from model.lm.language_model import LanguageModel
 from model.manifest import read_manifest
 
 WEIGHTS = Path(__file__).parent.parent / "model" / "weights"

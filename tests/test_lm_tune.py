@@ -15,12 +15,12 @@ import torch
 from typer.testing import CliRunner
 
 from model.acoustic import AcousticModel
-from model.ctc import GreedyDecoder
+from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
 from model.lm.tune import RANGES, Heard, decode, hear, propose, search
 from model.manifest import Utterance
-from server.lm_cli import lm
+from server.cli.lm import lm
 
 torch.set_num_threads(1)
 

@@ -12,14 +12,14 @@ import pytest
 from fake_listen import FakeListen, Plan
 from loadtest_bench import RECORDINGS, T0, recording, settings, write_manifest
 
-from clients.errors import Refused
-from loadtest.arrivals import RETRY_S, Arrivals, even_lengths_s, exponential_lengths_s, rate_hz, retry_s
 from loadtest.errors import BadSettings
-from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
-from loadtest.playback import Playback
-from loadtest.report import faults
-from loadtest.run import COMPOSED, measure_levels
-from loadtest.uploads import wav
+from loadtest.generator.arrivals import RETRY_S, Arrivals, even_lengths_s, exponential_lengths_s, rate_hz, retry_s
+from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.generator.playback import Playback
+from loadtest.generator.uploads import wav
+from loadtest.measurement.report import faults
+from loadtest.measurement.run import COMPOSED, measure_levels
+from tutti_asr_client.errors import Refused
 
 WITHIN_S = 15.0
 

@@ -10,15 +10,15 @@ import pytest
 from fake_listen import FakeListen, Plan
 from loadtest_bench import T0, settings, write_manifest
 
-from loadtest import capacity as capacity_module
 from loadtest import compare as compare_module
-from loadtest.bars import unmet
-from loadtest.capacity import parse_seconds, run
-from loadtest.capacity_report import Capacity, carried, judge
+from loadtest.capacity import __main__ as capacity_module
+from loadtest.capacity.__main__ import parse_seconds, run
+from loadtest.capacity.report import Capacity, carried, judge
+from loadtest.criteria import unmet
 from loadtest.errors import BadSettings
-from loadtest.latencies import CDF_POINTS, Latencies
-from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
-from loadtest.server_metrics import Scrape, figures, read
+from loadtest.generator.latencies import CDF_POINTS, Latencies
+from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.measurement.server_metrics import Scrape, figures, read
 
 
 def level(streams: int, p50_ms: float, p98_ms: float, **changes: object) -> LevelReport:

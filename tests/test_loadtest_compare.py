@@ -18,8 +18,8 @@ from loadtest.compare import compare
 from loadtest.comparison import Comparison, markdown, table
 from loadtest.environment import describe
 from loadtest.errors import ServerNotReady
-from loadtest.measures import LevelMeasures, ServerFigures
-from loadtest.report import Document
+from loadtest.generator.measures import LevelMeasures, ServerFigures
+from loadtest.measurement.report import Document
 from loadtest.served import served
 
 

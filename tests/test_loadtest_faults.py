@@ -13,11 +13,11 @@ import pytest
 from fake_listen import STEP_S, FakeListen, Plan
 from loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
 
-from loadtest.arrivals import Arrivals
 from loadtest.errors import NoReference
-from loadtest.measures import LevelReport
-from loadtest.report import Document, faults, warnings
-from loadtest.run import measure_levels, run_loadtest
+from loadtest.generator.arrivals import Arrivals
+from loadtest.generator.measures import LevelReport
+from loadtest.measurement.report import Document, faults, warnings
+from loadtest.measurement.run import measure_levels, run_loadtest
 
 WITHIN_S = 15.0
 

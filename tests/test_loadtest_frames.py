@@ -16,10 +16,10 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from loadtest.frames import BINARY, CLOSE, PING, TEXT, BadFrame, FrameReader, masked
-from loadtest.measures import LevelReport
-from loadtest.report import faults
-from loadtest.run import measure_levels
+from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, BadFrame, FrameReader, masked
+from loadtest.generator.measures import LevelReport
+from loadtest.measurement.report import faults
+from loadtest.measurement.run import measure_levels
 
 OPCODES = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, CLOSE: Opcode.CLOSE, PING: Opcode.PING}
 

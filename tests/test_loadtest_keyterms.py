@@ -9,7 +9,8 @@ import numpy as np
 from needs import need_programs
 
 from loadtest.environment import describe
-from loadtest.keyterm_cases import (
+from loadtest.keyterms.__main__ import hear, measure
+from loadtest.keyterms.cases import (
     REAL,
     SENTENCES,
     SYNTHETIC,
@@ -20,8 +21,7 @@ from loadtest.keyterm_cases import (
     term_lists,
     unknown_words,
 )
-from loadtest.keyterm_report import Keyterms, markdown
-from loadtest.keyterms import hear, measure
+from loadtest.keyterms.report import Keyterms, markdown
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.ctc.bias import Bias

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
 
-from loadtest.composition import compose
 from loadtest.errors import BadManifest, BadSettings
-from loadtest.flatness import drifts
-from loadtest.latencies import Latencies, Spread
-from loadtest.measures import LevelMeasures, LevelReport, MinuteReport, ServerFigures, minutes_in
-from loadtest.playback import Ending, Outcome
-from loadtest.recordings import choose, load, shipped_manifest
-from loadtest.report import faults
-from loadtest.server_metrics import Scrape, figures
-from loadtest.settings import parse_streams
+from loadtest.generator.composition import compose
+from loadtest.generator.latencies import Latencies, Spread
+from loadtest.generator.measures import LevelMeasures, LevelReport, MinuteReport, ServerFigures, minutes_in
+from loadtest.generator.playback import Ending, Outcome
+from loadtest.generator.recordings import choose, load, shipped_manifest
+from loadtest.generator.settings import parse_streams
+from loadtest.measurement.report import faults
+from loadtest.measurement.server_metrics import Scrape, figures
+from loadtest.stability import drifts
 
 
 @pytest.fixture

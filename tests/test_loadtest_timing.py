@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from loadtest_bench import T0, recording
 
-from clients.errors import Refused
-from clients.messages import StepTimings
-from loadtest.answers import LatencySplit
-from loadtest.pacer import Pacer
-from loadtest.playback import Ending, Playback
+from loadtest.generator.answers import LatencySplit
+from loadtest.generator.pacer import Pacer
+from loadtest.generator.playback import Ending, Playback
+from tutti_asr_client.errors import Refused
+from tutti_asr_client.messages import StepTimings
 
 
 class Tape:

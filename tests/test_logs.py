@@ -19,9 +19,9 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.access import SANE
-from server.log_lines import MAX_LINES, LogLines
-from server.logs import redacted
+from server.http.access_log import SANE
+from server.operations.log_lines import MAX_LINES, LogLines
+from server.operations.logs import redacted
 
 UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 KEY = "a-key-that-nobody-may-read"

@@ -16,7 +16,7 @@ from spelling import CONFIG, SpellingModel, silence, spell
 from torch import Tensor
 
 from model.ctc.beam import BeamDecoder
-from server.audio import PCM
+from server.audio.pcm import PCM
 
 Start = Callable[..., LiveServer]
 MINUTES = 10
@@ -63,7 +63,15 @@ def held(root: object) -> int:
 def _is_ours(found: object) -> bool:
     module = type(found).__module__
     return module.startswith(
-        ("server.channel", "server.session", "server.interims", "server.bias", "server.s", "model.ctc", "collections")
+        (
+            "server.recognition.segmenter",
+            "server.recognition.session",
+            "server.recognition.partials",
+            "server.bias",
+            "server.s",
+            "model.ctc",
+            "collections",
+        )
     )
 
 

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, likeness, opus_packets, pieces, speech
 
-from server.media import LiveDecoder, NotTaken, audio_form, open_decoder
+from server.audio.decoder import LiveDecoder, open_decoder
+from server.audio.formats import audio_form
+from server.errors_part import NotTaken
 
 RATE = 16_000
 # Container, codec, rate, channels, name on the wire, muxer's options, encoder's settings, likeness to the original.
@@ -158,7 +160,7 @@ NO_IMPORTS = """
 import sys
 import server.serve
 from server.media import audio_form, load_codecs, open_decoder
-from server.media.uploads import open_source
+from server.audio.recording import open_source
 
 load_codecs()
 before = set(sys.modules)

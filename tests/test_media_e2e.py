@@ -11,8 +11,8 @@ from media_files import container, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
 
-from server.evaluate_codec import coded
-from server.media.plain import alaw_table, mulaw_table
+from server.audio.raw import alaw_table, mulaw_table
+from server.tools.evaluate_codec import coded
 
 Start = Callable[..., LiveServer]
 TEXT = "hello there"

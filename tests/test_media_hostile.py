@@ -12,21 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, opus_packets, speech
 
+from server.audio import decoder as decoder_module
+from server.audio.allowance import BURST_S, Allowance
+from server.audio.containers.flac_frames import crc8, crc16
+from server.audio.decoder import LiveDecoder, open_at_the_door, open_decoder
+from server.audio.formats import audio_form
 from server.errors import BadParameter
-from server.media import (
-    Inflated,
-    LiveDecoder,
-    MediaError,
-    NotInstalled,
-    NotTaken,
-    Undecodable,
-    audio_form,
-    open_at_the_door,
-    open_decoder,
-)
-from server.media import decoder as decoder_module
-from server.media.allowance import BURST_S, Allowance
-from server.media.flac_frames import crc8, crc16
+from server.errors_part import Inflated, MediaError, NotInstalled, NotTaken, Undecodable
 
 MESSAGE_BYTES = 2**20  # the most that the server takes at once
 SOON_S = 4.0  # of processor time for a message, in Python, on a machine of any kind
@@ -227,7 +219,7 @@ def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch
             open_decoder(audio_form(encoding, rate), 16_000)
     with pytest.raises(BadParameter, match="encoding: opus needs"):
         open_at_the_door(audio_form("opus", 48_000), 16_000, multichannel=False)
-    monkeypatch.setitem(__import__("sys").modules, "server.media.codec", None)  # an import of it fails
+    monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # an import of it fails
     with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
         decoded(sniffed(), [OGG])
     wav = container("wav", "pcm_s16le", speech(), 16_000)

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
+from server.audio.decode_queue import BYTES_A_SECOND, MAX_WAITING_BYTES, PIECE_BYTES, DecodingPool, Lane
 from server.errors import BacklogExceeded
-from server.media import DecodingPool, Lane, MediaError, Undecodable
-from server.media.lane import BYTES_A_SECOND, MAX_WAITING_BYTES, PIECE_BYTES
+from server.errors_part import MediaError, Undecodable
 
 WAIT_S = 10.0
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import av, container, likeness, opus_packets, speech
 
+from server.audio.container_kinds import container_kind
+from server.audio.formats import AudioForm, Encoding, audio_form
+from server.audio.raw import mulaw_table
+from server.audio.recording_part import Recording
 from server.errors import BadAudio, BadParameter, Refused, TooLarge
-from server.media import AudioForm, Encoding, audio_form
-from server.media.container_kinds import container_kind
-from server.media.plain import mulaw_table
-from server.media.recording import Recording
 
 RATE = 16_000
 ANY = audio_form(None, None)
@@ -128,7 +128,7 @@ def test_a_recording_without_end_is_cut_off() -> None:
 
 def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     body = container("webm", "libopus", speech(48_000), 48_000)
-    monkeypatch.setitem(sys.modules, "server.media.av_source", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "server.audio.ffmpeg_container", None)  # an import of it fails
     with pytest.raises(BadAudio, match=r"tutti\[media\]"):
         read(body)
     with pytest.raises(BadAudio, match="no recording"):

@@ -14,14 +14,14 @@ from adapters import RATE, asked, heard, noise, said, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.adapter import Bias, Endpoint, Flush
-from server.audio import Resampler
-from server.deepgram_query import Models
-from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, StreamBroken
-from server.openai.frames import COMPLETED, DELTA
-from server.openai.items import MAX_CHARACTERS
-from server.openai.realtime import RealtimeAdapter
-from server.openai.session import SessionSettings
+from server.audio.pcm import Resampler
+from server.protocols.deepgram.query import Models
+from server.protocols.openai.items import MAX_CHARACTERS
+from server.protocols.openai.messages import COMPLETED, DELTA
+from server.protocols.openai.realtime import RealtimeAdapter
+from server.protocols.openai.settings import SessionSettings
+from server.recognition.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, StreamBroken
+from server.streaming.adapter import Bias, Endpoint, Flush
 
 MODELS = Models("tiny", {"nova-3": "default"}, strict=True)
 MANUAL = {"turn_detection": None}

@@ -17,7 +17,7 @@ from test_uploads import encoded
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from server.audio import PCM
+from server.audio.pcm import PCM
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

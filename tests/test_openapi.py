@@ -23,9 +23,9 @@ from schemathesis.specs.openapi.checks import (
 )
 from spelling import spell
 
-from server.deepgram_query import BIASING, KNOWN, RESUMING
-from server.openapi import _operations
-from server.openapi_listen import PARAMETERS
+from server.http.api_docs import _operations
+from server.http.api_parameters import PARAMETERS
+from server.protocols.deepgram.query import BIASING, KNOWN, RESUMING
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

@@ -10,8 +10,8 @@ import pytest
 from live_server import LiveServer
 from websockets.exceptions import InvalidStatus
 
+from server.access.origins import check_origin, origin_of
 from server.errors import NotAllowed, SettingsError
-from server.origins import check_origin, origin_of
 
 Start = Callable[..., LiveServer]
 LISTED = frozenset({"https://shop.example", "http://other.example:81"})

@@ -19,13 +19,13 @@ from loadtest_bench import T0, settings, write_manifest
 from rich.console import Console
 from spelling import silence, spell
 
-from loadtest.bars import Bar, unmet
+from loadtest.criteria import Bar, unmet
 from loadtest.errors import BadSettings
-from loadtest.idleness import IdleFigures, bars
-from loadtest.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
+from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
+from loadtest.generator.settings import LoadSettings
+from loadtest.leftovers import IdleFigures, bars
+from loadtest.measurement.run import measure_levels
 from loadtest.overload import Overload, Plan, judge, overload, run
-from loadtest.run import measure_levels
-from loadtest.settings import LoadSettings
 
 Start = Callable[..., LiveServer]
 SLOTS = 4

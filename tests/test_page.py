@@ -5,7 +5,7 @@ import re
 import pytest
 from live_server import LiveServer
 
-from server.page import ASSETS
+from server.http.page import ASSETS
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.answers import Answer, decode_answer
 from loadtest.environment import describe
 from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
-from loadtest.latencies import Spread
+from loadtest.generator.answers import Answer, decode_answer
+from loadtest.generator.latencies import Spread
 from loadtest.peers import bench, processes
 from loadtest.peers.__main__ import read
 from loadtest.peers.batches import BatchSizes

@@ -9,13 +9,13 @@ import pytest
 import torch
 from speech import samples
 
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.run import measure
 from loadtest.peers import bench
 from loadtest.peers.contestants import chosen
 from loadtest.peers.launch import launched
 from loadtest.peers.network import PeerNetwork
 from loadtest.peers.stream import Stream
-from loadtest.run import measure
-from loadtest.settings import LoadSettings
 from model.audio import read_pcm
 
 SHORT = next(u for u in samples() if u.audio.stem == "yes")

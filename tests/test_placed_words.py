@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.ctc import Word
-from server.placed_words import PlacedWords, placed
+from model.ctc.words import Word
+from server.recognition.placed_words import PlacedWords, placed
 
 BASE_S, START_S = 7.0, 7.5
 

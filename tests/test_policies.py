@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batching import Batcher, Pace, Policy, ServiceTimes
+from batching.batcher import Batcher, Policy
+from batching.pace import Pace
+from batching.service_times import ServiceTimes
 
 STEP_S = 0.08
 T0 = 8_675_309.25

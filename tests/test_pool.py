@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from batching import Handle, PoolFull, RepeatedHandle, StaleHandle, StatePool, TensorSpec
+from batching.errors import PoolFull, RepeatedHandle, StaleHandle
+from batching.pool import Handle, StatePool
+from batching.step_model import TensorSpec
 
 SPEC = {
     "hidden": TensorSpec((3,), torch.float32),

@@ -10,7 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from batching import Handle, PoolFull, RepeatedHandle, StaleHandle, StatePool, TensorSpec
+from batching.errors import PoolFull, RepeatedHandle, StaleHandle
+from batching.pool import Handle, StatePool
+from batching.step_model import TensorSpec
 
 EXAMPLES, STEPS = 320, 50  # Hypothesis ends some runs early: about 13,000 steps in all
 CAPACITY = 4

@@ -18,8 +18,8 @@ from live_server import LiveServer, transcript
 from spelling import GatedSpellingModel, spell
 from websockets.exceptions import InvalidStatus
 
+from server.access.quota import Lease, Quotas
 from server.errors import TooManyStreams
-from server.quota import Lease, Quotas
 
 Start = Callable[..., LiveServer]
 KEYS = {"Authorization": "Token small"}

@@ -14,14 +14,14 @@ from fake_replica import FakeReplica, Fate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.continuity import Beginning
-from clients.errors import ClosedAbnormally, Refused, Unreachable
-from clients.inbox import Inbox
-from clients.journey import AudioLost, CaughtUp, Connected, Event, TicketRefused, Waiting
-from clients.messages import Channel, Message, Metadata, Results
-from clients.resilient import REPLAY_BURST_S, ResilientClient
-from clients.retry import Retry
-from clients.stream import open_stream
+from tutti_asr_client.connection_events import AudioLost, CaughtUp, Connected, Event, TicketRefused, Waiting
+from tutti_asr_client.continuity import Beginning
+from tutti_asr_client.errors import ClosedAbnormally, Refused, Unreachable
+from tutti_asr_client.inbox import Inbox
+from tutti_asr_client.messages import Channel, Message, Metadata, Results
+from tutti_asr_client.resilient import REPLAY_BURST_S, ResilientClient
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.stream import open_stream
 
 WITHIN_S = 20.0  # only a failing test waits that long
 AT_ONCE = Retry(limit_s=5.0, first_wait_s=0.001, longest_wait_s=0.01)

@@ -13,12 +13,12 @@ from fakes import WAIT_S
 from live_server import LiveServer
 from spelling import silence, spell
 
-from clients.journey import Journey
-from clients.messages import Results
-from clients.resilient import ResilientClient
-from clients.retry import Retry
-from clients.stream import open_stream
 from server.resume.seal import new_key
+from tutti_asr_client.connection_events import Journey
+from tutti_asr_client.messages import Results
+from tutti_asr_client.resilient import ResilientClient
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.stream import open_stream
 
 KEY = new_key()
 TEXTS = ("hello there", "the second sentence is longer than the first", "three", "and here it ends")

@@ -19,7 +19,7 @@ from spelling import CONFIG, silence, spell
 from torch import Tensor
 from websockets.exceptions import InvalidStatus
 
-from batching import TensorSpec
+from batching.step_model import TensorSpec
 from model.ctc.beam import BeamDecoder
 from server.resume.seal import new_key
 

@@ -12,8 +12,8 @@ from resume_bench import Client, Configure, Control, Finalize, MovingBench
 from spelling import CONFIG, silence, spell
 
 from model.ctc.beam import BeamDecoder
-from server.events import Final
-from server.session import Limits
+from server.recognition.events import Final
+from server.recognition.session import Limits
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 DECODERS = {"greedy": None, "beam": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8)}

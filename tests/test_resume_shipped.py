@@ -13,7 +13,7 @@ from speech import samples
 
 from model.acoustic import AcousticModel
 from model.audio import read_pcm
-from server.decoders import make_decoder
+from model.decoder import make_decoder
 from server.resume.seal import new_key
 from server.settings import Settings
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import SettingsError
+from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
+from server.refusals import TicketCode, TicketRefused
 from server.resume import tickets
 from server.resume.office import AHEAD_S, TicketOffice, tenant_digest
-from server.resume.refusals import TicketCode, TicketRefused
-from server.resume.saved import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import Ticket, read_ticket, write_ticket
 

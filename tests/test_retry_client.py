@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from clients.errors import BadMessage, ClientError, ClosedAbnormally, Refused, Unreachable
-from clients.retry import Attempts, Retry, is_final
+from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused, Unreachable
+from tutti_asr_client.retry import Attempts, Retry, is_final
 
 NOW = 8_675_309.25
 FULL = Refused(503, None, "full")

@@ -11,9 +11,10 @@ from beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.ctc import Decoder, GreedyDecoder
 from model.ctc.beam import BeamDecoder, ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.greedy import GreedyDecoder
+from model.ctc.words import Decoder
 
 TERMS = [("abc", 2.0), ("cab ab", None), ("bb", -1.0)]
 STEP = 4  # frames

@@ -24,7 +24,7 @@ from speech import samples
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from clients.audio import read_pcm
+from tutti_asr_client.files.audio import read_pcm
 
 KEY, SMALL, WRONG = "s3cret-k3y-of-ours", "s3cret-sm4ll", "wr0ng-k3y-of-theirs"
 TOKEN_KEY = "t0ken-k3y-" * 4
@@ -177,7 +177,7 @@ def test_no_key_no_token_and_no_word_is_logged_or_repeated(tmp_path: Path, log_f
 FAILS = """
 import logging, sys
 import structlog
-from server.logs import configure_logs
+from server.operations.logs import configure_logs
 from server.settings import Settings
 
 lines = configure_logs(Settings(log_format=sys.argv[1]))

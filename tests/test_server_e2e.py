@@ -22,7 +22,7 @@ from torch import Tensor
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from batching import TensorSpec
+from batching.step_model import TensorSpec
 
 Start = Callable[..., LiveServer]
 

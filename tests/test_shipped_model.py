@@ -12,19 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from speech import development, samples
 
-from batching import BatchDone, Engine, Policy
-from clients.messages import Results
-from clients.transcribe import transcribe_files
-from clients.transcriber import RemoteTranscriber
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import AcousticModel
 from model.audio import read_pcm
-from model.ctc import best_path
+from model.ctc.greedy import best_path
+from model.decoder import make_decoder
 from model.scoring import by_source
-from server.decoders import make_decoder
-from server.evaluate import evaluate
-from server.local import open_local
 from server.settings import Settings
+from server.tools.evaluate import evaluate
+from server.tools.local import open_local
+from tutti_asr_client.files.transcribe import transcribe_files
+from tutti_asr_client.files.transcriber import RemoteTranscriber
+from tutti_asr_client.messages import Results
 
 
 @pytest.fixture(scope="module")

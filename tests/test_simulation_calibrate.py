@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from spelling import CONFIG
 
-from batching.simulation import ServiceTable
+from batching.simulation.service_table import ServiceTable
 from loadtest import simulation_check
-from server import calibrate, loopback
-from server.engine_times import EngineTimes
+from loadtest.planning import calibrate, loopback
+from loadtest.planning.engine_times import EngineTimes
 
 BATCH_S, RECEIVE_S, DECODE_S, WRITE_S, OPEN_S, IDLE = 1.5e-4, 4e-5, 1e-5, 3e-5, 2e-3, 0.01
 TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})
@@ -118,7 +118,7 @@ def test_a_server_that_is_not_there_does_not_answer():
 
 def report(**values):
     """A level's report, empty but for these values."""
-    from loadtest.measures import LevelMeasures, ServerFigures
+    from loadtest.generator.measures import LevelMeasures, ServerFigures
 
     empty = LevelMeasures(0.0, 10.0, {}).report(
         streams=40, to_s=10.0, policy="", generator_cpu_cores=0.1, server=ServerFigures()
@@ -127,7 +127,7 @@ def report(**values):
 
 
 def test_a_generators_costs_are_its_processor_time_and_its_tick():
-    from loadtest.latencies import Latencies
+    from loadtest.generator.latencies import Latencies
 
     lag = Latencies()
     for number in range(1_000):

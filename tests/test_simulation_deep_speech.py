@@ -5,8 +5,8 @@ import math
 import pytest
 
 from batching.batcher import Policy
-from batching.simulation import Serving, run_load
 from batching.simulation.deep_speech import BATCH_S, MESSAGE_S, PUBLISHED_MS, STREAMS, deep_speech_2
+from batching.simulation.planning import Serving, run_load
 
 SEEDS = range(8)
 DEVICE = deep_speech_2()

@@ -8,21 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from batching.batcher import Policy
-from batching.simulation import (
-    Calibration,
-    Interference,
-    Overheads,
-    Provenance,
-    ServiceTable,
-    Serving,
-    capacity,
-    plan,
-    run_load,
-)
-from batching.simulation.planning import most_streams
+from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
+from batching.simulation.planning import Serving, capacity, most_streams, plan, run_load
+from batching.simulation.service_table import ServiceTable
+from loadtest.planning.plan import parse_client, parse_levels
+from loadtest.planning.plan_report import provenance_line
 from server.cli import app
-from server.plan_report import provenance_line
-from server.plan_runs import parse_client, parse_levels
 
 TINY = Calibration(
     Provenance(hardware="a test's machine", cores=2, model="tiny", threads=1),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batching.simulation import Calibration, Interference, Overheads, Provenance, ServiceTable, shipped
+from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance, shipped
+from batching.simulation.service_table import ServiceTable
 
 
 def test_between_two_sizes_the_time_is_interpolated_and_beyond_the_last_extended():

@@ -11,12 +11,12 @@ from fake_listen import FakeListen, Plan
 from loadtest_bench import T0, settings, write_manifest
 
 from loadtest import soak as soak_module
-from loadtest.bars import unmet
+from loadtest.criteria import unmet
 from loadtest.environment import describe
 from loadtest.errors import BadSettings
-from loadtest.latencies import Latencies
-from loadtest.measures import LevelMeasures, LevelReport, ServerFigures
-from loadtest.report import Document, Result
+from loadtest.generator.latencies import Latencies
+from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.measurement.report import Document, Result
 from loadtest.steadiness import Rule, Soak, markdown
 
 MINUTES = 10

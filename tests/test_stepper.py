@@ -10,7 +10,7 @@ import torch
 from fakes import EchoModel
 from torch import Tensor
 
-from batching import StaleHandle, StepFailed
+from batching.errors import StaleHandle, StepFailed
 from batching.stepper import Stepper
 from model.acoustic import AcousticModel
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.ctc import Word
-from server.numerals import PAUSE_S
-from server.text_format import PLAIN, Sentences, Style, format_words
+from model.ctc.words import Word
+from server.text.formatting import PLAIN, Sentences, Style, format_words
+from server.text.numerals import PAUSE_S
 
 SMART = Style(punctuate=True, numerals=True)
 PUNCTUATE = Style(punctuate=True)

@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from spelling import silence, spell
 
 from server.errors import SettingsError
+from server.recognition.tracing import Tracing
 from server.serve import open_tracing
 from server.settings import Settings
-from server.tracing import Tracing
 
 Start = Callable[..., LiveServer]
 
@@ -153,7 +153,7 @@ def test_it_is_off_unless_an_endpoint_is_named(environment: dict[str, str], *, o
 def test_without_the_extra_an_endpoint_of_ours_is_refused_and_a_general_one_warned_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "server.tracing", None)
+    monkeypatch.setitem(__import__("sys").modules, "server.recognition.tracing", None)
     with pytest.raises(SettingsError, match=r"tutti\[otel\]"):
         open_tracing(Settings(otel_endpoint="http://127.0.0.1:9"), os.environ)
     assert open_tracing(Settings(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}) is None

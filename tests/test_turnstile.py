@@ -15,8 +15,8 @@ from live_server import LiveServer
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidStatus
 
-from server.protocol import ListenProtocol
-from server.turnstile import Turnstile
+from server.http.turnstile import Turnstile
+from server.streaming.websocket import ListenProtocol
 
 Start = Callable[..., LiveServer]
 HANDSHAKE = (

@@ -21,15 +21,15 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
 
-from server.adapter import Finish, HangUp
-from server.audio import PCM
-from server.deepgram import Projector
-from server.deepgram_messages import ModelCard
-from server.deepgram_query import Models, parse_query
-from server.events import Closed, CloseReason, Final, FinalReason
-from server.media.plain import mulaw_table
-from server.twilio.adapter import TwilioAdapter
-from server.twilio.signature import signature
+from server.audio.pcm import PCM
+from server.audio.raw import mulaw_table
+from server.protocols.deepgram.deepgram import Projector
+from server.protocols.deepgram.messages import ModelCard
+from server.protocols.deepgram.query import Models, parse_query
+from server.protocols.twilio.adapter import TwilioAdapter
+from server.protocols.twilio.signature import signature
+from server.recognition.events import Closed, CloseReason, Final, FinalReason
+from server.streaming.adapter import Finish, HangUp
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

@@ -16,7 +16,10 @@ from fakes import WAIT_S
 from needs import missing
 from torch import Tensor
 
-from batching import BatchDone, Engine, EngineEvent, Policy, StepModel
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.events import BatchDone, EngineEvent
+from batching.step_model import StepModel
 from model.audio import PCM, read_pcm
 from model.errors import CheckpointError
 from model.vad import SileroVad

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from server.vigil import FAILURES, EngineVigil, free_descriptor
+from server.operations.vigil import FAILURES, EngineVigil, free_descriptor
 
 
 def test_an_engine_that_moves_and_succeeds_is_kept() -> None:

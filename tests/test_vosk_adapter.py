@@ -11,13 +11,13 @@ from adapters import RATE, asked, heard, noise, said, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.adapter import Bias, Finish, Flush, HangUp
-from server.audio import Resampler
+from server.audio.pcm import Resampler
 from server.errors import BadFrame
-from server.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted
-from server.keyterms import MAX_TERMS
-from server.vosk.adapter import VoskAdapter
-from server.vosk.messages import key_terms, parse_frame
+from server.protocols.vosk.adapter import VoskAdapter
+from server.protocols.vosk.messages import key_terms, parse_frame
+from server.recognition.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted
+from server.recognition.keyterms import MAX_TERMS
+from server.streaming.adapter import Bias, Finish, Flush, HangUp
 
 AUDIO = noise(0.1).tobytes()
 EOF, RESET = '{"eof" : 1}', '{"reset" : 1}'

@@ -16,7 +16,7 @@ from spelling import silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from server.audio import PCM
+from server.audio.pcm import PCM
 
 Start = Callable[..., LiveServer]
 CHUNK = 1_600  # samples: 0.1 s

@@ -7,7 +7,7 @@ import pytest
 from needs import need_programs
 from speech import ROOT
 
-from server.page import ASSETS, PAGE
+from server.http.page import ASSETS, PAGE
 
 WEB = ROOT / "server" / "web"
 IMPORT = re.compile(r'from "([^"]+)"|URL\("([^"]+)", import')

@@ -16,8 +16,8 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
-from server.protocol import ListenProtocol
-from server.wire import WIRE_EXTENSION
+from server.streaming.transport import WIRE_EXTENSION
+from server.streaming.websocket import ListenProtocol
 
 MAX_BYTES = 2**20
 

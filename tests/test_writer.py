@@ -6,10 +6,10 @@ from fake_wire import FakeWire
 from fakes import FakeClock
 
 from server.errors import Close
-from server.events import StepTiming
-from server.metrics import Metrics
-from server.outbox import FrameKind, OutFrame
-from server.writer import OUTBOX_FRAMES, Writer
+from server.operations.metrics import Metrics
+from server.recognition.events import StepTiming
+from server.streaming.outbox import FrameKind, OutFrame
+from server.streaming.writer import OUTBOX_FRAMES, Writer
 
 BYE = Close(1000, "bye", "completed")
 

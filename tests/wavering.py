@@ -13,8 +13,8 @@ from typing import Any
 
 from spelling import CONFIG, spelling_decoder
 
-from model.ctc import LogProbs, Word
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.words import LogProbs, Word
 
 SETTLE_FRAMES = 20
 

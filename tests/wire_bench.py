@@ -14,18 +14,19 @@ from fakes import WAIT_S, FakeClock
 from spelling import CONFIG, SpellingModel, spelling_decoder
 from starlette.websockets import WebSocket
 
-from server.audio import PCM
-from server.deadlines import LiveLimits
-from server.deepgram import Projector
-from server.deepgram_messages import ModelCard
-from server.deepgram_query import Models, parse_query
-from server.live import LiveStream
-from server.media import DecodingPool, open_decoder
-from server.metrics import Metrics
-from server.recognition import Recognition
-from server.session import Limits, Session
-from server.steps import StepTag, Work
-from server.wire import WIRE_EXTENSION
+from server.audio.decode_queue import DecodingPool
+from server.audio.decoder import open_decoder
+from server.audio.pcm import PCM
+from server.operations.metrics import Metrics
+from server.protocols.deepgram.deepgram import Projector
+from server.protocols.deepgram.live import LiveStream
+from server.protocols.deepgram.messages import ModelCard
+from server.protocols.deepgram.query import Models, parse_query
+from server.recognition.recognition import Recognition
+from server.recognition.session import Limits, Session
+from server.recognition.steps import StepTag, Work
+from server.streaming.deadlines import LiveLimits
+from server.streaming.transport import WIRE_EXTENSION
 
 MAX_CHANNELS = 3
 IDLE_S = 0.01  # by the fake clock, which stands still until a test says otherwise

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deploy.ray.backends import Backend, HAProxyError, Places, RuntimeApi, State
 from loadtest.errors import PeerMissing, ServerNotReady
-from loadtest.failover_proxies import Ports
+from loadtest.failover.proxies import Ports
 
 CONFIG = Path(__file__).parent / "haproxy.cfg"
 WITHIN_S = 10.0

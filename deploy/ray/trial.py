@@ -26,19 +26,19 @@ import uvloop
 from ray.cluster_utils import Cluster
 from rich.console import Console
 
-from clients.errors import ClientError
 from deploy.ray.controller import Controller, Plan
 from deploy.ray.edge import edge
 from deploy.ray.scaling import Rule
-from loadtest.bars import Bar, place_lines, table, unmet, write
+from loadtest.criteria import Bar, place_lines, table, unmet, write
 from loadtest.environment import Environment, describe
 from loadtest.errors import LoadTestError
-from loadtest.failover_replicas import replicas
-from loadtest.failover_streams import Audio, Outcome, audios, play_resumable
-from loadtest.latencies import Spread
-from loadtest.measures import LevelReport
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
-from loadtest.settings import LoadSettings
+from loadtest.failover.replicas import replicas
+from loadtest.failover.streams import Audio, Outcome, audios, play_resumable
+from loadtest.generator.latencies import Spread
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from tutti_asr_client.errors import ClientError
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 NAME = "ray"

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from loadtest import environment
 from loadtest.errors import BadManifest, LoadTestError, ServerNotReady
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
 from loadtest.peers import bench, report
 from loadtest.peers.contestants import Contestant, chosen
 from loadtest.peers.findings import Findings, Probe
 from loadtest.peers.launch import ROOT
-from loadtest.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
 
 RESULTS = ROOT / "loadtest" / "results"
 PACKAGES = ("fastapi", "uvicorn", "torch", "ray", "mosec", "aiohttp", "sherpa-onnx", "onnx", "onnxruntime")

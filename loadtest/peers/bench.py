@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.errors import ClientError
 from loadtest.errors import LoadTestError, ServerNotReady
-from loadtest.latencies import Spread
-from loadtest.measures import LevelReport
+from loadtest.generator.latencies import Spread
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.report import Result
+from loadtest.measurement.run import measure
 from loadtest.peers.contestants import Contestant
 from loadtest.peers.findings import Probe, next_round, thinned
 from loadtest.peers.launch import Running, launched
 from loadtest.peers.search import Search
-from loadtest.report import Result
-from loadtest.run import measure
-from loadtest.settings import LoadSettings
+from tutti_asr_client.errors import ClientError
 
 WARMUP_S = 2.0
 DRAIN_S = 5.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadtest.environment import Environment
-from loadtest.latencies import Spread
+from loadtest.generator.latencies import Spread
 from loadtest.peers.contestants import ALL, OURS, Contestant
 
 Cdf = tuple[tuple[float, float], ...]

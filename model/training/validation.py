@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.config import TAIL_FRAMES
-from model.ctc import best_path
+from model.ctc.greedy import best_path
 from model.network import Network
 from model.scoring import Score, by_source
 from model.training.corpus import Corpus

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 import structlog
 
-from server.resume.refusals import TicketCode, TicketRefused
-from server.resume.saved import SavedStream
+from server.recognition.saved_state import SavedStream
+from server.refusals import TicketCode, TicketRefused
 from server.resume.seal import Seal
 from server.resume.tickets import Ticket, read_ticket, write_ticket
 

@@ -11,8 +11,8 @@ import zlib
 
 import msgspec
 
-from server.resume.refusals import TicketCode, TicketRefused
-from server.resume.saved import SavedStream
+from server.recognition.saved_state import SavedStream
+from server.refusals import TicketCode, TicketRefused
 from server.resume.seal import Seal, Unsealed
 
 VERSION = 1  # of everything inside; a change of `saved`, or of what its bytes mean, needs another

@@ -15,7 +15,7 @@ from live_server import RAW, Client, LiveServer
 from needs import missing
 from websockets.sync.client import connect
 
-from loadtest.failover_proxies import PROXIES, Proxy, Running, Tls
+from loadtest.failover.proxies import PROXIES, Proxy, Running, Tls
 
 # How often the proxies look, shortened. How long they wait for an answer stays as shipped: the tests' servers share one
 # process, and one that is kept waiting by another must not count as dead.

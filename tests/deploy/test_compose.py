@@ -14,7 +14,7 @@ import yaml
 from needs import need_package
 from speech import ROOT
 
-from loadtest.failover_proxies import SHIPPED_REPLICAS
+from loadtest.failover.proxies import SHIPPED_REPLICAS
 from server.settings import Settings
 
 COMPOSE = ROOT / "deploy" / "compose"

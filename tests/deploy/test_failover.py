@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from edge import need
 
-from clients.continuity import Beginning
-from clients.journey import AudioLost, Connected
-from clients.messages import Alternative, Channel, Results
-from loadtest.bars import unmet
+from loadtest.criteria import unmet
 from loadtest.errors import BadSettings
-from loadtest.failover import Fault, Plan, failover
-from loadtest.failover_report import Failover, FaultRun, draw, figures, judge, markdown, merged, resume_times, since
-from loadtest.failover_streams import Audio, Outcome, audios
+from loadtest.failover.__main__ import Fault, Plan, failover
+from loadtest.failover.report import Failover, FaultRun, draw, figures, judge, markdown, merged, resume_times, since
+from loadtest.failover.streams import Audio, Outcome, audios
+from tutti_asr_client.connection_events import AudioLost, Connected
+from tutti_asr_client.continuity import Beginning
+from tutti_asr_client.messages import Alternative, Channel, Results
 
 SMALL = Plan(replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
 

@@ -15,7 +15,7 @@ from live_server import Client, LiveServer, transcript
 from spelling import spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from loadtest.failover_proxies import PROXIES, Ports
+from loadtest.failover.proxies import PROXIES, Ports
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

@@ -21,7 +21,7 @@ from live_server import RAW, Client, LiveServer, transcript
 from spelling import spell
 from websockets.sync.client import connect
 
-from loadtest.failover_proxies import PROXIES, Running, Tls
+from loadtest.failover.proxies import PROXIES, Running, Tls
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

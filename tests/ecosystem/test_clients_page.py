@@ -26,7 +26,15 @@ PROGRAMS = {"sh": ("curl",), "js": ("node",), "python": ()}
 def name_of(block: tuple[str, str, str]) -> str:
     """What a block is about, from what it imports or calls."""
     language, environment, code = block
-    known = ("clients.stream", "AsyncDeepgram", "DeepgramClient", "tutti.js", "tutti transcribe", "curl", "websockets")
+    known = (
+        "tutti_asr_client.stream",
+        "AsyncDeepgram",
+        "DeepgramClient",
+        "tutti.js",
+        "tutti transcribe",
+        "curl",
+        "websockets",
+    )
     about = next((name for name in (*known, "vosk", "openai") if name in code), "")
     return f"{language}-{environment or about or 'first'}"
 

@@ -1,0 +1,82 @@
+"""Server addresses: from what a user types to the URL of `/v1/listen`.
+
+Knows URLs and query strings; opens nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from tutti_asr_client.errors import BadUrl
+
+WEBSOCKET_SCHEME = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
+LISTEN_PATH = "/v1/listen"
+
+QueryValue = str | int | float | bool | Sequence[str]
+
+
+def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
+    """The WebSocket URL of `/v1/listen` on the server that `url` names.
+
+    `url` may be `host:port`, `ws://`, `wss://`, `http://` or `https://`, with or without the path.
+    A query that it carries is kept; `query` wins where both name a key.
+
+    Raises:
+        BadUrl: the scheme is none of these, or there is no host.
+    """
+    scheme, netloc, path, old_query = _split(url)
+    path = path.rstrip("/")
+    if not path.endswith(LISTEN_PATH):
+        path += LISTEN_PATH
+    kept = [(key, value) for key, value in parse_qsl(old_query, keep_blank_values=True) if key not in query]
+    return urlunsplit((scheme, netloc, path, urlencode(kept + query_pairs(query)), ""))
+
+
+def http_url(url: str, path: str) -> str:
+    """The URL of another endpoint, such as `/metrics`, on the server that `url` names.
+
+    Raises:
+        BadUrl: as `listen_url`.
+    """
+    scheme, netloc, prefix, _ = _split(url)
+    prefix = prefix.rstrip("/").removesuffix(LISTEN_PATH)
+    return urlunsplit(("https" if scheme == "wss" else "http", netloc, prefix + path, "", ""))
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the address names this machine itself, so that no proxy may come in between."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _split(url: str) -> tuple[str, str, str, str]:
+    try:
+        parts = urlsplit(url if "://" in url else f"ws://{url}")
+        parts.port  # noqa: B018 - the property raises on a port that is not a number
+    except ValueError as error:
+        raise BadUrl(f"{url}: {error}") from error
+    if parts.scheme not in WEBSOCKET_SCHEME:
+        raise BadUrl(f"{url}: the scheme is none of {', '.join(WEBSOCKET_SCHEME)}")
+    if not parts.hostname:
+        raise BadUrl(f"{url}: no host in it")
+    return WEBSOCKET_SCHEME[parts.scheme], parts.netloc, parts.path, parts.query
+
+
+def query_pairs(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
+    """A query as it is sent: booleans in small letters, a sequence as one parameter an item."""
+    pairs: list[tuple[str, str]] = []
+    for key, value in query.items():
+        if isinstance(value, bool):
+            pairs.append((key, "true" if value else "false"))
+        elif isinstance(value, str | int | float):
+            pairs.append((key, str(value)))
+        else:
+            pairs.extend((key, item) for item in value)
+    return pairs

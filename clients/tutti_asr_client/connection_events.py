@@ -1,0 +1,96 @@
+"""What became of a stream's connections: events as they happen, and their sum. Knows no socket."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tutti_asr_client.continuity import Beginning
+from tutti_asr_client.errors import ClientError
+
+KEPT = 1000
+"""Times of the newest reconnections that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection took the stream up; `replay_s` of audio go over the wire again or late, `took_s` since the loss."""
+
+    url: str
+    request_id: str | None
+    beginning: Beginning
+    replay_s: float
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Everything that was said has been sent to the new connection, `took_s` after the loss."""
+
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """There is no connection, for this reason; the next try comes in `seconds`, at `url`."""
+
+    error: ClientError
+    url: str
+    seconds: float
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class TicketRefused:
+    """A server could not go on with the ticket; the audio since the last final goes to it instead."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioLost:
+    """So many seconds could not be said again, because they were no longer held."""
+
+    seconds: float
+
+
+Event = Connected | CaughtUp | Waiting | TicketRefused | AudioLost
+
+
+@dataclass(slots=True)
+class Journey:
+    """The sum of a stream's events; times are those of the newest reconnections, in seconds."""
+
+    connections: int = 0
+    resumed: int = 0
+    replayed: int = 0
+    replayed_s: float = 0.0
+    lost_s: float = 0.0
+    waits: int = 0
+    refused_tickets: list[str] = field(default_factory=list)
+    resume_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → taken up again
+    caught_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → all audio sent
+
+    @property
+    def reconnects(self) -> int:
+        """Connections after the first."""
+        return max(0, self.connections - 1)
+
+    def add(self, event: Event) -> None:
+        """Count an event."""
+        match event:
+            case Connected(beginning=beginning, replay_s=replay_s, took_s=took_s):
+                self.connections += 1
+                self.resumed += beginning is Beginning.TICKET
+                self.replayed += beginning is Beginning.REPLAY
+                if self.connections > 1:
+                    self.replayed_s += replay_s
+                    self.resume_s.append(took_s)
+            case CaughtUp(took_s=took_s):
+                self.caught_up_s.append(took_s)
+            case Waiting():
+                self.waits += 1
+            case TicketRefused(code=code):
+                self.refused_tickets.append(code)
+            case AudioLost(seconds=seconds):
+                self.lost_s += seconds

@@ -1,0 +1,1 @@
+"""Transcribing files: `tutti transcribe` and what it is made of."""

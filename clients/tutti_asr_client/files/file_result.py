@@ -1,0 +1,78 @@
+"""What became of one file: its transcript with figures, or why there is none.
+
+Owns the report and its JSON form. Knows no display and no socket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tutti_asr_client.errors import ClientError
+from tutti_asr_client.messages import Results, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribed:
+    """A file that was recognised to its end."""
+
+    path: Path
+    text: str
+    words: tuple[Word, ...]
+    duration_s: float
+    elapsed_s: float
+    final_latency_s: float
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of work per second of audio; 1 when the file was sent at the speed of speech."""
+        return self.elapsed_s / self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A file that was not."""
+
+    path: Path
+    error: ClientError
+
+    @property
+    def problem(self) -> str:
+        """The error in words, without the file's name."""
+        return str(self.error).removeprefix(f"{self.path}: ")
+
+
+Outcome = Transcribed | Failed
+
+
+def final_line(path: Path, results: Results) -> str:
+    """One final as a line of JSON."""
+    return _line(
+        type="final",
+        file=str(path),
+        start=results.start,
+        duration=results.duration,
+        text=results.text,
+        words=results.words,
+    )
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """The closing line of a file as JSON."""
+    if isinstance(outcome, Failed):
+        return _line(type="error", file=str(outcome.path), error=outcome.problem)
+    return _line(
+        type="file",
+        file=str(outcome.path),
+        text=outcome.text,
+        words=outcome.words,
+        duration_s=round(outcome.duration_s, 3),
+        real_time_factor=round(outcome.real_time_factor, 4),
+        final_latency_ms=round(outcome.final_latency_s * 1e3, 2),
+    )
+
+
+def _line(**fields: object) -> str:
+    return msgspec.json.encode(fields).decode()

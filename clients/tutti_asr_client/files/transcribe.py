@@ -1,0 +1,201 @@
+"""`tutti transcribe`: files in, transcripts out, through any `Transcriber`.
+
+Owns the order of work, what an interruption does, and the exit code. Does not know whether the recogniser is in this
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from rich.console import Console
+
+from tutti_asr_client.address import QueryValue, listen_url
+from tutti_asr_client.connection_events import AudioLost, Connected, Event, Waiting
+from tutti_asr_client.errors import ClientError, Interrupted
+from tutti_asr_client.files.audio import read_pcm
+from tutti_asr_client.files.display import Display, JsonLines, SilentDisplay, TerminalDisplay
+from tutti_asr_client.files.file_result import Failed, Outcome, Transcribed
+from tutti_asr_client.files.pacing import PcmSource
+from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
+from tutti_asr_client.messages import Results
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.transcript import Transcript
+
+EXIT_OK = 0
+EXIT_FILE_FAILED = 1
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+
+OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
+
+
+def run_remote(
+    files: Sequence[Path],
+    *,
+    url: str,
+    api_key: str | None = None,
+    realtime: bool = False,
+    as_json: bool = False,
+    concurrency: int = 8,
+    retry_s: float = 0.0,
+    resumable: bool = False,
+    query: Mapping[str, QueryValue] | None = None,
+) -> int:
+    """Transcribe files through the server at `url`; returns the exit code. `query` goes to the server as it is.
+
+    `url` may be several replicas', with commas. `retry_s`: patience with a server that is full, lost or restarting.
+    """
+    notes = Console(stderr=True)
+    transcriber = RemoteTranscriber(
+        [listen_url(one.strip(), query or {}) for one in url.split(",")],
+        api_key=api_key,
+        retry=Retry(limit_s=retry_s) if retry_s > 0 else None,
+        resumable=resumable,
+        on_event=lambda event: _note(notes, event),
+    )
+    return run(
+        files,
+        lambda: contextlib.nullcontext(transcriber),
+        realtime=realtime,
+        as_json=as_json,
+        concurrency=concurrency,
+    )
+
+
+def _note(notes: Console, event: Event) -> None:
+    """Tell the user why nothing happens, or what could not be saved."""
+    match event:
+        case Waiting(error=error, seconds=seconds):
+            notes.print(f"{error}; next try in {seconds:.1f} s", style="yellow", highlight=False, soft_wrap=True)
+        case AudioLost(seconds=seconds):
+            notes.print(f"{seconds:.1f} s of audio were lost", style="red", highlight=False, soft_wrap=True)
+        case Connected(took_s=took_s) if took_s > 0:
+            notes.print(f"connected again after {took_s:.2f} s", style="yellow", highlight=False, soft_wrap=True)
+
+
+def run(
+    files: Sequence[Path],
+    open_transcriber: OpenTranscriber,
+    *,
+    realtime: bool = False,
+    as_json: bool = False,
+    concurrency: int = 8,
+) -> int:
+    """Transcribe files through the transcriber that `open_transcriber` opens; returns the exit code.
+
+    Partials are drawn live when standard output is a terminal; otherwise, or with `as_json`, it
+    receives JSON lines. The first interruption ends the recordings where they are, and waits for their last words; the
+    second leaves at once.
+    """
+    console = Console()
+    display: Display = JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console)
+
+    stopped = False
+
+    async def main() -> list[Outcome]:
+        nonlocal stopped
+        stopping = asyncio.Event()
+        async with open_transcriber() as transcriber:
+            with display, _interruptible(stopping):
+                outcomes = await transcribe_files(
+                    files, transcriber, display=display, realtime=realtime, concurrency=concurrency, stopping=stopping
+                )
+        stopped = stopping.is_set()
+        return outcomes
+
+    try:
+        outcomes = asyncio.run(main())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return EXIT_INTERRUPTED
+    if stopped:
+        return EXIT_INTERRUPTED
+    return EXIT_FILE_FAILED if any(isinstance(outcome, Failed) for outcome in outcomes) else EXIT_OK
+
+
+@contextlib.contextmanager
+def _interruptible(stopping: asyncio.Event) -> Iterator[None]:
+    """The first SIGINT sets `stopping`, the second cancels the calling task."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def interrupted() -> None:
+        if stopping.is_set() and task is not None:
+            task.cancel()
+        stopping.set()
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+    except (RuntimeError, ValueError, NotImplementedError):  # not the main thread, or no such signals here
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+async def transcribe_files(
+    files: Sequence[Path],
+    transcriber: Transcriber,
+    *,
+    display: Display | None = None,
+    realtime: bool = False,
+    concurrency: int = 8,
+    stopping: asyncio.Event | None = None,
+) -> list[Outcome]:
+    """What became of each file, in the order given; at most `concurrency` are open at a time.
+
+    Once `stopping` is set, no more audio is taken; what was said is transcribed to its end.
+    """
+    shown = SilentDisplay() if display is None else display
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(path: Path) -> Outcome:
+        async with places:
+            outcome = await transcribe_file(path, transcriber, shown, realtime=realtime, stopping=stopping)
+        shown.done(outcome)
+        return outcome
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(path)) for path in files]
+    return [task.result() for task in tasks]
+
+
+async def transcribe_file(
+    path: Path, transcriber: Transcriber, display: Display, *, realtime: bool, stopping: asyncio.Event | None = None
+) -> Outcome:
+    """Recognise one file; its failures become an outcome, so that the others go on."""
+    loop = asyncio.get_running_loop()
+    transcript = Transcript()
+    try:
+        if stopping is not None and stopping.is_set():
+            raise Interrupted("interrupted before it began")
+        pcm = await asyncio.to_thread(read_pcm, path, transcriber.sample_rate)
+        source = PcmSource(pcm, transcriber.sample_rate, realtime=realtime, stopping=stopping)
+        began_s = last_final_s = loop.time()
+        async with contextlib.aclosing(transcriber.stream(source)) as messages:
+            async for message in messages:
+                if not isinstance(message, Results):
+                    continue
+                if message.is_final:
+                    last_final_s = loop.time()
+                transcript.add(message)
+                display.results(path, message, transcript)
+        if not source.duration_s:
+            raise Interrupted("interrupted before it began")
+    except ClientError as error:
+        return Failed(path, error)
+    audio_ended_s = last_final_s if source.ended_s is None else source.ended_s
+    return Transcribed(
+        path=path,
+        text=transcript.text,
+        words=transcript.words,
+        duration_s=source.duration_s,
+        elapsed_s=last_final_s - began_s,
+        final_latency_s=max(0.0, last_final_s - audio_ended_s),
+    )

@@ -1,0 +1,161 @@
+"""What turns PCM into messages, whether behind a socket or in this process.
+
+Owns the `Transcriber` seam and its remote form, with the flow control that keeps a file from
+running far ahead of the server. Knows nothing of files or displays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from typing import Protocol
+
+from tutti_asr_client.address import QueryValue, listen_url
+from tutti_asr_client.connection_events import Event
+from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally
+from tutti_asr_client.live import ListenClient, connect
+from tutti_asr_client.messages import Message, Results
+from tutti_asr_client.resilient import ResilientClient
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.stream import open_stream
+
+AHEAD_S = 2.0
+"""Audio sent and not yet answered: 25 steps keep the server busy, and are far below its backlog limit."""
+
+SAMPLE_BYTES = 2
+
+
+class Transcriber(Protocol):
+    """Recognises one recording at a time per call; calls may run side by side."""
+
+    @property
+    def sample_rate(self) -> int:
+        """The rate in Hz at which it wants its PCM."""
+        ...
+
+    def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
+        """Messages for one recording of little-endian int16 mono PCM; ends after the last final.
+
+        It takes from `pcm` when it can use more (never all at once), and the end of `pcm` is the end of
+        the recording. The messages end once every sample is accounted for by finals. A failure is
+        raised as a `ClientError`. Closing the generator early gives everything back.
+        """
+        ...
+
+
+class RemoteTranscriber:
+    """A `Transcriber` that opens one stream for each recording.
+
+    Without `retry` a stream is one connection, and ends with it; with it, or `resumable`, it outlives its connections
+    (see `tutti_asr_client.stream`). `url` may be several then.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        api_key: str | None = None,
+        sample_rate: int = 16000,
+        ahead_s: float = AHEAD_S,
+        retry: Retry | None = None,
+        resumable: bool = False,
+        on_event: Callable[[Event], None] | None = None,
+        **query: QueryValue,
+    ) -> None:
+        urls = [url] if isinstance(url, str) else list(url)
+        self._urls = [listen_url(one, {"step_results": True, **query}) for one in urls]
+        self._retry = Retry() if resumable and retry is None else retry
+        self._resumable = resumable
+        self._on_event = on_event
+        self._api_key = api_key
+        self._sample_rate = sample_rate
+        self._ahead_s = ahead_s
+
+    @property
+    def sample_rate(self) -> int:
+        """The rate in Hz that is announced to the server."""
+        return self._sample_rate
+
+    async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
+        """Messages for one recording.
+
+        Raises:
+            ClientError: see `tutti_asr_client.errors`.
+        """
+        async with self._opened() as client:
+            window = _Window(self._ahead_s)
+            sender = asyncio.create_task(self._send_all(client, pcm, window))
+            sender.add_done_callback(lambda task: None if _failure(task) is None else client.abort())
+            try:
+                async for message in client:
+                    if isinstance(message, Results):
+                        window.advance(message.cursor_s)
+                    yield message
+                window.expect_ended()
+            except ClosedAbnormally as closed:
+                failure = _failure(sender)
+                raise closed if failure is None else failure from None
+            finally:
+                sender.cancel()
+                await asyncio.wait({sender})
+
+    def _opened(self) -> contextlib.AbstractAsyncContextManager[ListenClient | ResilientClient]:
+        if self._retry is None:
+            return connect(self._urls[0], api_key=self._api_key, sample_rate=self._sample_rate)
+        return open_stream(
+            self._urls,
+            api_key=self._api_key,
+            sample_rate=self._sample_rate,
+            resumable=self._resumable,
+            retry=self._retry,
+            on_event=self._on_event,
+        )
+
+    async def _send_all(
+        self, client: ListenClient | ResilientClient, pcm: AsyncIterable[bytes], window: _Window
+    ) -> None:
+        seconds_per_byte = 1.0 / (SAMPLE_BYTES * self._sample_rate)
+        async for message in pcm:
+            await window.room_for(len(message) * seconds_per_byte)
+            await client.send(message)
+        window.ended = True
+        await client.close_stream()
+
+
+def _failure(task: asyncio.Task[None]) -> BaseException | None:
+    """Why it failed; None if it did not, or not yet."""
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+class _Window:
+    """Lets a sender run `ahead_s` in front of the answers, or at the speed of speech, whichever is faster.
+
+    The second rule keeps it moving with a server that does not answer every step.
+    """
+
+    def __init__(self, ahead_s: float) -> None:
+        self.ended = False  # all audio has been handed over
+        self._ahead_s = ahead_s
+        self._sent_s = 0.0
+        self._answered_s = 0.0
+        self._moved = asyncio.Event()
+        self._began_s = asyncio.get_running_loop().time()
+
+    def expect_ended(self) -> None:
+        """Raises: ClosedAbnormally if the server was done before we were."""
+        if not self.ended:
+            raise ClosedAbnormally(NORMAL_CLOSE, "before all audio was sent")
+
+    def advance(self, cursor_s: float) -> None:
+        self._answered_s = max(self._answered_s, cursor_s)
+        self._moved.set()
+
+    async def room_for(self, seconds: float) -> None:
+        spoken_s = self._began_s + self._sent_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(spoken_s):
+                while self._sent_s - self._answered_s > self._ahead_s:
+                    self._moved.clear()
+                    await self._moved.wait()
+        self._sent_s += seconds

@@ -1,0 +1,201 @@
+"""One live connection to `/v1/listen`.
+
+Owns the socket: sends PCM and control messages, yields typed messages. Knows nothing of files,
+of pacing, or of how a transcript is put together.
+
+    async with connect("ws://127.0.0.1:8080", interim_results=True) as client:
+        await client.send(pcm)
+        await client.close_stream()
+        async for message in client:
+            ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as connect_websocket
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from tutti_asr_client.address import QueryValue, is_loopback, listen_url
+from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally, Refused, Unreachable
+from tutti_asr_client.messages import Message, decode
+
+ABNORMAL_CLOSE = 1006
+"""RFC 6455 §7.4.1: stands for a connection that ended without a close frame."""
+
+LEAVE_WITHIN_S = 2.0
+"""A server that does not answer our close by then is left without."""
+
+
+class ListenClient:
+    """An open stream; iterate over it for the server's messages until a normal close."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+
+    @property
+    def request_id(self) -> str | None:
+        """The server's name for this stream (`dg-request-id`)."""
+        response = self._connection.response
+        return None if response is None else response.headers.get("dg-request-id")
+
+    async def send(self, pcm: bytes | NDArray[np.int16]) -> None:
+        """Send samples, little-endian int16, in any quantity.
+
+        Raises:
+            ClosedAbnormally: the server has ended the stream.
+        """
+        await self.send_frame(pcm if isinstance(pcm, bytes) else pcm.astype("<i2").tobytes())
+
+    async def finalize(self, channel: int | None = None) -> None:
+        """Ask for a final of everything sent so far; the stream stays open."""
+        await self._control("Finalize", **({} if channel is None else {"channel": channel}))
+
+    async def configure(self, keyterms: Sequence[str]) -> None:
+        """Replace the key terms for the audio that follows; `ConfigureSuccess` or `ConfigureFailure` comes back."""
+        await self._control("Configure", keyterms=list(keyterms))
+
+    async def keep_alive(self) -> None:
+        """Reset the server's idle timer without sending audio."""
+        await self._control("KeepAlive")
+
+    async def close_stream(self) -> None:
+        """Say that no audio follows; the last final, `Metadata` and a normal close come back."""
+        await self._control("CloseStream")
+
+    def abort(self) -> None:
+        """Leave at once and without a word; whoever iterates sees the connection lost."""
+        self._connection.transport.abort()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message; types that are not known are skipped.
+
+        Raises:
+            ClosedAbnormally: the connection ended with a code other than 1000.
+            BadMessage: a message cannot be read.
+        """
+        while True:
+            try:
+                frame = await self._connection.recv(decode=False)
+            except ConnectionClosed as error:
+                closed = _closed(error)
+                if closed.code == NORMAL_CLOSE:
+                    raise StopAsyncIteration from None
+                raise closed from error
+            message = decode(frame)
+            if message is not None:
+                return message
+
+    async def _control(self, kind: str, **fields: object) -> None:
+        await self.send_frame(msgspec.json.encode({"type": kind, **fields}).decode())
+
+    async def send_frame(self, frame: str | bytes) -> None:
+        """Send a frame as it is, once the connection takes it.
+
+        Raises:
+            ClosedAbnormally: the server has ended the stream.
+        """
+        try:
+            await self._connection.send(frame)
+        except ConnectionClosed as error:
+            raise _closed(error) from error
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    api_key: str | None = None,
+    sample_rate: int = 16000,
+    interim_results: bool = True,
+    open_timeout_s: float = 10.0,
+    dead_after_s: float = 40.0,
+    close_timeout_s: float = LEAVE_WITHIN_S,
+    **query: QueryValue,
+) -> AsyncIterator[ListenClient]:
+    """Open a stream of 16-bit PCM; further keyword arguments go into the query as they are.
+
+    A server that has not answered a ping after `dead_after_s` counts as lost; one that has said its close is waited for
+    `close_timeout_s` at most.
+
+    Raises:
+        BadUrl: `url` cannot be understood.
+        Unreachable: nothing answered within `open_timeout_s`.
+        Refused: the server answered with an HTTP error.
+    """
+    settings: dict[str, QueryValue] = {
+        "encoding": "linear16",
+        "sample_rate": sample_rate,
+        "interim_results": interim_results,
+        **query,
+    }
+    address = listen_url(url, settings)
+    opening = connect_websocket(
+        address,
+        additional_headers=None if api_key is None else {"Authorization": f"Token {api_key}"},
+        compression=None,  # PCM does not compress
+        open_timeout=open_timeout_s,
+        ping_interval=dead_after_s / 2,
+        ping_timeout=dead_after_s / 2,
+        close_timeout=close_timeout_s,
+        proxy=None if is_loopback(address) else True,
+    )
+    try:
+        connection = await opening
+    except InvalidStatus as error:
+        raise refusal(error) from error
+    except (OSError, InvalidHandshake, TimeoutError) as error:
+        raise Unreachable(url, str(error) or type(error).__name__) from error
+    try:
+        yield ListenClient(connection)
+    finally:
+        await _leave(connection)
+
+
+async def _leave(connection: ClientConnection) -> None:
+    """Close, reading away what nobody has read: the answer to our close lies behind it."""
+    closing = asyncio.create_task(connection.close())
+    with contextlib.suppress(ConnectionClosed, TimeoutError):
+        async with asyncio.timeout(LEAVE_WITHIN_S):
+            while True:
+                await connection.recv()
+    connection.transport.abort()
+    await closing
+
+
+class _Denial(msgspec.Struct):
+    err_msg: str = ""
+
+
+def refusal(error: InvalidStatus) -> Refused:
+    """The server's HTTP answer to a handshake as an error: from `dg-error`, else the body's `err_msg`."""
+    response = error.response
+    message = response.headers.get("dg-error", "")
+    if not message:
+        with contextlib.suppress(msgspec.DecodeError):
+            message = msgspec.json.decode(response.body or b"{}", type=_Denial).err_msg
+    try:
+        retry_after_s = float(response.headers["Retry-After"])
+    except (KeyError, ValueError):
+        retry_after_s = None
+    return Refused(response.status_code, retry_after_s, message or response.reason_phrase)
+
+
+def _closed(error: ConnectionClosed) -> ClosedAbnormally:
+    frame = error.rcvd
+    return (
+        ClosedAbnormally(ABNORMAL_CLOSE, "connection lost")
+        if frame is None
+        else ClosedAbnormally(frame.code, frame.reason)
+    )

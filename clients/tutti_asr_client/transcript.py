@@ -1,0 +1,63 @@
+"""The text of one channel, put together from `Results`.
+
+Owns the finals so far and the open partial. Knows no socket and no time.
+"""
+
+from __future__ import annotations
+
+from tutti_asr_client.messages import Results, Word
+
+
+class Transcript:
+    """Finals joined, and the partial that follows them with the count of its words that will stay."""
+
+    def __init__(self, channel: int = 0) -> None:
+        self._channel = channel
+        self._texts: list[str] = []
+        self._words: list[Word] = []
+        self._partial: tuple[str, ...] = ()
+        self._stable = 0
+
+    def add(self, results: Results) -> None:
+        """Take one message; those of other channels are ignored."""
+        if results.channel_index[0] != self._channel:
+            return
+        if results.is_final:
+            if results.text:
+                self._texts.append(results.text)
+            self._words.extend(results.words)
+            self._partial, self._stable = (), 0
+            return
+        words = tuple(results.text.split())
+        told = None if results.tutti is None else results.tutti.stable_words
+        self._stable = min(len(words), self._agreed(words) if told is None else told)
+        self._partial = words
+
+    @property
+    def text(self) -> str:
+        """All finals, joined by spaces."""
+        return " ".join(self._texts)
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """The words of all finals, with their times in the stream."""
+        return tuple(self._words)
+
+    @property
+    def stable(self) -> str:
+        """The part of the open partial that is not expected to change."""
+        return " ".join(self._partial[: self._stable])
+
+    @property
+    def unstable(self) -> str:
+        """The rest of the open partial."""
+        return " ".join(self._partial[self._stable :])
+
+    def _agreed(self, words: tuple[str, ...]) -> int:
+        """Without the server's word for it: what two partials in a row agree on, but for the last word."""
+        agreed = 0
+        for old, new in zip(self._partial, words[:-1], strict=False):
+            if old != new:
+                break
+            agreed += 1
+        return agreed

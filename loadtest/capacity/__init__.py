@@ -1,0 +1,1 @@
+"""`python -m loadtest.capacity`: how many live streams one machine carries."""

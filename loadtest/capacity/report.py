@@ -1,0 +1,143 @@
+"""What a capacity run found: the bars, the page, and the picture with latency and batch sizes against load.
+
+Owns the objective. Starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from loadtest.comparison import Comparison, ceiling_lines, headings
+from loadtest.comparison import table as level_table
+from loadtest.criteria import Bar, place_lines, table
+from loadtest.generator.measures import LevelReport
+from loadtest.measurement import plot
+from loadtest.measurement.report import Result, faults
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+OBJECTIVE_MS = 100.0
+"""p98 of the chunk latency within which a level counts as carried. Source: Deep Speech 2 reported p98; design.md."""
+
+WANTED_MS = {100: 10.0, 300: 25.0, 400: OBJECTIVE_MS}
+"""p98 that is wanted at these numbers of streams, on two cores with the generator beside."""
+
+TAIL_RATIO = 2.0
+TAIL_SHARE = 0.8
+"""p98 over median is at most this much up to this share of the capacity: the tail does not grow before the knee."""
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    comparison: Comparison
+    bars: tuple[Bar, ...]
+    stream_s: float | None
+
+
+def carried(levels: Sequence[LevelReport]) -> int:
+    """The highest level within the objective and without faults, all lower ones being so too; 0 for none."""
+    most = 0
+    for level in sorted(levels, key=lambda level: level.streams):
+        chunk = level.chunk_latency_ms
+        if chunk is None or chunk.p98 > OBJECTIVE_MS or faults(level) or level.refused:
+            break
+        most = level.streams
+    return most
+
+
+def judge(levels: Sequence[LevelReport]) -> list[Bar]:
+    """The bars of one policy: latency at the levels where one is wanted, the tail, and that every text is right."""
+    bars = []
+    for level in levels:
+        chunk, wanted_ms = level.chunk_latency_ms, WANTED_MS.get(level.streams)
+        if wanted_ms is not None:
+            bars.append(Bar(f"p98 at {level.streams} streams", wanted_ms, chunk.p98 if chunk else None, "ms"))
+    most = carried(levels)
+    for level in levels:
+        chunk = level.chunk_latency_ms
+        if chunk is not None and level.streams <= TAIL_SHARE * most:
+            bars.append(Bar(f"p98 over median at {level.streams} streams", TAIL_RATIO, round(chunk.p98 / chunk.p50, 2)))
+    counted = [level for level in levels if level.streams <= most]
+    bars.append(Bar("streams that failed, to the capacity", 0, sum(level.failed for level in counted)))
+    differ = sum(level.mismatched for level in counted) if any(level.compared for level in counted) else None
+    bars.append(Bar("transcripts that differ, to the capacity", 0, differ))
+    return bars
+
+
+def markdown(found: Capacity, picture: str) -> str:
+    """The page."""
+    comparison = found.comparison
+    lines = ["# Capacity", "", f"`{comparison.command}`", ""]
+    lines += [f"{line}  " for line in ceiling_lines(comparison.ceiling)]
+    how = "one recording each" if found.stream_s is None else f"of about {found.stream_s:g} s, one connection each"
+    lines += ["", f"Live streams {how}; latency in ms from the scheduled send of a step's last sample. Carried: the "]
+    lines[-1] += f"highest level with p98 ≤ {OBJECTIVE_MS:g} ms, nothing failed, refused or different."
+    lines += ["", "| policy | streams carried | ratio |", "|---|---:|---:|"]
+    most = {policy: carried(document.levels) for policy, document in comparison.runs.items()}
+    base = next(iter(most.values()))
+    for policy, streams in most.items():
+        lines += [f"| {policy} | {streams} | {f'{base / streams:.1f}×' if streams else '–'} |"]
+    lines += ["", *table(found.bars), ""]
+    names = headings(comparison)
+    lines += ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(row) + " |" for row in level_table(comparison)]
+    lines += ["", *_split_lines(comparison), ""]
+    place = next(iter(comparison.runs.values())).environment
+    return "\n".join([*lines, *place_lines(place), "", f"![latency and batch sizes against load]({picture})", ""])
+
+
+def draw(results: Mapping[str, Result], path: Path) -> None:
+    """One picture: percentiles and distributions of the latency, and batch sizes by load under the first policy."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
+    plot.percentiles(left, results, ("p98",))
+    left.axhline(OBJECTIVE_MS, color="black", linewidth=0.8, linestyle=":")
+    first = next(iter(results))
+    plot.distributions(middle, {first: results[first]})
+    _batch_sizes(right, results[first].document.levels)
+    right.set_title(f"batch sizes, {first}", fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
+    """A bar for each level: which share of its batches had how many rows. Source: Deep Speech 2, §7."""
+    shown = [level for level in levels if level.server.batch_sizes]
+    edges = sorted({edge for level in shown for edge, count in (level.server.batch_sizes or {}).items() if count})
+    bottoms = [0.0] * len(shown)
+    for number, edge in enumerate(edges):
+        shares = []
+        for level in shown:
+            sizes = level.server.batch_sizes or {}
+            shares.append(sizes.get(edge, 0) / max(1, sum(sizes.values())))
+        color = f"C{number}" if number < 10 else "black"
+        label = f"≤ {edge} rows"
+        axes.bar([str(level.streams) for level in shown], shares, bottom=bottoms, color=color, label=label)
+        bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
+    axes.set(xlabel="live streams", ylabel="share of batches", ylim=(0, 1))
+    if edges:
+        axes.legend(fontsize="small")
+
+
+def _split_lines(comparison: Comparison) -> list[str]:
+    """Where the time goes under the first policy: the server's own account."""
+    policy, document = next(iter(comparison.runs.items()))
+    lines = [f"Where the time goes under {policy}, mean ms by the server's own account:", ""]
+    lines += ["| streams | queue | step | handover | decode | write | generator lag p99 |", "|---:|" + "---:|" * 6]
+    for level in document.levels:
+        parts = (level.queue_wait_ms, level.step_ms, level.handover_ms, level.decode_ms, level.write_ms)
+        cells = ["–" if part is None else f"{part.mean:.2f}" for part in parts]
+        lag = level.generator_lag_ms
+        lines += [f"| {level.streams} | " + " | ".join([*cells, "–" if lag is None else f"{lag.p99:.2f}"]) + " |"]
+    return lines

@@ -1,0 +1,1 @@
+"""`python -m loadtest.failover`: live streams through a proxy while a replica fails."""

@@ -1,0 +1,186 @@
+"""What a fault cost: the outcomes of the streams added up, the bars, the page and the picture.
+
+Knows no socket and no process. Results of several runs stay side by side in one document, one for each proxy and fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadtest.criteria import Bar, place_lines, table
+from loadtest.environment import Environment
+from loadtest.failover.streams import Outcome
+from loadtest.generator.latencies import Latencies, Spread
+
+NAME = "failover"
+MAX_PROBLEMS = 20
+RESTARTED = 1012
+"""RFC 6455, IANA: the service restarts; what a drain closes with."""
+
+
+class StreamFigures(msgspec.Struct, frozen=True):
+    """Streams of one kind, added up. Counts, unless a unit is named."""
+
+    streams: int
+    finished: int
+    equal: int  # word for word
+    interrupted: int  # that lost a connection
+    reconnections: int
+    by_ticket: int  # taken up exactly where they were
+    by_replay: int  # said again from the last final
+    refused_tickets: dict[str, int]
+    closes: dict[int, int]  # codes other than 1000
+    refusals: dict[int, int]  # HTTP statuses
+    replayed_s: float
+    lost_s: float
+    problems: tuple[str, ...] = ()
+
+
+class FaultRun(msgspec.Struct, frozen=True):
+    """One proxy, one fault."""
+
+    proxy: str
+    fault: str
+    command: str
+    replicas: int
+    drain_timeout_s: float
+    bars: tuple[Bar, ...]
+    resumable: StreamFigures
+    short: StreamFigures | None  # plain clients whose streams fit into the drain
+    long: StreamFigures | None  # plain clients whose streams do not
+    resume_ms: Spread | None  # loss noticed → taken up again
+    caught_up_ms: Spread | None  # loss noticed → all audio sent
+    since_fault_ms: Spread | None  # fault → taken up again
+    resume_cdf: list[tuple[float, float]]
+    since_fault_cdf: list[tuple[float, float]]
+    environment: Environment
+
+
+class Failover(msgspec.Struct, frozen=True):
+    """What is written: the newest run of each proxy and fault."""
+
+    runs: tuple[FaultRun, ...]
+
+
+def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> StreamFigures:
+    """Add up streams of one kind. `references`: each audio's text of an undisturbed run."""
+    journeys = [outcome.journey for outcome in outcomes]
+    return StreamFigures(
+        streams=len(outcomes),
+        finished=sum(outcome.finished for outcome in outcomes),
+        equal=sum(outcome.finished and outcome.text == references[outcome.audio.name] for outcome in outcomes),
+        interrupted=sum(bool(outcome.lost_at) for outcome in outcomes),
+        reconnections=sum(journey.reconnects for journey in journeys),
+        by_ticket=sum(journey.resumed for journey in journeys),
+        by_replay=sum(journey.replayed for journey in journeys),
+        refused_tickets=dict(Counter(code for journey in journeys for code in journey.refused_tickets)),
+        closes=dict(sorted(Counter(code for outcome in outcomes for code in outcome.closes).items())),
+        refusals=dict(sorted(Counter(status for outcome in outcomes for status in outcome.statuses).items())),
+        replayed_s=round(sum(journey.replayed_s for journey in journeys), 3),
+        # Plain streams lose what lies behind their end: it is theirs to say whether that counts.
+        lost_s=round(sum(outcome.lost_s for outcome in outcomes), 3),
+        problems=tuple(sorted({outcome.problem for outcome in outcomes if outcome.problem})[:MAX_PROBLEMS]),
+    )
+
+
+def resume_times(outcomes: Iterable[Outcome]) -> Latencies:
+    """From each loss that was noticed to the stream's being taken up."""
+    return _added(seconds for outcome in outcomes for seconds in outcome.journey.resume_s)
+
+
+def caught_up_times(outcomes: Iterable[Outcome]) -> Latencies:
+    """From each loss to having sent all that was said."""
+    return _added(seconds for outcome in outcomes for seconds in outcome.journey.caught_up_s)
+
+
+def since(outcomes: Iterable[Outcome], fault_at: float) -> Latencies:
+    """From the fault to the next connection of each stream that lost its own, by whatever it noticed."""
+    firsts = ([at for at in outcome.connected_at if at > fault_at] for outcome in outcomes if outcome.lost_at)
+    return _added(min(ats) - fault_at for ats in firsts if ats)
+
+
+def _added(seconds: Iterable[float]) -> Latencies:
+    found = Latencies()
+    for value in seconds:
+        found.add(value)
+    return found
+
+
+def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Bar]:
+    """The bars: nothing of a resumable stream is lost, and no plain one that fits into the drain is disturbed."""
+    bars = [
+        Bar("resumable streams that did not finish", 0, resumable.streams - resumable.finished),
+        Bar("transcripts that differ from an undisturbed run", 0, resumable.finished - resumable.equal),
+        Bar("audio lost", 0, resumable.lost_s, "s"),
+        Bar("faults that no stream noticed", 0, int(not resumable.interrupted)),
+    ]
+    if short is not None:
+        bars.append(Bar("plain streams shorter than the drain that saw 1012", 0, short.closes.get(RESTARTED, 0)))
+        bars.append(Bar("plain streams shorter than the drain that did not finish", 0, short.streams - short.finished))
+    return bars
+
+
+def merged(path: Path, run: FaultRun) -> Failover:
+    """What the file holds, this run in the place of the last of its kind; one that cannot be read is replaced."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Failover).runs
+    except (OSError, msgspec.DecodeError):
+        kept = ()
+    runs = {(each.proxy, each.fault): each for each in (*kept, run)}
+    return Failover(tuple(runs[key] for key in sorted(runs)))
+
+
+def markdown(document: Failover) -> str:
+    """The page."""
+    lines = ["# Failover", "", "Live streams through a real proxy while a replica fails. Bars of each run:", ""]
+    for run in document.runs:
+        lines += [f"## {run.proxy}, {run.fault}", "", f"`{run.command}`", "", *table(run.bars), ""]
+        lines += [f"{run.replicas} replicas, drain {run.drain_timeout_s:g} s.  ", _streams("Resumable", run.resumable)]
+        lines += [_streams(name, kind) for name, kind in (("Short", run.short), ("Long", run.long)) if kind is not None]
+        lines += [
+            f"{name}: p50 {spread.p50:.0f}, p98 {spread.p98:.0f}, max {spread.max:.0f} ms of {spread.count}.  "
+            for name, spread in (
+                ("Loss to taken up", run.resume_ms),
+                ("Loss to all audio sent", run.caught_up_ms),
+                ("Fault to taken up", run.since_fault_ms),
+            )
+            if spread is not None
+        ]
+        lines += ["", *place_lines(run.environment), ""]
+    return "\n".join(lines)
+
+
+def _streams(name: str, kind: StreamFigures) -> str:
+    closes = ", ".join(f"{count} by {code}" for code, count in kind.closes.items()) or "none"
+    text = f"{name} streams: {kind.streams}, {kind.finished} finished, {kind.equal} equal word for word, "
+    text += f"{kind.interrupted} lost a connection ({closes}); "
+    text += f"{kind.by_ticket} times taken up by ticket, {kind.by_replay} from the last final, "
+    return text + f"{kind.replayed_s:g} s said again, {kind.lost_s:g} s lost.  "
+
+
+def draw(document: Failover, path: Path) -> None:
+    """Distributions of the times to resume, a line a run."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for run in document.runs:
+        for axes, cdf in ((left, run.resume_cdf), (right, run.since_fault_cdf)):
+            if cdf:
+                milliseconds, shares = zip(*cdf, strict=True)
+                axes.step(milliseconds, shares, where="post", label=f"{run.proxy}, {run.fault}")
+    left.set(xlabel="loss noticed to taken up, ms", ylabel="share of streams at or below")
+    right.set(xlabel="fault to taken up, ms")
+    for axes in (left, right):
+        axes.set(ylim=(0, 1))
+        axes.grid(visible=True, alpha=0.25)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="small")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

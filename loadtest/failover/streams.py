@@ -1,0 +1,180 @@
+"""One stream that lives through a fault, resumable or not, and what became of it.
+
+Owns the audio that is played, the talk with the server and the outcome. Knows no proxy and no replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.generator.recordings import shipped_manifest
+from loadtest.generator.settings import SAMPLE_RATE
+from tutti_asr_client.connection_events import Connected, Event, Journey, Waiting
+from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused
+from tutti_asr_client.files.audio import read_pcm
+from tutti_asr_client.files.pacing import PcmSource
+from tutti_asr_client.live import ListenClient, connect
+from tutti_asr_client.messages import Message, Metadata, Results
+from tutti_asr_client.resilient import ResilientClient
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.stream import open_stream
+from tutti_asr_client.transcript import Transcript
+
+PAUSE_S = 0.6
+"""Between two recordings: an endpoint, so that a stream has finals and the words of two do not run together."""
+
+PATIENCE_S = 120.0
+"""How long a resumable stream looks for a replica."""
+
+DEAD_AFTER_S = 20.0
+"""A server that answers no ping for so long counts as lost: later than any health check, so that those are measured."""
+
+SAME_S = 0.005
+"""Times of neighbouring finals within it touch: servers round theirs to the millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """(S,) int16 samples at 16 kHz, of several recordings."""
+
+    name: str
+    pcm: NDArray[np.int16]
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds."""
+        return len(self.pcm) / SAMPLE_RATE
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a stream. `finished`: its summary and a normal close came; times are those of the event loop."""
+
+    audio: Audio
+    text: str = ""
+    finished: bool = False
+    problem: str = ""
+    closes: list[int] = field(default_factory=list)  # codes other than 1000 that it was closed with
+    statuses: list[int] = field(default_factory=list)  # of refused handshakes
+    journey: Journey = field(default_factory=Journey)
+    connected_at: list[float] = field(default_factory=list)
+    lost_at: list[float] = field(default_factory=list)
+    told_s: float = 0.0  # audio that the finals account for
+    gaps_s: float = 0.0  # audio between two finals that none accounts for
+
+    @property
+    def lost_s(self) -> float:
+        """Audio that was said and that no final accounts for."""
+        behind_s = self.audio.duration_s - self.told_s
+        return max(self.journey.lost_s, self.gaps_s + (behind_s if behind_s > SAME_S else 0.0))
+
+    def take(self, results: Results) -> None:
+        """Account for a final."""
+        gap_s = results.start - self.told_s
+        self.gaps_s += gap_s if gap_s > SAME_S else 0.0
+        self.told_s = max(self.told_s, results.cursor_s)
+
+
+class _Line(msgspec.Struct):
+    audio: str
+
+
+def audios(count: int, seconds: float, seed: int) -> list[Audio]:
+    """So many different ones, each of whole shipped recordings until `seconds` are full. Raises: AudioError."""
+    rng = random.Random(seed)
+    manifest = shipped_manifest()
+    lines = [msgspec.json.decode(line, type=_Line) for line in manifest.read_bytes().splitlines() if line.strip()]
+    pcms = [read_pcm(manifest.parent / line.audio, SAMPLE_RATE) for line in lines]
+    pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
+    made = []
+    for number in range(count):
+        parts: list[NDArray[np.int16]] = []
+        order: list[NDArray[np.int16]] = []
+        while sum(map(len, parts)) < seconds * SAMPLE_RATE:
+            order = order or rng.sample(pcms, len(pcms))
+            parts += [order.pop(), pause]
+        made.append(Audio(f"audio-{number}", np.concatenate(parts)[: round(seconds * SAMPLE_RATE)]))
+    return made
+
+
+async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
+    """Play through whatever happens; what went wrong is in the outcome, nothing is raised."""
+    loop = asyncio.get_running_loop()
+    outcome = Outcome(audio)
+
+    def note(event: Event) -> None:
+        if isinstance(event, Connected):
+            outcome.connected_at.append(loop.time())
+        elif isinstance(event, Waiting):
+            outcome.lost_at.append(loop.time())
+            _note_failure(outcome, event.error)
+
+    opening = open_stream(
+        url,
+        resumable=resumable,
+        retry=Retry(limit_s=PATIENCE_S, await_server=True),
+        dead_after_s=DEAD_AFTER_S,
+        on_event=note,
+    )
+    try:
+        async with opening as stream:
+            outcome.journey = stream.journey
+            await _converse(stream, stream, outcome, realtime=realtime)
+    except ClientError as error:
+        outcome.problem = str(error)
+    return outcome
+
+
+async def play_plain(url: str, audio: Audio) -> Outcome:
+    """Play as a client that does not come back; nothing is raised."""
+    outcome = Outcome(audio)
+    try:
+        async with connect(url, dead_after_s=DEAD_AFTER_S) as client:
+            outcome.connected_at.append(asyncio.get_running_loop().time())
+            await _converse(client, client, outcome, realtime=True)
+    except ClientError as error:
+        outcome.problem = str(error)
+        _note_failure(outcome, error)
+    return outcome
+
+
+def _note_failure(outcome: Outcome, error: ClientError) -> None:
+    if isinstance(error, ClosedAbnormally):
+        outcome.closes.append(error.code)
+    elif isinstance(error, Refused):
+        outcome.statuses.append(error.status)
+
+
+async def _converse(
+    stream: ListenClient | ResilientClient, messages: AsyncIterator[Message], outcome: Outcome, *, realtime: bool
+) -> None:
+    """Send all of it and take all answers. Raises: ClientError."""
+    transcript, summaries = Transcript(), 0
+    sender = asyncio.create_task(_send(stream, outcome.audio, realtime=realtime))
+    try:
+        async for message in messages:
+            summaries += isinstance(message, Metadata)
+            if isinstance(message, Results) and message.is_final:
+                transcript.add(message)
+                outcome.take(message)
+        await sender
+    finally:
+        outcome.text = transcript.text
+        sender.cancel()
+        await asyncio.wait({sender})
+    if summaries != 1:
+        raise BadMessage(f"{summaries} summaries came")
+    outcome.finished = True
+
+
+async def _send(stream: ListenClient | ResilientClient, audio: Audio, *, realtime: bool) -> None:
+    async for message in PcmSource(audio.pcm, SAMPLE_RATE, realtime=realtime):
+        await stream.send(message)
+    await stream.close_stream()

@@ -1,0 +1,1 @@
+"""The load generator: live streams paced in real time, open loop."""

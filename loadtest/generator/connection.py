@@ -1,0 +1,221 @@
+"""A WebSocket client connection at the least cost per message.
+
+A thin shell: websockets' sans-I/O protocol for the handshake, frames of our own after it, on an event loop
+transport. It adds no task, no queue and no future to a message, so that one process can carry hundreds of streams
+beside the server under test. What a message means is its listener's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
+from websockets.uri import WebSocketURI, parse_uri
+
+from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, BadFrame, FrameReader, masked
+from tutti_asr_client.errors import Refused
+from tutti_asr_client.live import ABNORMAL_CLOSE, refusal
+
+HEAD_END = b"\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101"
+PROTOCOL_ERROR = 1002
+"""RFC 6455 §7.4.1: the peer broke the protocol."""
+
+
+class Listener(Protocol):
+    """Is told what happens on a connection, with the clock's time."""
+
+    def opened(self, now: float) -> None:
+        """The server has accepted the stream."""
+        ...
+
+    def message(self, frame: bytes, now: float) -> None:
+        """A text message has come."""
+        ...
+
+    def refused(self, refusal: Refused, now: float) -> None:
+        """The server answered the handshake with an HTTP error."""
+        ...
+
+    def closed(self, code: int, reason: str, now: float) -> None:
+        """The connection has ended."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Tells its listener `opened`, messages, then `closed`; or `refused` alone."""
+
+    __slots__ = (
+        "_clock",
+        "_code",
+        "_frames",
+        "_head",
+        "_headers",
+        "_listener",
+        "_over",
+        "_reason",
+        "_refusing",
+        "_transport",
+        "_wire",
+        "is_open",
+    )
+
+    def __init__(
+        self, uri: WebSocketURI, headers: Mapping[str, str], listener: Listener, clock: Callable[[], float]
+    ) -> None:
+        self.is_open = False  # messages can be sent
+        self._wire: ClientProtocol | None = ClientProtocol(uri)  # until the handshake is answered
+        self._head = b""  # what has come of the answer's head
+        self._refusing = False  # the head is no 101: its body may follow
+        self._headers = headers
+        self._listener = listener
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameReader()
+        self._over = False  # the listener has been told how it ended
+        self._code, self._reason = ABNORMAL_CLOSE, ""
+
+    def send(self, frame: bytes) -> None:
+        """Send a masked frame; what the socket does not take at once is kept by the transport."""
+        assert self._transport is not None
+        self._transport.write(frame)
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TCP connection stands: ask for the WebSocket."""
+        self._transport = cast(asyncio.Transport, transport)
+        assert self._wire is not None
+        request = self._wire.connect()
+        request.headers.update(self._headers)
+        self._wire.send_request(request)
+        self._transport.writelines(self._wire.data_to_send())
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        now = self._clock()
+        if self._wire is None:
+            self._read(data, now)
+        else:
+            self._shake(self._wire, data, now)
+
+    def eof_received(self) -> None:
+        """The server sends no more: an answer that ends with its connection is whole now."""
+        if self._wire is not None:
+            self._wire.receive_eof()
+            self._answered(self._wire, self._clock())
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the close code says more
+        """The TCP connection has ended."""
+        self.is_open = False
+        if self._wire is not None:
+            self._reason = self._reason or "connection lost in the handshake"
+        self._tell_closed(self._clock())
+
+    def _shake(self, wire: ClientProtocol, data: bytes, now: float) -> None:
+        """Give the library the answer to the handshake, and keep from it what lies behind a good one."""
+        if not self._refusing:
+            self._head += data
+            head, end, rest = self._head.partition(HEAD_END)
+            if not end:
+                return
+            if head.startswith(SWITCHED):
+                wire.receive_data(head + end)
+                self._answered(wire, now)
+                if rest and self.is_open:
+                    self._read(rest, now)
+                return
+            self._refusing, data = True, self._head
+        wire.receive_data(data)
+        self._answered(wire, now)
+
+    def _answered(self, wire: ClientProtocol, now: float) -> None:
+        for response in wire.events_received():
+            assert isinstance(response, Response)
+            error = wire.handshake_exc
+            self._wire = None
+            if error is None:
+                self.is_open = True
+                self._listener.opened(now)
+            elif isinstance(error, InvalidStatus):
+                self._over = True
+                self._listener.refused(refusal(error), now)
+            else:
+                self._reason = str(error)
+                self._tell_closed(now)
+            if error is not None and self._transport is not None:
+                self._transport.close()
+
+    def _read(self, data: bytes, now: float) -> None:
+        try:
+            frames = self._frames.feed(data)
+        except BadFrame as error:
+            self._code, self._reason = PROTOCOL_ERROR, str(error)
+            self.abort()
+            return
+        for opcode, payload in frames:
+            if opcode == TEXT:
+                self._listener.message(payload, now)
+            elif opcode == PING:
+                self.send(masked(PONG, payload))
+            elif opcode == CLOSE and self.is_open:
+                self.is_open = False
+                if len(payload) >= 2:
+                    self._code, self._reason = int.from_bytes(payload[:2], "big"), payload[2:].decode(errors="replace")
+                self.send(masked(CLOSE, payload[:2]))  # the server ends the TCP connection: RFC 6455 §7.1.1
+
+    def _tell_closed(self, now: float) -> None:
+        if not self._over:
+            self._over = True
+            self._listener.closed(self._code, self._reason, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialler:
+    """Opens connections to one address, which was looked up once."""
+
+    uri: WebSocketURI
+    address: tuple[str, int]
+    headers: Mapping[str, str]
+    clock: Callable[[], float]
+
+    @classmethod
+    async def to(cls, url: str, headers: Mapping[str, str], clock: Callable[[], float]) -> Dialler:
+        """Look up the addresses of a `ws://` or `wss://` URL; the first that answers is taken. Raises: OSError."""
+        uri = parse_uri(url)
+        loop = asyncio.get_running_loop()
+        unanswered: OSError = OSError("no address")
+        for *_, address in await loop.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM):
+            host, port = str(address[0]), int(address[1])
+            try:
+                transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+            except OSError as error:
+                unanswered = error
+                continue
+            transport.abort()
+            return cls(uri, (host, port), headers, clock)
+        raise unanswered
+
+    def connection(self, listener: Listener) -> Connection:
+        """A connection that is not open yet."""
+        return Connection(self.uri, self.headers, listener, self.clock)
+
+    async def open(self, connection: Connection) -> None:
+        """Begin a connection; the rest is told to its listener. Raises: OSError."""
+        host, port = self.address
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
+            host,
+            port,
+            ssl=True if self.uri.secure else None,
+            server_hostname=self.uri.host if self.uri.secure else None,
+        )

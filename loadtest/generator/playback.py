@@ -1,0 +1,215 @@
+"""One recording on one connection: what is due, what was answered, and what became of it.
+
+Owns the timing rules of the load test; pure, and told the time.
+
+* Latency of a step: from the *scheduled* send time of its last sample to the first `Results` whose
+  `start + duration` covers it. A late sender or a slow handshake counts as latency.
+* Final latency: from the scheduled end of the audio, when `CloseStream` is sent, to the last final.
+* A step that is never answered is not forgotten: it enters with the age that it had in the end.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadtest.generator.answers import Answer, Complaint, LatencySplit, decode_answer
+from loadtest.generator.recordings import Recording
+from loadtest.generator.settings import STEP_S
+from tutti_asr_client.errors import NORMAL_CLOSE, BadMessage, Refused
+from tutti_asr_client.messages import StepTimings
+
+CURSOR_TOLERANCE_S = STEP_S / 80
+"""The server may round its times to milliseconds."""
+
+
+class Ending(enum.Enum):
+    """How a playback ended."""
+
+    COMPLETE = "complete"
+    CUT = "cut"  # the level was over; all that was sent was answered
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A playback that has ended."""
+
+    recording: Recording
+    ending: Ending
+    problem: str = ""
+    text: str = ""
+    retry_after_s: float | None = None  # what a refusal advised
+
+
+class Recorder(Protocol):
+    """Takes measurements; times are the clock's."""
+
+    def sent(self, scheduled_s: float, sent_s: float) -> None:
+        """A message left."""
+        ...
+
+    def step_answered(self, scheduled_s: float, answered_s: float) -> None:
+        """A whole step was covered by a `Results`."""
+        ...
+
+    def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
+        """A whole step was sent, and no `Results` will cover it."""
+        ...
+
+    def step_timings(self, answered_s: float, timings: StepTimings) -> None:
+        """The server's own account of one answer."""
+        ...
+
+    def split(self, answered_s: float, parts: LatencySplit) -> None:
+        """The server's account of all parts of one answer, for those who asked for it."""
+        ...
+
+    def final(self, scheduled_s: float, answered_s: float) -> None:
+        """A recording that was sent whole got its last final."""
+        ...
+
+    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
+        """A handshake was answered with an HTTP error."""
+        ...
+
+
+class Playback:
+    """A recording that begins at `start_s`, `speed` times as fast as it was spoken. Take what is due, and pass on
+    what comes back.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_closing_s",
+        "_dialled_s",
+        "_due_s",
+        "_final_s",
+        "_opened_s",
+        "_problem",
+        "_recorder",
+        "_sent",
+        "_texts",
+        "cut",
+        "end_s",
+        "next_s",
+        "recording",
+        "start_s",
+    )
+
+    def __init__(self, recording: Recording, start_s: float, recorder: Recorder, speed: float = 1.0) -> None:
+        self.recording = recording
+        self.start_s = start_s
+        self.cut = False
+        self._due_s = tuple(start_s + end_s / speed for end_s in recording.ends_s)  # clock times
+        self.end_s = self._due_s[-1]  # when the audio has been spoken, if it is not cut
+        self.next_s: float | None = self._due_s[0]  # when the next message is due; None when nothing is left to send
+        self._dialled_s = start_s
+        self._recorder = recorder
+        self._sent = 0
+        self._answered = 0
+        self._opened_s: float | None = None
+        self._closing_s: float | None = None
+        self._final_s: float | None = None
+        self._texts: list[str] = []
+        self._problem = ""
+
+    def dialled(self, now: float) -> None:
+        """The connection is asked for."""
+        self._dialled_s = now
+
+    def opened(self, now: float) -> None:
+        """The connection stands."""
+        self._opened_s = now
+
+    def take(self, now: float) -> bytes:
+        """The frame that is due, which is sent at `now`."""
+        scheduled_s = self.next_s
+        assert scheduled_s is not None
+        assert self._opened_s is not None
+        frame = self.recording.frames[self._sent]
+        self._sent += 1
+        self.next_s = self._due_s[self._sent] if self._sent < len(self._due_s) else None
+        if self._opened_s <= scheduled_s:  # otherwise it waited for the handshake, not for us
+            self._recorder.sent(scheduled_s, now)
+        return frame
+
+    def close(self, scheduled_s: float) -> None:
+        """`CloseStream` is sent: at the end of the audio, or before it when the level is over."""
+        self.cut = self._sent < len(self._due_s)
+        self._closing_s, self.next_s = scheduled_s, None
+
+    def message(self, frame: bytes, now: float) -> None:
+        """A text message has come."""
+        try:
+            answer = decode_answer(frame)
+        except BadMessage as error:
+            self._problem = self._problem or f"unreadable message: {error}"
+            return
+        if isinstance(answer, Answer):
+            self._cover(answer.start + answer.duration, now)
+            if answer.tutti is not None:
+                self._recorder.step_timings(now, answer.tutti)
+                if answer.tutti.latency is not None:
+                    self._recorder.split(now, answer.tutti.latency)
+            if answer.is_final:
+                if answer.text:
+                    self._texts.append(answer.text)
+                if self._closing_s is not None:
+                    self._final_s = now
+        elif isinstance(answer, Complaint):
+            self._problem = self._problem or f"the server complained: {answer.description}"
+
+    def refused(self, refusal: Refused, now: float) -> Outcome:
+        """The handshake was refused."""
+        self._recorder.refused(self._dialled_s, now, refusal)
+        return Outcome(self.recording, Ending.REFUSED, str(refusal), retry_after_s=refusal.retry_after_s)
+
+    def closed(self, code: int, reason: str, now: float) -> Outcome:
+        """The connection has ended, and with it the playback."""
+        problem = self._fault(code, reason)
+        if self._give_up(now) and not problem:
+            problem = "steps were never answered"
+        if problem:
+            return Outcome(self.recording, Ending.FAILED, problem)
+        if self.cut:
+            return Outcome(self.recording, Ending.CUT)
+        assert self._closing_s is not None
+        assert self._final_s is not None
+        self._recorder.final(self._closing_s, self._final_s)
+        return Outcome(self.recording, Ending.COMPLETE, text=" ".join(self._texts))
+
+    def failed(self, problem: str, now: float) -> Outcome:
+        """Whatever the reason: nothing more will come."""
+        self._give_up(now)
+        return Outcome(self.recording, Ending.FAILED, problem)
+
+    def _fault(self, code: int, reason: str) -> str:
+        """What was wrong with how it ended; empty when nothing was."""
+        ended = f"closed with {code}" + (f" {reason}" if reason else "")
+        if code != NORMAL_CLOSE:
+            return ended
+        if self._closing_s is None:
+            return f"{ended} before the end of the audio"
+        if self._final_s is None:
+            return "no final after CloseStream"
+        return self._problem
+
+    def _cover(self, cursor_s: float, now: float) -> None:
+        """Account for the steps that end at or before the cursor. Only whole steps are measured."""
+        sent = min(self._sent, self.recording.steps)
+        ends_s = self.recording.ends_s
+        reached_s = cursor_s + CURSOR_TOLERANCE_S
+        while self._answered < sent and ends_s[self._answered] <= reached_s:
+            self._recorder.step_answered(self._due_s[self._answered], now)
+            self._answered += 1
+
+    def _give_up(self, now: float) -> int:
+        """Record the steps that were sent and not answered; returns how many."""
+        missing = range(self._answered, min(self._sent, self.recording.steps))
+        for step in missing:
+            self._recorder.step_unanswered(self._due_s[step], now)
+        self._answered += len(missing)
+        return len(missing)

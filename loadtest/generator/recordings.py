@@ -1,0 +1,98 @@
+"""The recordings that are played, cut into the messages in which they are sent.
+
+Owns their choice from a manifest and, per stream, from what fits into the time left. Knows no socket.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import loadtest
+from loadtest.errors import BadManifest
+from loadtest.generator.frames import BINARY, masked
+from loadtest.generator.settings import SAMPLE_RATE, STEP_SAMPLES
+from tutti_asr_client.errors import AudioError
+from tutti_asr_client.files.audio import read_pcm
+
+LONGEST_SHARE = 1 / 3
+"""Recordings up to a third of a level are preferred: then each stream completes several, which can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One file as messages: whole steps, then perhaps a shorter rest."""
+
+    path: Path
+    messages: tuple[bytes, ...]
+    ends_s: tuple[float, ...]  # when each message's last sample is spoken, from the start
+    steps: int  # how many of the messages are whole steps
+    frames: tuple[bytes, ...] = ()  # the messages as they go over the wire, masked once
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of audio."""
+        return self.ends_s[-1]
+
+
+class _Line(msgspec.Struct):
+    audio: str
+    duration: float | None = None
+
+
+def shipped_manifest() -> Path:
+    """The manifest of the recordings that come with the model."""
+    return Path(loadtest.__file__).parent.parent / "model" / "samples" / "samples.jsonl"
+
+
+def load(manifest: Path | None, *, level_s: float, at_most: int, seed: int) -> tuple[Recording, ...]:
+    """Up to `at_most` recordings, shortest first; those that fit a level several times are preferred.
+
+    Raises:
+        BadManifest: no such manifest, a line that cannot be read, or a file that is not audio.
+    """
+    source = shipped_manifest() if manifest is None else manifest
+    try:
+        lines = [msgspec.json.decode(line, type=_Line) for line in source.read_bytes().splitlines() if line.strip()]
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadManifest(f"{source}: {error}") from error
+    if not lines:
+        raise BadManifest(f"{source}: no recordings in it")
+    short = [line for line in lines if line.duration is None or line.duration <= level_s * LONGEST_SHARE]
+    chosen = short or sorted(lines, key=lambda line: line.duration or 0.0)[:at_most]
+    if len(chosen) > at_most:
+        chosen = random.Random(seed).sample(chosen, at_most)
+    try:
+        read = [cut(source.parent / line.audio) for line in chosen]
+    except AudioError as error:
+        raise BadManifest(str(error)) from error
+    return tuple(sorted(read, key=lambda recording: recording.duration_s))
+
+
+def cut(path: Path) -> Recording:
+    """Read one file and cut it into messages.
+
+    Raises:
+        AudioError: it cannot be read.
+    """
+    pcm = read_pcm(path, SAMPLE_RATE).astype("<i2", copy=False)
+    firsts = range(0, len(pcm), STEP_SAMPLES)
+    messages = tuple(pcm[first : first + STEP_SAMPLES].tobytes() for first in firsts)
+    return Recording(
+        path=path,
+        messages=messages,
+        ends_s=tuple(min(first + STEP_SAMPLES, len(pcm)) / SAMPLE_RATE for first in firsts),
+        steps=len(pcm) // STEP_SAMPLES,
+        frames=tuple(masked(BINARY, message) for message in messages),
+    )
+
+
+def choose(recordings: Sequence[Recording], left_s: float, rng: random.Random) -> Recording:
+    """Any of the recordings, given shortest first, that ends within `left_s`; if none does, the shortest."""
+    fitting = bisect.bisect_right(recordings, left_s, key=lambda recording: recording.duration_s)
+    return recordings[rng.randrange(fitting)] if fitting else recordings[0]

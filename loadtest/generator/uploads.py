@@ -1,0 +1,87 @@
+"""Recordings posted to `/v1/listen` beside the live streams, so many at a time, one after another.
+
+Owns the HTTP of it, at the least cost for the process that measures. What it does to live streams is theirs to show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from loadtest.generator.measures import UploadFigures
+from loadtest.generator.recordings import Recording
+from loadtest.generator.settings import SAMPLE_RATE
+from tutti_asr_client.address import http_url
+
+UPLOAD_S = 60.0
+"""Audio of one upload: what keeps a server busy for more than a moment."""
+
+REFUSED_PAUSE_S = 0.5
+"""Before a refused upload is tried again; a server whose uploads are all taken must not be stormed."""
+
+
+def wav(recordings: Sequence[Recording], seconds: float) -> bytes:
+    """One file of about so many seconds: the recordings one after another, over and over."""
+    samples, wanted = bytearray(), round(seconds * SAMPLE_RATE) * 2
+    while len(samples) < wanted:
+        for recording in recordings:
+            samples += b"".join(recording.messages)
+    data = bytes(samples[:wanted])
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, SAMPLE_RATE, SAMPLE_RATE * 2, 2, 16)
+    body = b"WAVE" + form + struct.pack("<4sI", b"data", len(data)) + data
+    return struct.pack("<4sI", b"RIFF", len(body)) + body
+
+
+class Uploads:
+    """`count` loops that post the same file; what ended between `start` and `stop` is counted."""
+
+    def __init__(self, url: str, body: bytes, count: int, clock: Callable[[], float], api_key: str | None) -> None:
+        parts = urlsplit(http_url(url, "/v1/listen"))
+        self._address = parts.hostname or "", parts.port or 80
+        key = f"Authorization: Token {api_key}\r\n" if api_key is not None else ""
+        head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n{key}"
+        self._request = f"{head}Content-Type: audio/wav\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        self._count, self._clock = count, clock
+        self._tasks: list[asyncio.Task[None]] = []
+        self._began_s = 0.0
+        self._done = self._refused = self._failed = 0
+
+    def start(self) -> None:
+        """Begin to post."""
+        self._began_s = self._clock()
+        self._tasks = [asyncio.create_task(self._post_over_and_over()) for _ in range(self._count)]
+
+    async def stop(self) -> UploadFigures | None:
+        """End; what is on its way is given up. None where nothing was to be posted."""
+        seconds = self._clock() - self._began_s
+        for task in self._tasks:
+            task.cancel()
+        if not self._tasks:
+            return None
+        await asyncio.wait(self._tasks)
+        rate = self._done * UPLOAD_S / seconds if seconds else 0.0
+        return UploadFigures(self._count, self._done, self._refused, self._failed, round(rate, 1))
+
+    async def _post_over_and_over(self) -> None:
+        while True:
+            status = await self._post()
+            self._done += status == 200
+            self._refused += status in (429, 503)
+            self._failed += status not in (200, 429, 503)
+            if status != 200:
+                await asyncio.sleep(REFUSED_PAUSE_S)
+
+    async def _post(self) -> int:
+        """The status of one upload; 0 when there was no answer."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            reader, writer = await asyncio.open_connection(*self._address)
+            try:
+                writer.write(self._request)
+                answer = await reader.read()
+                return int(answer.split(b" ", 2)[1])
+            finally:
+                writer.transport.abort()
+        return 0

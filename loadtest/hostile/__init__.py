@@ -1,0 +1,1 @@
+"""`python -m loadtest.hostile`: a server among hostile clients."""

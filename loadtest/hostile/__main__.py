@@ -1,0 +1,287 @@
+"""A server among hostile clients: those who behave must not notice, nothing may be left, and nothing may break.
+
+`python -m loadtest.hostile --messages 100000` starts a server, plays live streams to it, in turn alone and beside
+clients that send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns
+the order of work and the bars.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+
+from loadtest.concluding import carry_out, conclude
+from loadtest.criteria import Bar, place_lines, table
+from loadtest.environment import Environment
+from loadtest.errors import BadSettings
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import LoadSettings
+from loadtest.hostile.raw_connection import Tally
+from loadtest.hostile.swarm import Script
+from loadtest.leftovers import IdleFigures, bars, idle_figures
+from loadtest.measurement.report import print_remarks
+from loadtest.measurement.run import measure_levels
+from loadtest.measurement.server_metrics import FILES, scrape_at
+from loadtest.served import served
+
+RESULTS = Path(__file__).parents[1] / "results"
+NAME = "hostile"
+
+P98_SHARE = 1.2
+"""How much larger the others' chunk latency may be at p98, beside the hostile clients, than without them.
+
+Each round compares the two within two minutes, and the median of the rounds counts: a shared machine has slow minutes.
+"""
+
+IDLE_WITHIN_S = 30.0  # what is left half open is held for the idle and the handshake time of the server
+SPARE_S = 5.0  # of a round, beyond the time that the messages should take
+FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
+"""So many messages come before anything is measured: caches fill, memory grows to the size that this work needs."""
+
+FAULTS = (500, 502, 504)  # statuses of a server that did something wrong; 503 is that of one that is full
+
+
+class Hostile(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    command: str
+    bars: tuple[Bar, ...]
+    tally: Tally
+    errors_logged: dict[str, int]
+    quiet: tuple[LevelReport, ...]  # of each round
+    beside: tuple[LevelReport, ...]
+    before: IdleFigures
+    after: IdleFigures
+    files_before: float | None
+    files_after: float | None
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many messages, beside how many streams, in how many rounds, and how long the streams are alone in each."""
+
+    script: Script
+    streams: int = 20
+    quiet_s: float = 20.0
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        """Raises: BadSettings."""
+        if self.script.messages < 1 or self.script.per_s <= 0 or self.script.at_a_time < 1:
+            raise BadSettings("messages, their rate and connections at a time must be positive")
+        if self.rounds < 1:
+            raise BadSettings("there must be a round")
+
+    @property
+    def scripts(self) -> tuple[Script, ...]:
+        """One for each round."""
+        messages = -(-self.script.messages // self.rounds)
+        return tuple(replace(self.script, messages=messages, seed=self.script.seed + i) for i in range(self.rounds))
+
+    @property
+    def warm_up(self) -> Script:
+        """Before anything is measured."""
+        messages = max(FIRST_LEAST, round(self.script.messages * FIRST_SHARE))
+        return replace(self.script, messages=messages, seed=self.script.seed + self.rounds)
+
+
+async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSettings, *, command: str) -> Hostile:
+    """Measure the streams in turn alone and beside the hostile clients, and see what is left.
+
+    Raises: LoadTestError, ClientError.
+    """
+    clock, tell = time.perf_counter, Console(stderr=True).print
+    settings = replace(base, url=url, streams=(plan.streams,))
+    tasks = (await idle_figures(url, clock, within_s=IDLE_WITHIN_S)).tasks
+    await troupe(url, key_file, plan.warm_up)
+    quiet: list[LevelReport] = []
+    beside: list[LevelReport] = []
+    tallies: list[Tally] = []
+    for number, script in enumerate(plan.scripts, start=1):
+        tell(f"round {number} of {plan.rounds}: without hostile clients, then beside {script.messages} messages")
+        alone = await measure_levels(replace(settings, seconds=plan.quiet_s), tell=tell)
+        if number == 1:
+            before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
+            files_before = await _open_files(url)
+        acting = asyncio.create_task(troupe(url, key_file, script))
+        among_s = script.messages / script.per_s + SPARE_S
+        among = await measure_levels(replace(settings, seconds=among_s), tell=tell)
+        tallies.append(await acting)
+        quiet += alone.document.levels
+        beside += among.document.levels
+    after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
+    files_after = await _open_files(url)
+    errors, tally = errors_in(log), total(tallies)
+    before = msgspec.structs.replace(before, tasks=tasks)
+    judged = judge(plan.script, tally, quiet, beside, errors)
+    judged += [*bars(before, after), Bar("open files", (files_before or 0) + 1, files_after)]  # the scrape's own
+    return Hostile(
+        command,
+        tuple(judged),
+        tally,
+        errors,
+        tuple(quiet),
+        tuple(beside),
+        before,
+        after,
+        files_before,
+        files_after,
+        among.document.environment,
+    )
+
+
+async def troupe(url: str, key_file: Path, script: Script) -> Tally:
+    """Run the hostile clients in a process of their own. Raises: BadSettings when it fails."""
+    options = ("--messages", script.messages, "--per-s", script.per_s, "--at-a-time", script.at_a_time)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtest.hostile.swarm", url, *map(str, options), "--seed", str(script.seed),
+        "--key-file", str(key_file), stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        printed, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+    if process.returncode:
+        raise BadSettings(f"the hostile clients ended with {process.returncode}")
+    return msgspec.json.decode(printed, type=Tally)
+
+
+def total(tallies: Sequence[Tally]) -> Tally:
+    """Add up."""
+    found = Tally(sum(tally.messages for tally in tallies))
+    for tally in tallies:
+        found.acts.update(tally.acts)
+        found.statuses.update(tally.statuses)
+        found.closes.update(tally.closes)
+        found.problems.update(tally.problems)
+    return found
+
+
+def shares(quiet: Sequence[LevelReport], beside: Sequence[LevelReport]) -> list[float]:
+    """Chunk latency p98 beside hostile clients, of that without, in each round in which both were measured."""
+    pairs = [(a.chunk_latency_ms, b.chunk_latency_ms) for a, b in zip(quiet, beside, strict=True)]
+    return [round(b.p98 / a.p98, 3) for a, b in pairs if a is not None and b is not None and a.p98]
+
+
+def judge(
+    script: Script, tally: Tally, quiet: Sequence[LevelReport], beside: Sequence[LevelReport], errors: dict[str, int]
+) -> list[Bar]:
+    """The bars on what the streams felt, and on what the server said of itself."""
+    felt = shares(quiet, beside)
+    share = statistics.median(felt) if len(felt) == len(beside) else None
+    return [
+        Bar("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
+        Bar("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
+        Bar("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
+        Bar("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
+        Bar("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
+        Bar("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
+        Bar("acts that the server left unended", 0, sum(tally.problems.values())),
+        Bar("errors in the server's log", 0, sum(errors.values())),
+    ]
+
+
+def errors_in(log: Path) -> dict[str, int]:
+    """What the server logged as an error, and how often; a line that is no JSON is one."""
+    found: Counter[str] = Counter()
+    for line in log.read_bytes().splitlines():
+        try:
+            entry = json.loads(line)
+            if entry.get("level") in ("error", "critical"):
+                found[str(entry.get("event")).splitlines()[0]] += 1
+        except (ValueError, AttributeError):
+            found[line.decode(errors="replace")[:120]] += 1
+    return dict(found)
+
+
+def markdown(found: Hostile) -> str:
+    """The page."""
+    tally = found.tally
+    lines = ["# Among hostile clients", "", f"`{found.command}`", ""]
+    lines += [f"{tally.messages} broken, giant, slow and misplaced messages, handshakes and uploads in "]
+    lines[-1] += f"{sum(tally.acts.values())} connections, beside {found.beside[0].streams} live streams."
+    lines += ["", *table(found.bars), ""]
+    lines += ["| round | p50, p98 without them, ms | p50, p98, max beside them, ms | p98 of p98 | compared | differ |"]
+    lines += ["|---:|---:|---:|---:|---:|---:|"]
+    for number, (alone, among) in enumerate(zip(found.quiet, found.beside, strict=True), start=1):
+        a, b = alone.chunk_latency_ms, among.chunk_latency_ms
+        felt = "| – | – | – |"
+        if a is not None and b is not None:
+            felt = f"| {a.p50:.1f}, {a.p98:.1f} | {b.p50:.1f}, {b.p98:.1f}, {b.max:.1f} | {b.p98 / a.p98:.2f} |"
+        lines += [f"| {number} {felt} {alone.compared + among.compared} | {alone.mismatched + among.mismatched} |"]
+    lines += [""]
+    for name, counts in (("Answers", tally.statuses), ("Close codes", tally.closes), ("Acts", tally.acts)):
+        lines += [f"{name}: {_counts(counts.items())}.  "]
+    return "\n".join([*lines, "", *place_lines(found.environment), ""])
+
+
+def _counts(items: Iterable[tuple[object, int]]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(items, key=lambda item: -item[1])) or "none"
+
+
+async def _open_files(url: str) -> float | None:
+    return (await scrape_at(url, time.perf_counter(), time.perf_counter)).values.get(FILES)
+
+
+def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, command: str) -> int:
+    """Serve, campaign, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="tutti-") as name:
+        place = Path(name)
+        key, keys, log = secrets.token_urlsafe(), place / "keys", place / "log"
+        keys.write_text(hashlib.sha256(key.encode()).hexdigest() + "\n", encoding="utf-8")
+        (place / "key").write_text(key, encoding="utf-8")
+        served_with = ("--api-keys-file", str(keys), "--log-format", "json", *options)
+        with served(served_with, log) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            known = replace(base, api_key=key)
+            found = runner.run(campaign(url, log, place / "key", plan, known, command=command))
+    for level in found.beside:
+        print_remarks(level, console)
+    for error, count in (found.errors_logged | found.tally.problems).items():
+        console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
+    return conclude(found, markdown(found), folder, NAME, console)
+
+
+def main(
+    *,
+    messages: Annotated[int, typer.Option(help="Hostile messages and handshakes.")] = 100_000,
+    per_s: Annotated[float, typer.Option(help="So many a second.")] = 300.0,
+    at_a_time: Annotated[int, typer.Option(help="Hostile connections at a time.")] = 32,
+    streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,
+    quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients, a round.")] = 20.0,
+    rounds: Annotated[int, typer.Option(help="Rounds without them and beside them, in turn.")] = 5,
+    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides everything that is sent.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+) -> None:
+    """Be hostile to a server of our own; see what others feel, and what is left."""
+    command = shlex.join(["python", "-m", "loadtest.hostile", *sys.argv[1:]])
+
+    def work() -> int:
+        plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s, rounds)
+        return run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
+
+    carry_out("hostile", work)
+
+
+if __name__ == "__main__":
+    typer.run(main)

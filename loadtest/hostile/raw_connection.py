@@ -1,0 +1,164 @@
+"""A connection that keeps no rule: raw bytes to a server, and what it answers. For hostile clients alone.
+
+Owns the socket and its bounds in time. What is sent is the acts' business; every message that leaves is counted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from loadtest.generator.frames import CLOSE, TEXT, BadFrame, FrameReader, masked
+
+HANDSHAKE_KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+ANSWER_WITHIN_S = 5.0
+LINGER_NONE = struct.pack("ii", 1, 0)  # close sends RST
+READ_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the hostile clients have done, and what they were answered."""
+
+    messages: int = 0
+    acts: dict[str, int] = field(default_factory=Counter)
+    statuses: dict[int, int] = field(default_factory=Counter)
+    closes: dict[int, int] = field(default_factory=Counter)
+    problems: dict[str, int] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server, and what its clients know: a key that is let in, and audio."""
+
+    host: str
+    port: int
+    key: str
+    audio: bytes  # 16-bit samples at 16 kHz
+    file: bytes  # a recording in a container
+    tally: Tally
+
+    @contextlib.asynccontextmanager
+    async def dial(self, *, receive_buffer: int | None = None) -> AsyncIterator[Line]:
+        """A TCP connection, dropped on leaving."""
+        sock = socket.socket()
+        try:
+            sock.setblocking(False)
+            if receive_buffer is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            await asyncio.get_running_loop().sock_connect(sock, (self.host, self.port))
+            yield Line(self, sock)
+        finally:
+            sock.close()
+
+    def head(
+        self, path: str, headers: Mapping[str, str] | None = None, *, key: str | None = "", method: str = "GET"
+    ) -> bytes:
+        """The head of a WebSocket handshake; a header whose value is empty is left out, `key` None sends none."""
+        wanted = {
+            "Host": f"{self.host}:{self.port}",
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": HANDSHAKE_KEY,
+            "Authorization": f"Token {key or self.key}" if key is not None else "",
+            **(headers or {}),
+        }
+        lines = [f"{name}: {value}\r\n" for name, value in wanted.items() if value]
+        return f"{method} {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode("latin-1", "replace")
+
+
+class Line:
+    """One connection. Sending to a server that has had enough is no error here."""
+
+    def __init__(self, target: Target, sock: socket.socket) -> None:
+        self.target = target
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader()
+        self._upgraded = False
+        self.gone = False
+
+    async def send(self, data: bytes, messages: int = 1) -> bool:
+        """Send bytes that count as so many messages; returns whether the server still takes any."""
+        self.target.tally.messages += messages
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                await self._loop.sock_sendall(self._sock, data)
+        except (OSError, TimeoutError):
+            self.gone = True
+        return not self.gone
+
+    async def say(self, text: str | bytes) -> bool:
+        """Send a text message as a client should."""
+        return await self.send(masked(TEXT, text if isinstance(text, bytes) else text.encode(errors="replace")))
+
+    async def answer(self) -> int | None:
+        """The status of the answer to a request, None where there is none in time."""
+        head = b""
+        while b"\r\n\r\n" not in head:
+            part = await self._read()
+            if not part:
+                return None
+            head += part
+        first, _, rest = head.partition(b"\r\n\r\n")
+        words = first.split(b" ", 2)
+        status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        self.target.tally.statuses[status] += 1
+        if status == 101:
+            self._upgraded = True
+            self._take(rest)
+        return status
+
+    async def open_stream(self, path: str, headers: Mapping[str, str] | None = None) -> bool:
+        """Shake hands as a client should; returns whether a stream is open."""
+        return await self.send(self.target.head(path, headers)) and await self.answer() == 101
+
+    async def until_closed(self, within_s: float = ANSWER_WITHIN_S) -> None:
+        """Read what comes, up to the server's close, the end or the time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self.gone:
+                    part = await self._read()
+                    if not part:
+                        return
+                    self._take(part)
+
+    def reset(self) -> None:
+        """End the connection by RST."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
+        self._sock.close()
+        self.gone = True
+
+    def half_close(self) -> None:
+        """Send no more, and go on reading."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    async def _read(self) -> bytes:
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                return await self._loop.sock_recv(self._sock, READ_BYTES)
+        except (OSError, TimeoutError):
+            return b""
+
+    def _take(self, data: bytes) -> None:
+        """Note the code of a close; what is no WebSocket has none."""
+        if not self._upgraded:
+            return
+        try:
+            frames = self._frames.feed(data)
+        except BadFrame as error:
+            self.target.tally.problems[f"the server broke the framing: {error}"] += 1
+            self.gone = True
+            return
+        for opcode, payload in frames:
+            if opcode == CLOSE:
+                self.target.tally.closes[int.from_bytes(payload[:2], "big")] += 1
+                self.gone = True

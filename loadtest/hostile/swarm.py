@@ -1,0 +1,114 @@
+"""A troupe of hostile clients: so many messages, so many connections at a time, at a steady rate, from one seed.
+
+Runs as a process of its own beside the one that measures, at low priority, so that what it costs itself does not show
+in other clients' latencies: `python -m loadtest.hostile.swarm URL …`. Prints one JSON document, its tally.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+import uvloop
+
+from loadtest.generator.recordings import cut, shipped_manifest
+from loadtest.hostile import handshakes as doors
+from loadtest.hostile import streams
+from loadtest.hostile.raw_connection import Tally, Target
+
+Act = Callable[[Target, random.Random], Awaitable[None]]
+
+ACT_WITHIN_S = 20.0
+"""An act takes a few seconds at most; one that takes longer waits for an answer that should have come."""
+NICENESS = 19
+"""Hostile clients compute on machines of their own; here they get only what the server leaves of this one."""
+
+ACTS: Mapping[Act, float] = {
+    doors.garbage: 3, doors.truncated: 3, doors.slow_loris: 1, doors.giant_head: 1, doors.broken_handshake: 5,
+    doors.bad_credentials: 5, doors.bad_origin: 2, doors.bad_query: 6, doors.half_open: 1, doors.bad_upload: 2,
+    doors.bad_grant: 1, streams.random_frames: 5, streams.giant_messages: 0.5, streams.interleaved: 4,
+    streams.wrong_order: 4, streams.bad_texts: 5, streams.bad_media: 2, streams.odd_audio: 1, streams.deaf: 0.3,
+    streams.strange_close: 3, streams.impatient: 2,
+}  # fmt: skip
+"""How often each, beside the others: what makes the server compute is rare, for its cost is no fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How much, how fast and how wide."""
+
+    messages: int
+    per_s: float = 300.0
+    at_a_time: int = 32
+    seed: int = 1
+
+
+async def perform(target: Target, script: Script, clock: Callable[[], float]) -> None:
+    """Act until so many messages were sent, and every act has ended. The tally is the target's."""
+    rng = random.Random(script.seed)
+    room = asyncio.Semaphore(script.at_a_time)
+    acts, weights = list(ACTS), list(ACTS.values())
+    began_s, running = clock(), set[asyncio.Task[None]]()
+    while target.tally.messages < script.messages:
+        await room.acquire()
+        await asyncio.sleep(max(0.0, began_s + target.tally.messages / script.per_s - clock()))
+        (act,) = rng.choices(acts, weights)
+        task = asyncio.create_task(_perform_one(act, target, random.Random(rng.random()), room))
+        running.add(task)
+        task.add_done_callback(running.discard)
+    if running:
+        await asyncio.wait(running)
+
+
+async def _perform_one(act: Act, target: Target, rng: random.Random, room: asyncio.Semaphore) -> None:
+    name = str(getattr(act, "__name__", act))
+    target.tally.acts[name] += 1
+    try:
+        async with asyncio.timeout(ACT_WITHIN_S):
+            await act(target, rng)
+    except TimeoutError:
+        target.tally.problems[f"{name}: not over within {ACT_WITHIN_S:g} s"] += 1
+    except OSError as error:
+        target.tally.problems[f"{name}: {error.strerror or error}"] += 1
+    finally:
+        room.release()
+
+
+def target_at(url: str, key: str, tally: Tally) -> Target:
+    """The server at `url`, and the shipped recordings."""
+    where = urlsplit(url)
+    path = min(shipped_manifest().parent.glob("*.flac"))
+    audio = b"".join(cut(path).messages)
+    return Target(where.hostname or "127.0.0.1", where.port or 80, key, audio, path.read_bytes(), tally)
+
+
+def main(
+    url: Annotated[str, typer.Argument(help="A server of your own.")],
+    *,
+    messages: Annotated[int, typer.Option(help="Messages and handshakes.")] = 1_000,
+    per_s: Annotated[float, typer.Option(help="Messages a second.")] = 300.0,
+    at_a_time: Annotated[int, typer.Option(help="Connections at a time.")] = 32,
+    seed: Annotated[int, typer.Option(help="Decides everything.")] = 1,
+    key_file: Annotated[Path | None, typer.Option(help="A file with a key that is let in.")] = None,
+) -> None:
+    """Be hostile to a server; print what was done and what was answered."""
+    os.nice(NICENESS)
+    key = key_file.read_text(encoding="utf-8").strip() if key_file is not None else "none"
+    tally = Tally()
+    script = Script(messages, per_s, at_a_time, seed)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(perform(target_at(url, key, tally), script, time.perf_counter))
+    typer.echo(msgspec.json.encode(tally).decode())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,159 @@
+"""Key terms measured: are names found that the language model does not know, and do other words pay for it?
+
+`python -m loadtest.keyterms --manifest …` writes `loadtest/results/keyterms.json` and `.md`. The acoustic model hears
+each recording once; the decoder of the server then reads it without terms and with lists of several lengths.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+
+from loadtest import environment
+from loadtest.errors import BadSettings, LoadTestError
+from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, synthetic_cases, term_lists
+from loadtest.keyterms.report import Keyterms, Row, row, table, write
+from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
+from model.acoustic import AcousticModel
+from model.config import ModelConfig
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.words import Decoder, LogProbs
+from model.decoder import language_model_path, make_decoder
+from model.errors import ModelError
+from model.lm.language_model import LanguageModel
+from model.manifest import read_manifests
+from model.scoring import TermScore, score_terms
+from server.serve import set_threads
+from server.settings import Settings
+
+RESULTS = Path(__file__).parents[1] / "results"
+ROWS = 48  # recordings of like length that the model hears at a time
+
+
+def hear(model: AcousticModel, cases: Sequence[Case]) -> list[LogProbs]:
+    """Log-probs of each recording, (T, V) float32, the silence that a closing stream gets included."""
+    config = model.config
+    heard: list[LogProbs] = [np.empty((0, 0), np.float32)] * len(cases)
+    in_length = sorted(range(len(cases)), key=lambda at: len(cases[at].pcm))
+    for first in range(0, len(cases), ROWS):
+        members = in_length[first : first + ROWS]
+        steps = [-(-len(cases[at].pcm) // config.step_samples) + config.flush_steps for at in members]
+        pcm = torch.zeros(len(members), max(steps) * config.step_samples, dtype=torch.int16)  # (B, S)
+        for place, at in enumerate(members):
+            pcm[place, : len(cases[at].pcm)] = torch.from_numpy(cases[at].pcm)
+        outputs, _ = model.step(pcm.to(model.device), model.network.fresh_state(len(members)))  # (B, T, V)
+        for place, (at, count) in enumerate(zip(members, steps, strict=True)):
+            heard[at] = outputs[place, : count * config.frames_per_step].float().cpu().numpy()
+    return heard
+
+
+def read(decoder: Decoder, config: ModelConfig, heard: Sequence[LogProbs], biases: Sequence[Bias]) -> Iterator[str]:
+    """The text of each recording, decoded step by step as a stream is, each with its own key terms."""
+    for log_probs, bias in zip(heard, biases, strict=True):
+        state = decoder.start(config.delay_frames, bias)
+        for first in range(0, len(log_probs), config.frames_per_step):
+            decoder.advance([state], log_probs[None, first : first + config.frames_per_step])
+        yield " ".join(word.text for word in decoder.take(state))
+        decoder.release(state)
+
+
+def measure(
+    cases: Sequence[Case],
+    heard: Sequence[LogProbs],
+    decoder: Decoder,
+    config: ModelConfig,
+    *,
+    pool: Sequence[str],
+    distractors: Sequence[int],
+    weight: float | None,
+    seed: int,
+) -> list[Row]:
+    """Decode everything without a list, with each recording's own terms, and with distractors beside them."""
+    rows = []
+    for count in (None, 0, *distractors):
+        lists = [()] * len(cases) if count is None else term_lists(cases, pool, count, seed)
+        biases = [Bias.of([(term, weight) for term in terms]) if terms else NO_BIAS for terms in lists]
+        texts = read(decoder, config, heard, biases)
+        scores: dict[str, list[TermScore]] = {REAL: [], SYNTHETIC: []}
+        for case, text, terms in zip(cases, texts, lists, strict=True):
+            scores[case.kind].append(score_terms(case.reference, text, case.said, terms))
+        rows += [row(kind, count, found) for kind, found in scores.items() if found]
+    return sorted(rows, key=lambda one: one.kind)
+
+
+def run(manifests: Sequence[Path], settings: Settings, options: dict[str, Any], command: str) -> Keyterms:
+    """Make the cases, hear them, decode them. Raises: ModelError, BadSettings."""
+    path = language_model_path(settings)
+    if path is None:
+        raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
+    lm = LanguageModel.load(path)
+    set_threads(settings.threads)
+    model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+    seed = options["seed"]
+    cases = real_cases(read_manifests(manifests), lm.__contains__, model.config.sample_rate)
+    cases += synthetic_cases(lm.__contains__, options["sentences"], seed)
+    pool = [*(term for case in cases for term in case.said), *(name for name in NAMES if name not in lm)]
+    rows = measure(
+        cases,
+        hear(model, cases),
+        make_decoder(settings, model.config),
+        model.config,
+        pool=pool,
+        distractors=options["distractors"],
+        weight=options["weight"],
+        seed=seed,
+    )
+    facts: dict[str, str | int | float | None] = {
+        "model": model.digest[:12],
+        "precision": model.precision,
+        "lm": lm.digest[:12],
+        "beams": settings.beams,
+        "weight": options["weight"],
+        "seed": seed,
+        "different_terms": len(set(pool)),
+    }
+    return Keyterms(command, facts, tuple(rows), environment.describe(seed))
+
+
+def main(
+    *,
+    manifest: Annotated[list[Path], typer.Option(help="Real recordings, JSON lines; repeatable.")],
+    sentences: Annotated[int, typer.Option(help="Synthetic sentences with a name.", min=0)] = 160,
+    distractors: Annotated[str, typer.Option(help="Lengths of the lists, with commas.")] = "10,50,100",
+    weight: Annotated[float | None, typer.Option(help="Of every term. [default: 1]")] = None,
+    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.")] = 16,
+    lm: Annotated[Path | None, typer.Option(help="Language model. [default: the shipped one]")] = None,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint. [default: the shipped one]")] = None,
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 or int8.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Decides sentences, voices and lists.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Where keyterms.json and .md are written.")] = RESULTS,
+) -> None:
+    """Recall of key terms that the language model does not know, and the error rate of all other words."""
+    console = Console(stderr=True)
+    try:
+        lengths = [int(part) for part in distractors.split(",")]
+        given: dict[str, Any] = {"beams": beams, "lm": lm, "model": model, "precision": precision}
+        settings = Settings(decoder="beam", **given)
+        options = {"sentences": sentences, "distractors": lengths, "weight": weight, "seed": seed}
+        found = run(manifest, settings, options, shlex.join(["python", "-m", "loadtest.keyterms", *sys.argv[1:]]))
+    except (LoadTestError, ModelError, ValueError) as error:
+        console.print(f"keyterms: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_BAD) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    console.print(table(found))
+    for path in write(found, folder):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    typer.echo(found.encoded())
+
+
+if __name__ == "__main__":
+    typer.run(main)

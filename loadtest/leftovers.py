@@ -1,0 +1,60 @@
+"""Whether a server has nothing left of what it did: its own account of sessions, slots, steps, tasks and memory.
+
+Owns the waiting and the comparison. A server that does not offer a figure is not believed to be idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from loadtest.criteria import Bar
+from loadtest.measurement.server_metrics import MEMORY, QUEUED, SESSIONS, SLOTS, TASKS, Scrape, scrape_at
+from loadtest.stability import MEMORY_SHARE
+
+LOOK_EVERY_S = 0.2
+
+
+class IdleFigures(msgspec.Struct, frozen=True):
+    """What a server says of itself; None where it says nothing."""
+
+    sessions: float | None
+    slots: float | None
+    queued_steps: float | None
+    tasks: float | None
+    memory_mib: float | None
+
+    @classmethod
+    def of(cls, scrape: Scrape) -> IdleFigures:
+        """Read one scrape."""
+        found, memory = scrape.values.get, scrape.values.get(MEMORY)
+        memory_mib = None if memory is None else round(memory / 2**20, 2)
+        return cls(found(SESSIONS), found(SLOTS), found(QUEUED), found(TASKS), memory_mib)
+
+
+async def idle_figures(
+    url: str, clock: Callable[[], float], *, within_s: float, tasks: float | None = None
+) -> IdleFigures:
+    """The figures as soon as nothing is left (no more than `tasks` tasks, if that is known), or when time is up."""
+    end_s = clock() + within_s
+    while True:
+        found = IdleFigures.of(await scrape_at(url, clock(), clock))
+        left = (found.sessions, found.slots, found.queued_steps)
+        quiet = tasks is None or found.tasks is None or found.tasks <= tasks
+        if (quiet and not any(left)) or clock() >= end_s:
+            return found
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def bars(before: IdleFigures, after: IdleFigures) -> list[Bar]:
+    """Nothing of the load is left, and memory is what it was when the server had done as much before."""
+    memory_mib = before.memory_mib or 0.0
+    return [
+        Bar("sessions left", 0, after.sessions),
+        Bar("slots left", 0, after.slots),
+        Bar("steps left in the queue", 0, after.queued_steps),
+        Bar("tasks", before.tasks or 0, after.tasks),
+        Bar("memory", round(memory_mib * (1 + MEMORY_SHARE), 1), after.memory_mib, "MiB"),
+    ]

@@ -1,0 +1,156 @@
+"""A load test's result, as one JSON document and as a table.
+
+Owns the form of both. Knows no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.environment import Environment
+from loadtest.generator.latencies import Latencies, Spread
+from loadtest.generator.measures import LevelReport
+
+PERCENTILE_NAMES = ("p50", "p90", "p95", "p98", "p99", "max")
+
+LAG_WARNING_MS = 5.0
+"""A generator whose sends are later than this at p99 measures itself: a quarter of the 20 ms objective."""
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What `--json` prints as its last line."""
+
+    levels: tuple[LevelReport, ...]
+    environment: Environment
+    interrupted: bool = False
+
+    def encoded(self) -> str:
+        """One line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The document, and what only a plot or a judge of stretches needs: each level's latencies as (ms, share at or
+    below), and minute by minute.
+    """
+
+    document: Document
+    cdfs: tuple[tuple[tuple[float, float], ...], ...]
+    minutes: tuple[tuple[Latencies, ...], ...] = ()
+
+
+def faults(level: LevelReport) -> list[str]:
+    """What makes this level's result bad; empty when it is good."""
+    found = []
+    if level.failed:
+        found.append(f"{level.failed} failed")
+    if level.mismatched:
+        found.append(f"{level.mismatched} of {level.compared} transcripts differ from the one alone")
+    if level.unanswered:
+        found.append(f"{level.unanswered} steps never answered")
+    if not level.steps:
+        found.append("no step was measured")
+    return found
+
+
+def warnings(level: LevelReport) -> list[str]:
+    """What makes this level's figures doubtful, without being the server's fault."""
+    found = []
+    lag = level.generator_lag_ms
+    if lag is not None and lag.p99 > LAG_WARNING_MS:
+        found.append(f"the generator itself was late: p99 {lag.p99:.1f} ms; latencies include it")
+    if level.uploads is not None and level.uploads.failed:
+        found.append(f"{level.uploads.failed} uploads failed")
+    if level.steps and not level.compared:
+        found.append("no recording was complete, so no transcript was compared: use more seconds")
+    if level.refused:
+        found.append(f"{level.refused} handshakes refused: fewer streams played than asked for")
+    return found
+
+
+def print_table(document: Document, console: Console) -> None:
+    """The levels side by side, then their warnings and problems."""
+    table = Table("live streams", title="latency from the scheduled send, ms", title_justify="left")
+    for level in document.levels:
+        table.add_column(str(level.streams), justify="right")
+    for name, cell in ROWS:
+        table.add_row(name, *(cell(level) for level in document.levels))
+    console.print(table)
+    for level in document.levels:
+        print_minutes(level, console)
+        print_remarks(level, console)
+    place = document.environment
+    console.print(
+        f"{place.hardware}, {place.cores} cores, Python {place.python}, commit {place.commit}, {place.date}",
+        style="dim",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def print_minutes(level: LevelReport, console: Console) -> None:
+    """The first and the last minute of a level of several."""
+    for name, minute in (("first", level.minutes[0]), ("last", level.minutes[-1])) if level.minutes else ():
+        spread, server = minute.chunk_latency_ms, minute.server
+        latency = "–" if spread is None else f"chunk p50 {spread.p50:.1f}, p98 {spread.p98:.1f} ms"
+        line = f"{level.streams} streams, {name} minute: {latency}, memory {_number(server.memory_mib)} MiB"
+        console.print(line, highlight=False)
+
+
+def print_remarks(level: LevelReport, console: Console) -> None:
+    """What a reader must know about one level."""
+    for fault in faults(level):
+        console.print(f"{level.streams} streams: {fault}", style="red", highlight=False)
+    for warning in warnings(level):
+        console.print(f"{level.streams} streams: {warning}", style="yellow", highlight=False)
+    for problem, count in level.problems.items():
+        console.print(f"  {count} × {problem}", highlight=False, markup=False)
+    for mismatch in level.mismatches:
+        console.print(f"  {mismatch.recording}:", highlight=False, markup=False)
+        console.print(f"    alone:      {mismatch.alone}", highlight=False, markup=False)
+        console.print(f"    under load: {mismatch.under_load}", highlight=False, markup=False)
+
+
+def _of(spread: Callable[[LevelReport], Spread | None], name: str) -> Callable[[LevelReport], str]:
+    def cell(level: LevelReport) -> str:
+        found = spread(level)
+        return "–" if found is None else f"{getattr(found, name):.1f}"
+
+    return cell
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
+    *((f"chunk {name}", _of(lambda level: level.chunk_latency_ms, name)) for name in PERCENTILE_NAMES),
+    *((f"final {name}", _of(lambda level: level.final_latency_ms, name)) for name in ("p50", "p98", "max")),
+    ("queue wait, mean", _of(lambda level: level.queue_wait_ms, "mean")),
+    ("step, mean", _of(lambda level: level.step_ms, "mean")),
+    ("handover, mean", _of(lambda level: level.handover_ms, "mean")),
+    ("decode, mean", _of(lambda level: level.decode_ms, "mean")),
+    ("write, mean", _of(lambda level: level.write_ms, "mean")),
+    ("batch, mean rows", lambda level: _number(level.server.mean_batch)),
+    ("server, cores", lambda level: _number(level.server.cpu_cores, 2)),
+    ("of it decoding", lambda level: _number(level.server.decode_cores, 3)),
+    ("server memory, MiB", lambda level: _number(level.server.memory_mib, 0)),
+    ("generator, cores", lambda level: _number(level.generator_cpu_cores, 2)),
+    ("generator lag p99", _of(lambda level: level.generator_lag_ms, "p99")),
+    ("audio s per s", lambda level: _number(level.audio_s_per_s)),
+    ("steps", lambda level: str(level.steps)),
+    ("compared", lambda level: str(level.compared)),
+    ("mismatched", lambda level: str(level.mismatched)),
+    ("refused", lambda level: str(level.refused)),
+    ("refusal p98", _of(lambda level: level.refusals.answer_ms if level.refusals else None, "p98")),
+    ("fast streams' p98", _of(lambda level: level.fast_latency_ms, "p98")),
+    ("uploaded, audio s per s", lambda level: _number(level.uploads.audio_s_per_s if level.uploads else None)),
+    ("failed", lambda level: str(level.failed)),
+)
+"""What the table says of a level, line by line."""

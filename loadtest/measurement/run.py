@@ -1,0 +1,225 @@
+"""`tutti loadtest`: one level after another against a running server.
+
+Owns the order of work, Ctrl-C and the exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import math
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+import uvloop
+from rich.console import Console
+
+from loadtest import environment
+from loadtest.errors import LoadTestError
+from loadtest.generator import recordings
+from loadtest.generator import reference as alone
+from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
+from loadtest.generator.composition import write_streams
+from loadtest.generator.connection import Dialler
+from loadtest.generator.level import Level, Manner, Schedule
+from loadtest.generator.measures import MINUTE_S, LevelMeasures, LevelReport, ServerFigures, minutes_in
+from loadtest.generator.recordings import Recording
+from loadtest.generator.settings import SAMPLE_RATE, STEP_S, LoadSettings
+from loadtest.generator.uploads import UPLOAD_S, Uploads, wav
+from loadtest.measurement import plot
+from loadtest.measurement.report import Document, Result, faults, print_table
+from loadtest.measurement.server_metrics import Scrape, figures, scrape_at
+from tutti_asr_client.address import QueryValue, listen_url
+from tutti_asr_client.errors import ClientError, Unreachable
+from tutti_asr_client.files.transcriber import RemoteTranscriber
+
+EXIT_OK = 0
+EXIT_BAD = 1  # no server, or a result that must not be believed or accepted
+EXIT_INTERRUPTED = 130
+
+COMPOSED = 16
+"""Different streams of a given length: each is first recognised alone, so they cost time."""
+
+QUERY: dict[str, QueryValue] = {
+    "encoding": "linear16",
+    "sample_rate": SAMPLE_RATE,
+    "interim_results": True,
+    "step_results": True,
+}
+
+THRESHOLDS = (10_000, 50, 1_000)
+"""Of the garbage collector: it looks at the young, and hardly ever at everything."""
+
+Clock = Callable[[], float]
+Tell = Callable[[str], None]
+
+
+def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
+    """Run, print (a table, or progress on stderr and one JSON document last), draw; returns the exit code."""
+    console = Console(stderr=as_json)
+    try:
+        result = measure(settings, tell=console.print)
+    except (LoadTestError, ClientError) as error:
+        Console(stderr=True).print(f"loadtest: {error}", style="red", markup=False, highlight=False)
+        return EXIT_BAD
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    print_table(result.document, console)
+    if plot_path is not None:
+        plot.draw({settings.policy_label: result}, plot_path)
+    if as_json:
+        typer.echo(result.document.encoded())
+    if result.document.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_BAD if any(faults(level) for level in result.document.levels) else EXIT_OK
+
+
+def measure(settings: LoadSettings, *, tell: Tell) -> Result:
+    """Run all levels; the first Ctrl-C ends the level that is running, and what was measured is kept.
+
+    Raises:
+        LoadTestError, ClientError: it could not begin.
+        KeyboardInterrupt: before there was anything to keep.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(measure_levels(settings, tell=tell))
+
+
+async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = time.perf_counter) -> Result:
+    """As `measure`, in a running event loop."""
+    transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
+    with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
+        played = _recordings(settings, Path(folder))
+        tell(f"{len(played)} recordings, each alone first")
+        texts = await alone.transcripts(played, transcriber)
+    load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
+    levels: list[tuple[LevelReport, LevelMeasures]] = []
+    with _stopping_on_interrupt() as stop:
+        for streams, seconds in settings.levels:
+            if stop.is_set():
+                break
+            tell(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
+            levels.append(await load.run_level(streams, seconds, stop))
+            if _beyond(levels[-1][0], settings.give_up_ms):
+                tell(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
+                break
+    reports = tuple(report for report, _ in levels)
+    document = Document(reports, environment.describe(settings.seed), stop.is_set())
+    cdfs = tuple(tuple(measures.chunk.cdf()) for _, measures in levels)
+    return Result(document, cdfs, tuple(measures.minutes for _, measures in levels))
+
+
+def _beyond(level: LevelReport, give_up_ms: float | None) -> bool:
+    chunk = level.chunk_latency_ms
+    return give_up_ms is not None and (chunk is None or chunk.p98 > give_up_ms)
+
+
+def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
+    """What is played: the recordings as they are, or streams of the asked length that are made of them.
+
+    Of those all are, however short the level: without the longer ones all streams would end together.
+    """
+    manifest, level_s = settings.manifest, min(seconds for _, seconds in settings.levels)
+    if settings.stream_s is not None:
+        lengths_s = exponential_lengths_s if settings.arrivals is Arrivals.CHURN else even_lengths_s
+        manifest = write_streams(folder, lengths_s(settings.stream_s, COMPOSED), settings.seed, manifest)
+        level_s = math.inf
+    return recordings.load(manifest, level_s=level_s, at_most=settings.max_recordings, seed=settings.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What all levels of a load test share."""
+
+    settings: LoadSettings
+    played: Sequence[Recording]
+    texts: Mapping[str, str]
+    dialler: Dialler
+    clock: Clock
+
+    async def run_level(self, streams: int, seconds: float, stop: asyncio.Event) -> tuple[LevelReport, LevelMeasures]:
+        settings, clock = self.settings, self.clock
+        gc.collect()
+        gc.freeze()  # a full collection in the middle would look like latency
+        gc.set_threshold(*THRESHOLDS)
+        schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=seconds)
+        measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts)
+        rng = random.Random(f"{settings.seed}/{streams}")
+        level = Level(
+            schedule,
+            measures,
+            recordings=self.played,
+            dialler=self.dialler,
+            rng=rng,
+            clock=clock,
+            manner=Manner(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
+        )
+        uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
+        scraping = self._scrape_every_minute(schedule)
+        began_s = clock()
+        uploads.start()
+        cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
+        uploaded = await uploads.stop()
+        scrapes = await self._scraped(scraping)
+        report = measures.report(
+            streams=streams,
+            to_s=level.end_s,
+            policy=settings.policy_label,
+            generator_cpu_cores=cpu_s / max(level.end_s - began_s, STEP_S),
+            server=figures(scrapes[0], scrapes[-1]) if len(scrapes) > 1 else ServerFigures(),
+            by_minute=[figures(before, after) for before, after in itertools.pairwise(scrapes)],
+            arrivals=settings.arrivals.value,
+            uploads=uploaded,
+        )
+        return report, measures
+
+    def _scrape_every_minute(self, schedule: Schedule) -> list[asyncio.Task[Scrape]]:
+        minutes = minutes_in(schedule.end_s - schedule.from_s)
+        times_s = [schedule.from_s + number * MINUTE_S for number in range(minutes)]
+        return [asyncio.create_task(scrape_at(self.settings.url, when_s, self.clock)) for when_s in times_s]
+
+    async def _scraped(self, scraping: Sequence[asyncio.Task[Scrape]]) -> list[Scrape]:
+        """Those that were due before the level ended, which may be early, and one of now."""
+        last = await scrape_at(self.settings.url, self.clock(), self.clock)
+        for task in scraping:
+            task.cancel()
+        await asyncio.wait(scraping)
+        return [*(task.result() for task in scraping if not task.cancelled()), last]
+
+
+async def _dialler(settings: LoadSettings, clock: Clock) -> Dialler:
+    headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
+    try:
+        query = QUERY | {"latency": True} if settings.split else QUERY
+        return await Dialler.to(listen_url(settings.url, query), headers, clock)
+    except OSError as error:
+        raise Unreachable(settings.url, str(error)) from error
+
+
+@contextlib.contextmanager
+def _stopping_on_interrupt() -> Iterator[asyncio.Event]:
+    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread: somebody else's business
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

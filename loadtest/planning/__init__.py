@@ -1,0 +1,1 @@
+"""`tutti calibrate` and `tutti plan`: measured costs in, capacity out."""

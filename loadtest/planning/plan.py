@@ -1,0 +1,103 @@
+"""What `tutti plan` computes: an answer or predictions, as lines to read and as a JSON document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from batching.batcher import Policy
+from batching.simulation.calibration import Calibration, Client
+from batching.simulation.outcome import Outcome
+from batching.simulation.planning import Point, Serving, plan, run_load
+from loadtest.planning.plan_report import plan_lines, point_lines, provenance_line
+
+COMPARED = (Policy.EAGER, Policy.SINGLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is printed; not `possible` if no replica keeps the objective."""
+
+    lines: tuple[str, ...]
+    document: str
+    possible: bool = True
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Positive numbers with commas. Raises: ValueError."""
+    levels = tuple(int(part) for part in text.split(","))
+    if min(levels) < 1:
+        raise ValueError("--levels are numbers of streams, from 1")
+    return levels
+
+
+def parse_client(text: str | None) -> Client | None:
+    """Three numbers with commas, µs. Raises: ValueError."""
+    if text is None:
+        return None
+    costs = [float(part) * 1e-6 for part in text.split(",")]
+    if len(costs) != 3 or min(costs) < 0:
+        raise ValueError("--client-us takes SEND,RECEIVE,TICK, none below 0")
+    return Client(*costs)
+
+
+def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Found:
+    """How many replicas carry the streams."""
+    found = plan(device, serving, streams=streams, slo_s=slo_s, headroom=headroom, seed=seed)
+    asked = {"streams": streams, "slo_ms": slo_s * 1e3, "headroom": headroom, **_serving(serving)}
+    document: dict[str, Any] = {"asked": asked, "calibration": asdict(device.provenance), "plan": None}
+    if found is not None:
+        document["plan"] = {
+            "replicas": found.replicas,
+            "streams_per_replica": found.streams_per_replica,
+            "capacity": found.capacity,
+            "at": _point(found.at),
+            "limit": _point(found.limit),
+        }
+    lines = (provenance_line(device), *plan_lines(found, serving, streams, slo_s, headroom))
+    return Found(lines, json.dumps(document), found is not None)
+
+
+def predict(
+    device: Calibration,
+    serving: Serving,
+    policies: Sequence[Policy],
+    loads: Sequence[int],
+    *,
+    seconds: float | None,
+    client: Client | None,
+    seed: int,
+) -> Found:
+    """What each load on one replica would come to."""
+    lines, levels = [provenance_line(device)], []
+    for policy in policies:
+        served = replace(serving, policy=policy)
+        points = [
+            Point(streams, run_load(device, served, streams, seconds=seconds, client=client, seed=seed))
+            for streams in loads
+        ]
+        lines += point_lines(policy.value, points)
+        levels += [{"policy": policy.value, **_point(point)} for point in points]
+    document = {"asked": _serving(serving), "calibration": asdict(device.provenance), "levels": levels}
+    return Found(tuple(lines), json.dumps(document))
+
+
+def _serving(serving: Serving) -> dict[str, object]:
+    return {
+        "policy": serving.policy.value,
+        "max_batch": serving.max_batch,
+        "latency_budget_ms": serving.budget_s * 1e3,
+        "stream_s": serving.stream_s,
+    }
+
+
+def _point(point: Point) -> dict[str, object]:
+    outcome: Outcome = point.outcome
+    return {
+        "streams": point.streams,
+        **asdict(outcome),
+        "mean_batch": round(outcome.mean_batch, 2),
+        "share_in_batches_of_2_or_more": round(outcome.batch_share(2), 4),
+    }

@@ -1,0 +1,102 @@
+"""Plans, predictions and calibrations as lines to read. Computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batching.simulation.calibration import Calibration
+from batching.simulation.planning import Plan, Point, Serving
+
+HEADINGS = ("streams", "p50", "p90", "p98", "p99", "batch", "in batches ≥ 2", "model busy", "loop busy", "keeps up")
+
+
+def provenance_line(device: Calibration) -> str:
+    """Of what the figures are."""
+    at = device.provenance
+    parts = [at.model, at.precision, at.hardware]
+    parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
+    parts += [f"measured {at.date[:10]}"] if at.date else []
+    parts += ["optimistic: interference in the server not measured"] if at.date and not _interferes(device) else []
+    return "; ".join(part for part in parts if part)
+
+
+def plan_lines(found: Plan | None, serving: Serving, streams: int, slo_s: float, headroom: float) -> list[str]:
+    """The answer; clients are elsewhere, so their own way over the network comes on top."""
+    asked = f"{streams:,} live streams, p98 ≤ {slo_s * 1e3:g} ms, policy {serving.policy.value}"
+    asked += f", batches of at most {serving.max_batch}"
+    if found is None or found.at.outcome.latency_ms is None:
+        return [asked, "not possible: one stream on one replica takes longer than that"]
+    at, latency = found.at.outcome, found.at.outcome.latency_ms
+    rows = (
+        ("replicas", f"{found.replicas:,}"),
+        (
+            "streams a replica",
+            f"{found.streams_per_replica:,} of the {found.capacity:,} it carries within the objective",
+        ),
+        ("headroom", f"{headroom:.0%}"),
+        ("latency p50, p98", f"{latency.p50:.1f}, {latency.p98:.1f} ms"),
+        ("rows of a batch", f"{at.mean_batch:.1f}"),
+        ("model thread, loop", f"{at.model_busy:.0%}, {at.loop_busy:.0%} busy"),
+    )
+    width = max(len(name) for name, _ in rows)
+    limit = found.limit.outcome
+    at_limit = f"At its capacity: p98 {limit.latency_ms.p98:.1f} ms, " if limit.latency_ms else ""
+    return [
+        asked,
+        *(f"  {name:{width}}  {value}" for name, value in rows),
+        f"{at_limit}batches of {limit.mean_batch:.1f}, model thread {limit.model_busy:.0%} busy.",
+        "Latency is the server's own: the way over the network to its clients comes on top.",
+    ]
+
+
+def point_lines(label: str, points: Sequence[Point]) -> list[str]:
+    """A table of loads on one replica, latencies in ms."""
+    rows = [HEADINGS, *(_cells(point) for point in points)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [f"policy {label}; latencies in ms", *lines]
+
+
+def calibration_lines(device: Calibration) -> list[str]:
+    """What was measured."""
+    costs, table = device.overheads, device.table
+    parts = {
+        "a stream": costs.open_s,
+        "a batch": costs.batch_s,
+        "a step received": costs.receive_s,
+        "decoded": costs.decode_s,
+        "written": costs.write_s,
+        "on its way": costs.path_s,
+    }
+    beside = device.interference
+    longer = f"{beside.idle_s * 1e3:.2f} … {(beside.idle_s + beside.busy_s) * 1e3:.2f}"
+    return [
+        provenance_line(device),
+        "  batch, median ms: " + ", ".join(f"{rows}: {table.median(rows) * 1e3:.2f}" for rows in table.rows),
+        "  event loop, µs: " + ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in parts.items()),
+        f"  engine outside the step: {costs.engine_s * 1e6:.0f} µs a batch",
+        f"  in the server a batch takes {longer} ms longer than in the engine alone: event loop idle … busy",
+    ]
+
+
+def _interferes(device: Calibration) -> bool:
+    return device.interference.idle_s + device.interference.busy_s > 0
+
+
+def _cells(point: Point) -> tuple[str, ...]:
+    outcome = point.outcome
+    latency = outcome.latency_ms
+    times = (
+        ("–",) * 4
+        if latency is None
+        else tuple(f"{ms:.1f}" for ms in (latency.p50, latency.p90, latency.p98, latency.p99))
+    )
+    return (
+        str(point.streams),
+        *times,
+        f"{outcome.mean_batch:.1f}",
+        f"{outcome.batch_share(2):.0%}",
+        f"{outcome.model_busy:.0%}",
+        f"{outcome.loop_busy:.0%}",
+        "yes" if outcome.stable else "no",
+    )

@@ -1,0 +1,1 @@
+"""Admission of a request: key, page origin, quota, drain state, capacity."""

@@ -1,0 +1,1 @@
+"""Bytes that clients send to 16-bit samples."""

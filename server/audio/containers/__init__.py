@@ -1,0 +1,1 @@
+"""Demuxers of live containers: WAV, Ogg, FLAC, WebM."""

@@ -1,0 +1,138 @@
+"""FLAC frames out of bytes as they come in. Source: RFC 9639.
+
+Nothing in a FLAC stream says where a frame ends but the next one's header. It is found by everything that is known of
+it: its place, its shape, its number and its checksum. Own code because the parser of FFmpeg holds ten frames back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from server.audio.containers.flac_frames import MAX_HEADER_BYTES, SYNC, FrameHeader, crc16, frame_header
+from server.audio.packets import PacketCodec, Patience, Track
+from server.errors_part import Undecodable
+
+MAGIC = b"fLaC"
+STREAM_INFO, STREAM_INFO_BYTES = 0, 34
+BLOCK_HEAD_BYTES = 4
+FRAME_OVERHEAD_BYTES = 1_024  # headers and checksum, generously: audio that does not compress is stored as it is
+MAX_FRAME_BYTES = 2**18  # 16,384 samples of two channels take half of it
+
+
+class FlacDemuxer:
+    """Takes a FLAC stream apart. A frame comes out when the next begins, or when all was said for now."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._patience = Patience()
+        self._track: Track | None = None
+        self._skip = 0  # bytes of a metadata block that is not wanted
+        self._last_block = False
+        self._max_frame_bytes = 0
+        self._frame: FrameHeader | None = None  # of the frame that the buffer begins with
+        self._next: tuple[int, tuple[int, int, int]] | None = None  # number and shape that the next frame must have
+        self._searched = 0  # bytes of the frame in which no other begins
+        self._crc = self._summed = 0  # checksum of so many bytes of the frame: no byte is summed twice
+
+    def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
+        """Yield the frames that `chunk` shows to be whole. Raises: Undecodable."""
+        self._buffer += chunk
+        if not self._last_block or self._skip:
+            yield from self._metadata()
+        if self._last_block and not self._skip:
+            while (frame := self._whole_frame()) is not None:
+                self._patience.audio()
+                yield frame
+
+    def settle(self) -> Iterator[bytes]:
+        """Yield the frame that is there if its checksum says that it is whole."""
+        if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
+            return
+        self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)
+        self._summed = len(self._buffer)
+        if not self._crc:
+            self._patience.audio()
+            yield self._take(self._summed)
+
+    def flush(self) -> Iterator[bytes]:
+        """Yield the last frame; a torn one has no audio."""
+        return self.settle()
+
+    def _metadata(self) -> Iterator[Track]:
+        """Read the blocks before the audio: the first is wanted, pictures and tags are not."""
+        buffer = self._buffer
+        while buffer:
+            dropped = min(self._skip, len(buffer))
+            del buffer[:dropped]
+            self._skip -= dropped
+            if self._skip or self._last_block:
+                return
+            if self._track is None:
+                if not buffer.startswith(MAGIC[: len(buffer)]):
+                    raise Undecodable("this is no FLAC stream")
+                if len(buffer) < len(MAGIC) + BLOCK_HEAD_BYTES + STREAM_INFO_BYTES:
+                    return
+                yield self._begin()
+            elif len(buffer) < BLOCK_HEAD_BYTES:
+                return
+            else:
+                self._last_block, self._skip = bool(buffer[0] & 0x80), int.from_bytes(buffer[1:4], "big")
+                self._patience.part(BLOCK_HEAD_BYTES + self._skip)
+                del buffer[:BLOCK_HEAD_BYTES]
+
+    def _begin(self) -> Track:
+        at = len(MAGIC) + BLOCK_HEAD_BYTES
+        head, info = self._buffer[len(MAGIC) : at], bytes(self._buffer[at : at + STREAM_INFO_BYTES])
+        if head[0] & 0x7F != STREAM_INFO or int.from_bytes(head[1:4], "big") != STREAM_INFO_BYTES:
+            raise Undecodable("the FLAC stream has no header")
+        self._last_block = bool(head[0] & 0x80)
+        bits = int.from_bytes(info[10:18], "big")  # 20 bits rate, 3 channels, 5 width, 36 length
+        rate, channels, width = bits >> 44, (bits >> 41 & 7) + 1, (bits >> 36 & 31) + 1
+        block = int.from_bytes(info[2:4], "big")
+        stored = block * channels * ((width + 8) // 8)  # a side channel is a bit wider
+        self._max_frame_bytes = min(stored + FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES)
+        self._track = Track(PacketCodec.FLAC, rate, channels, info)
+        del self._buffer[: at + STREAM_INFO_BYTES]
+        return self._track
+
+    def _whole_frame(self) -> bytes | None:
+        """Take the frame that the buffer begins with, once the next one is seen. Raises: Undecodable."""
+        if self._frame is None and not self._open_frame():
+            return None
+        at = self._searched
+        while (at := self._next_sync(at)) >= 0:
+            header = frame_header(bytes(self._buffer[at : at + MAX_HEADER_BYTES]))
+            if header is not None and (header.number, header.shape) == self._next:
+                return self._take(at)
+            if len(self._buffer) - at < MAX_HEADER_BYTES:
+                break  # it may yet become one
+            self._patience.part(0)
+            at += 1
+        self._searched = at if at >= 0 else max(self._searched, len(self._buffer) - 1)
+        if len(self._buffer) > self._max_frame_bytes + MAX_HEADER_BYTES:
+            raise Undecodable("a FLAC frame is damaged, or not of the kind that the stream began with")
+        return None
+
+    def _open_frame(self) -> bool:
+        """Read the header that the buffer begins with. Raises: Undecodable."""
+        header = frame_header(bytes(self._buffer[:MAX_HEADER_BYTES]))
+        as_expected = header is not None and self._next in (None, (header.number, header.shape))
+        if header is None or not as_expected:
+            if len(self._buffer) >= MAX_HEADER_BYTES:
+                raise Undecodable("a FLAC frame does not begin where the last one ends")
+            return False
+        self._frame, self._next = header, (header.next_number, header.shape)
+        self._searched = header.size_bytes
+        return True
+
+    def _next_sync(self, at: int) -> int:
+        """Where the next frame of this stream's strategy may begin, or -1."""
+        assert self._frame is not None
+        return self._buffer.find(SYNC[self._frame.variable], at)
+
+    def _take(self, end: int) -> bytes:
+        frame = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        self._frame = None
+        self._crc = self._summed = 0
+        return frame

@@ -1,0 +1,75 @@
+"""An uploaded container by FFmpeg, within bounds. Blocking. Needs the package `av`.
+
+The kind of container is told to FFmpeg, so that it never guesses one that names other files (playlists, `concat`), and
+no protocol is open to it. Only audio decoders of the list are opened: a picture or a video is never looked into.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import av
+import numpy as np
+from av.audio.frame import AudioFrame
+
+from server.audio.ffmpeg_codec import frame_samples
+from server.audio.pcm import PCM
+from server.audio.recording import BLOCK_S
+from server.errors import BadAudio
+
+CODECS = "opus,libopus,vorbis,flac,mp3,mp3float,aac,alac,amrnb,amrwb,pcm_s16le,pcm_s24le,pcm_f32le,pcm_mulaw,pcm_alaw"
+PROBE_BYTES = 2**20  # read to find out what the streams are
+MAX_EMPTY_PACKETS = 10_000  # in a row, that decode to nothing
+
+
+class AvSource:
+    """The first audio stream of a container."""
+
+    def __init__(self, body: bytes, kind: str) -> None:
+        """Open it as a container of this kind. Raises: BadAudio."""
+        options = {"codec_whitelist": CODECS, "protocol_whitelist": "none", "probesize": str(PROBE_BYTES)}
+        try:
+            self._container = av.open(
+                io.BytesIO(body), "r", format=kind, options=options, metadata_errors="ignore", io_open=_open_nothing
+            )
+        except (av.FFmpegError, ValueError) as error:
+            raise BadAudio(f"the body is no {kind} that can be decoded") from error
+        if not self._container.streams.audio:
+            raise BadAudio("the recording has no audio")
+        self._stream = self._container.streams.audio[0]
+        self._stream.codec_context.thread_count = 1
+        self.rate: int = self._stream.codec_context.sample_rate
+        self.channels: int = self._stream.codec_context.channels
+        self._frames = self._decode()
+
+    def read(self) -> PCM:
+        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        blocks = [np.empty((0, self.channels), np.int16)]
+        wanted = BLOCK_S * self.rate
+        for frame in self._frames:
+            if (frame.sample_rate, frame.layout.nb_channels) != (self.rate, self.channels):
+                raise BadAudio("the recording changes its sample rate or its channels on the way")
+            blocks.append(frame_samples(frame))
+            wanted -= frame.samples
+            if wanted <= 0:
+                break
+        return np.concatenate(blocks)  # (S, C)
+
+    def _decode(self) -> Iterator[AudioFrame]:
+        empty = 0
+        try:
+            for packet in self._container.demux(self._stream):
+                frames = packet.decode()
+                empty = 0 if frames else empty + 1
+                if empty > MAX_EMPTY_PACKETS:
+                    raise BadAudio("the recording has no audio")
+                yield from (frame for frame in frames if isinstance(frame, AudioFrame))
+        except (av.FFmpegError, ValueError) as error:
+            raise BadAudio("the recording is damaged") from error
+
+
+def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:
+    """Refuse whatever else a container asks for. Raises: BadAudio."""
+    del url, flags, options
+    raise BadAudio("the recording refers to other files")

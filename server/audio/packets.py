@@ -1,0 +1,66 @@
+"""What a container is taken apart into, and how long one may go on without any audio. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from server.audio.raw import PlainCodec
+from server.errors_part import Undecodable
+
+MAX_PACKET_BYTES = 2**16  # an Opus packet of the longest kind is 61,298 bytes. Source: RFC 6716, section 3.4
+MAX_SETUP_BYTES = 2**16
+MAX_SILENT_BYTES = 2**22  # without audio: a cover picture, or thirteen seconds of video at 2.5 Mbit/s
+FIRST_PARTS, PARTS_A_PACKET = 4_096, 64
+
+
+class PacketCodec(StrEnum):
+    """What packets are decoded with."""
+
+    OPUS = "opus"
+    FLAC = "flac"
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What the packets after it are. `setup` is what the codec wants to know first."""
+
+    codec: PacketCodec | PlainCodec
+    rate: int
+    channels: int
+    setup: bytes = b""
+
+
+class Demuxer(Protocol):
+    """Takes one kind of container apart; what it yields must be read to the end before more is fed."""
+
+    def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
+        """Yield the packets that `chunk` completes, each track before its first. Raises: MediaError."""
+
+    def settle(self) -> Iterator[bytes]:
+        """Yield what is whole without the bytes that follow."""
+
+    def flush(self) -> Iterator[bytes]:
+        """Yield what the end of the stream completes."""
+
+
+class Patience:
+    """Bounds the work on parts of a container that bring no audio: each packet of audio earns some more."""
+
+    def __init__(self) -> None:
+        self._parts = FIRST_PARTS
+        self._silent_bytes = 0
+
+    def part(self, size_bytes: int) -> None:
+        """Pay for one part without audio. Raises: Undecodable."""
+        self._parts -= 1
+        self._silent_bytes += size_bytes
+        if self._parts < 0 or self._silent_bytes > MAX_SILENT_BYTES:
+            raise Undecodable("there is no audio in what was sent for too long")
+
+    def audio(self) -> None:
+        """A packet of audio came."""
+        self._parts = min(self._parts + PARTS_A_PACKET, FIRST_PARTS)
+        self._silent_bytes = 0

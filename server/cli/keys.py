@@ -1,0 +1,85 @@
+"""`tutti keys`: make an API key, the line of the keys file that lets one in, or the replicas' key for tickets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PREFIX = "tutti_"  # so that those who find a key know what it opens
+KEY_BYTES = 32
+NEW_FILE_MODE = 0o600
+
+keys = typer.Typer(help="API keys: make them, and write the file of their digests.", no_args_is_help=True)
+
+NameOption = Annotated[str, typer.Option(help="Whose key it is: letters, digits and . _ @ -")]
+StreamsOption = Annotated[int | None, typer.Option(help="Streams that it may have open at a time.", min=1)]
+OriginOption = Annotated[list[str] | None, typer.Option(help="A web page that may use it, https://…; repeatable.")]
+FileOption = Annotated[Path | None, typer.Option(help="The keys file, to which the line is added.", dir_okay=False)]
+
+
+@keys.command()
+def new(
+    *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
+) -> None:
+    """Make a key. It is printed once; the file holds its digest only."""
+    key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    _keep(_line(key, name, streams, origin or []), file, err=True)
+    typer.echo(key)
+
+
+@keys.command("hash")
+def hash_(
+    *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
+) -> None:
+    """Read a key from standard input, where no list of processes shows it; print or add its line."""
+    key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    if not key.strip():
+        typer.echo("tutti: no key on standard input", err=True)
+        raise typer.Exit(1)
+    _keep(_line(key.strip(), name, streams, origin or []), file, err=False)
+
+
+@keys.command()
+def resume() -> None:
+    """Make the key that replicas share so that a stream resumes at any of them (`TUTTI_RESUME_KEYS`)."""
+    from server.resume.seal import new_key
+
+    typer.echo(new_key())
+
+
+def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
+    """The line of the keys file; it is read back, so that what is written can be read."""
+    from server.access.keys_file import parse_keys
+    from server.errors import SettingsError
+
+    fields = [hashlib.sha256(key.encode()).hexdigest(), name]
+    fields += [f"streams={streams}"] if streams is not None else []
+    fields += [f"origins={','.join(origins)}"] if origins else []
+    line = "  ".join(field for field in fields if field)
+    try:
+        parse_keys(line, "the line")
+    except SettingsError as error:
+        typer.echo(f"tutti: {error}", err=True)
+        raise typer.Exit(2) from error
+    return line
+
+
+def _keep(line: str, file: Path | None, *, err: bool) -> None:
+    """Add the line to the file; without one show it, on standard error where the key has the output."""
+    if file is None:
+        typer.echo(line, err=err)
+        return
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, NEW_FILE_MODE)
+        with os.fdopen(descriptor, "r+b") as stream:
+            text = stream.read()
+            stream.write((b"" if not text or text.endswith(b"\n") else b"\n") + line.encode() + b"\n")
+    except OSError as error:
+        typer.echo(f"tutti: cannot write {file}: {error.strerror}", err=True)
+        raise typer.Exit(1) from error

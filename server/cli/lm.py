@@ -1,0 +1,217 @@
+"""The options of `tutti lm`: making a language model, measuring it, tuning how much it counts.
+
+Everything of weight is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from model.lm.tune import Trial
+
+EXIT_FAILED = 1
+
+lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.", no_args_is_help=True)
+
+
+class Average(StrEnum):
+    """What tuning makes small."""
+
+    MEAN = "mean"
+    POOLED = "pooled"
+
+
+@lm.command()
+def train(
+    texts: Annotated[
+        list[str],
+        typer.Argument(help="Texts, a sentence a line, or .counts of words and pairs; FILE:WEIGHT to mix them."),
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="The model to write, .arpa or .arpa.gz.")],
+    order: Annotated[int, typer.Option(help="Words of the longest n-grams.", min=1, max=6)] = 3,
+    held_out: Annotated[
+        list[Path] | None, typer.Option(help="Text to tune the weights of the mixture on; repeatable.")
+    ] = None,
+    min_count: Annotated[
+        str | None, typer.Option(help="Least counts by order, with commas: 1,1,2 drops trigrams seen once.")
+    ] = None,
+    vocabulary_size: Annotated[int | None, typer.Option(help="Keep the most frequent words.", min=1)] = None,
+    prune: Annotated[
+        float, typer.Option(help="Drop n-grams whose absence raises perplexity by less than this share.", min=0.0)
+    ] = 0.0,
+    digits: Annotated[int, typer.Option(help="Digits after the point in the file.", min=2, max=7)] = 4,
+) -> None:
+    """Make an ARPA model: interpolated modified Kneser-Ney, texts mixed by weight, pruned by entropy.
+
+    Texts are spelled as the acoustic model spells. Without weights or a held-out text, all texts count as one.
+    """
+    from model.errors import ModelError
+    from model.lm.arpa import write_arpa
+    from model.lm.train import TrainingOptions
+    from model.lm.train import train as make
+
+    paths, weights = _weighted(texts)
+    options = TrainingOptions(
+        order=order,
+        weights=weights,
+        held_out=tuple(held_out or ()),
+        min_counts=_counts(min_count),
+        vocabulary_size=vocabulary_size,
+        threshold=prune,
+    )
+    try:
+        write_arpa(out, make(paths, options, typer.echo), digits=digits)
+    except (ModelError, OSError) as error:
+        typer.echo(f"tutti: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
+
+
+@lm.command()
+def perplexity(
+    model: Annotated[Path, typer.Argument(help="An .arpa, .arpa.gz or .lm model.")],
+    texts: Annotated[list[Path], typer.Argument(help="Texts, a sentence a line; a .jsonl manifest goes by source.")],
+) -> None:
+    """Perplexity per word and sentence end, unknown words left out, and the share of those."""
+    from model.errors import ModelError
+    from model.lm.language_model import LanguageModel
+
+    try:
+        language = LanguageModel.load(model)
+        named = {name: lines for path in texts for name, lines in _named_texts(path).items()}
+    except ModelError as error:
+        typer.echo(f"tutti: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    width = max(map(len, named))
+    typer.echo(f"{'text':{width}}  sentences    words  unknown  perplexity")
+    for name, lines in named.items():
+        found = language.perplexity(lines)
+        counts = f"{found.sentences:9d}  {found.words:7d}"
+        typer.echo(f"{name:{width}}  {counts}  {found.unknown_rate:7.2%}  {found.perplexity:10.1f}")
+
+
+@lm.command()
+def tune(
+    *,
+    manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
+    language_model: Annotated[
+        Path | None, typer.Option("--lm", help="A language model. Default: the shipped one.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Weights, JSON. Default: beside the language model.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Weights to start from, JSON.")] = None,
+    trials: Annotated[int, typer.Option(help="Weights to try.", min=1)] = 100,
+    objective: Annotated[
+        Average, typer.Option(help="mean of the sources' word error rates, or that of all words pooled.")
+    ] = Average.MEAN,
+    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64)] = 64,
+    threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,
+    model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
+    precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")] = "auto",
+) -> None:
+    """Search for the weights of the language model, of words and of unknown words that make the fewest errors."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from model.acoustic import AcousticModel
+    from model.ctc.beam import BeamDecoder
+    from model.ctc.weights import DecodingWeights
+    from model.decoder import SHIPPED_LM, weights_path
+    from model.errors import ModelError
+    from model.lm.language_model import LanguageModel
+    from model.lm.tune import hear, search
+    from model.manifest import read_manifests
+
+    path = language_model or SHIPPED_LM
+    try:
+        acoustic = AcousticModel.load(model, precision=precision)
+        language = LanguageModel.load(path)
+        first = DecodingWeights.load(start) if start is not None else DecodingWeights()
+        heard = hear(acoustic, read_manifests(manifest))
+    except ModelError as error:
+        typer.echo(f"tutti: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    config = acoustic.config
+
+    def decoder(weights: DecodingWeights) -> BeamDecoder:
+        return BeamDecoder(config.vocabulary, config.frame_s, beams=beams, lm=language, weights=weights)
+
+    decoder(first).warm_up()
+    sources = sorted({item.utterance.source for item in heard})
+    typer.echo(_heading(sources))
+    with ThreadPoolExecutor(threads) as executor:
+        done = search(
+            heard,
+            decoder,
+            first,
+            trials,
+            objective.value,
+            executor=executor,
+            seed=seed,
+            report=lambda trial: typer.echo(_row(trial, sources)),
+        )
+    typer.echo("\nthe best of all\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
+    target = out or weights_path(path)
+    done[0].weights.save(target)
+    typer.echo(f"wrote {target}")
+
+
+def _weighted(texts: Sequence[str]) -> tuple[list[Path], tuple[float, ...]]:
+    """Split FILE:WEIGHT; either all texts have a weight or none."""
+    paths: list[Path] = []
+    weights: list[float] = []
+    for text in texts:
+        name, colon, weight = text.rpartition(":")
+        if colon and not Path(text).exists():
+            try:
+                weights.append(float(weight))
+            except ValueError:
+                raise typer.BadParameter(f"{text}: not FILE:WEIGHT") from None
+            paths.append(Path(name))
+        else:
+            paths.append(Path(text))
+    return paths, tuple(weights)
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    try:
+        counts = tuple(int(count) for count in text.split(","))
+    except ValueError:
+        raise typer.BadParameter("--min-count takes whole numbers with commas") from None
+    if list(counts) != sorted(counts) or counts[0] < 1:
+        raise typer.BadParameter("--min-count: counts are at least 1, and no longer n-grams' is below a shorter one's")
+    return counts
+
+
+def _named_texts(path: Path) -> dict[str, list[str]]:
+    """Return the lines of a text by its name, or those of a manifest by source."""
+    from model.lm.train import read_lines
+    from model.manifest import read_manifest
+
+    if path.suffix != ".jsonl":
+        return {path.name: list(read_lines(path))}
+    texts: dict[str, list[str]] = {}
+    for row in read_manifest(path):
+        texts.setdefault(row.source, []).append(row.text)
+    return texts
+
+
+def _heading(sources: Sequence[str]) -> str:
+    names = "".join(f"{source[:14]:>15}" for source in sources)
+    return f"{'lm':>6} {'word':>6} {'unk':>6} {'letter':>6} {'mean':>7} {'pooled':>7}{names}"
+
+
+def _row(trial: Trial, sources: Sequence[str]) -> str:
+    weights = trial.weights
+    searched = (weights.lm_weight, weights.word_bonus, weights.unknown_cost, weights.unknown_letter_cost)
+    figures = "".join(f"{trial.sources[source].wer:15.4f}" for source in sources)
+    left = " ".join(f"{value:6.3f}" for value in searched)
+    return f"{left} {trial.loss('mean')[0]:7.4f} {trial.loss('pooled')[0]:7.4f}{figures}"

@@ -1,0 +1,100 @@
+"""Around the whole app: every request gets its name, every answer says it, and every HTTP answer leaves a line.
+
+Knows no endpoint. Queries are never logged, because they may hold keys; what a client calls its request is, if it is a
+plain word. An accepted WebSocket has lines of its own, at its opening and its close.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.operations.request_ids import name_request
+
+HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"
+SANE = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+PROBES = ("/healthz", "/readyz", "/metrics", "/v2")
+MAX_PATH = 200  # characters of a path in a line
+GONE = 499  # nginx's word for a client that did not wait
+STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.access")
+
+
+class Access:
+    """ASGI application around another."""
+
+    def __init__(self, app: ASGIApp, clock: Callable[[], float], *, lines: bool) -> None:
+        self._app = app
+        self._clock = clock
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        began_s, answer = self._clock(), _Answer(send, name_request())
+        names = {"request_id": answer.request_id, **_client_name(scope)}
+        with structlog.contextvars.bound_contextvars(**names):
+            try:
+                await self._app(scope, receive, answer.send)
+            finally:
+                if self._lines and not answer.accepted:
+                    self._write(scope, answer, self._clock() - began_s)
+
+    def turned_away(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        """Leave the line of a handshake that never came this far."""
+        if self._lines:
+            with structlog.contextvars.bound_contextvars(request_id=request_id, **_client_name(scope)):
+                _line("WEBSOCKET", scope["path"], status, seconds, request_id)
+
+    def _write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
+        path = scope["path"] if "endpoint" in scope else "(unknown)"  # an unknown one may hold anything, a key too
+        _line(scope.get("method", "WEBSOCKET"), path, answer.status, seconds, answer.request_id)
+
+
+def _line(method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+    (_log.debug if path.startswith(PROBES) else _log.info)(
+        "request",
+        method=method,
+        path=path[:MAX_PATH].encode("unicode_escape").decode(),
+        status=status,
+        ms=round(seconds * 1e3, 1),
+        request_id=request_id,
+    )
+
+
+class _Answer:
+    """The way out of one request: what was answered, and under which name."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.status = GONE
+        self.accepted = False
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; the first of an answer gets the request's name, if it has none of its own."""
+        if message["type"] in STARTS:
+            self.status = message.get("status", 101)
+            self.accepted = message["type"] == "websocket.accept"
+            headers = list(message.get("headers") or ())
+            own = [value for name, value in headers if name.lower() == HEADER]
+            if own:
+                self.request_id = own[0].decode("latin-1")
+            else:
+                message = {**message, "headers": [*headers, (HEADER, self.request_id.encode())]}
+        elif message["type"] == "websocket.close" and not self.accepted:
+            self.status = 403  # what ASGI makes of it
+        await self._send(message)
+
+
+def _client_name(scope: Scope) -> dict[str, str]:
+    for name, value in scope["headers"]:
+        if name == CLIENT_HEADER and SANE.fullmatch(value):
+            return {"client_request_id": value.decode("ascii")}
+    return {}

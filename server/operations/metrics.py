@@ -1,0 +1,148 @@
+"""What operators can see: one Prometheus registry per app, never labelled by session, key, address or text.
+
+Every interval comes from one process's monotonic clock. Source: operations.md 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from server.audio.formats import Encoding
+from server.operations.histograms import Spread, histogram, histograms
+from server.refusals import TicketCode
+
+# Quantiles are exact only at edges, so each latency objective has one of its own.
+LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+STAGE_S = (0.0002, 0.0005, 0.001, 0.002, *LATENCY_S)  # the stages take less than the whole
+SESSION_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0)
+BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
+RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
+REASONS = ("auth", "quota", "capacity", "draining", "bad_request", "error")
+STAGES = ("step", "decode", "vad", "engine")
+PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
+
+
+class Metrics:
+    """Every metric of the app. Children with labels are made here once: looking them up costs more than counting."""
+
+    def __init__(self, max_batch: int, max_streams: int) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        self._gauges(registry, max_streams)
+        self._counters(registry)
+        self._histograms(registry, max_batch)
+
+    def _gauges(self, registry: CollectorRegistry, max_streams: int) -> None:
+        active = Gauge("tutti_sessions_active", "ASR sessions open now", ["protocol"], registry=registry)
+        self.sessions_active = {name: active.labels(name) for name in PROTOCOLS}
+        self.sessions_max = Gauge("tutti_sessions_max", "Session cap", registry=registry)
+        self.estimated_capacity = Gauge(
+            "tutti_estimated_session_capacity", "Estimate of sessions at the latency objective", registry=registry
+        )
+        self.sessions_draining = Gauge("tutti_sessions_draining", "Sessions open while draining", registry=registry)
+        self.queue_depth = Gauge("tutti_batch_queue_depth", "Steps ready and waiting for a batch", registry=registry)
+        self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
+        self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
+        self.slots_used = Gauge("tutti_state_pool_slots_used", "Recurrent-state slots taken", registry=registry)
+        Gauge("tutti_state_pool_slots_total", "Recurrent-state slots", registry=registry).set(max_streams)
+        self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)
+        self.build_info = Gauge(
+            "tutti_build_info", "Constant 1", ["version", "commit", "model", "device"], registry=registry
+        )
+
+    def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
+        """Ask this for the memory of the GPU; without one it is 0."""
+        self.gpu_memory.set_function(allocated_bytes)
+
+    def _counters(self, registry: CollectorRegistry) -> None:
+        self.sessions = Counter("tutti_sessions", "Sessions that ended", ["protocol", "outcome"], registry=registry)
+        for protocol in PROTOCOLS:
+            for outcome in OUTCOMES:
+                self.sessions.labels(protocol, outcome)
+        self.rejected = Counter("tutti_handshakes_rejected", "Requests refused", ["reason"], registry=registry)
+        for reason in REASONS:
+            self.rejected.labels(reason)
+        audio = Counter("tutti_audio_seconds", "Audio received", ["encoding"], registry=registry)
+        self.audio_seconds = {name: audio.labels(name) for name in Encoding}
+        self.audio_bytes = Counter("tutti_audio_bytes_received", "Bytes of audio received", registry=registry)
+        results = Counter("tutti_results", "Transcripts sent", ["kind"], registry=registry)
+        self.results = {kind: results.labels(kind) for kind in ("interim", "final")}
+        endpoints = Counter("tutti_endpoints", "Segments closed", ["reason"], registry=registry)
+        self.endpoints = {name: endpoints.labels(name) for name in ("endpoint", "finalize", "close", "max_len")}
+        self.batches = Counter("tutti_batches", "Model calls", registry=registry)
+        self.batch_rows = Counter("tutti_batch_rows", "Steps in them", registry=registry)
+        self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
+        for stage in STAGES:
+            self.errors.labels(stage)
+        self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
+        self.descriptor_shortages = Counter(
+            "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
+        )
+        self.tickets = Counter("tutti_resume_tickets", "Tickets given to resumable streams", registry=registry)
+        self.resumes = Counter("tutti_resumes", "Streams taken up again, or refused", ["outcome"], registry=registry)
+        for outcome in ("resumed", "replayed", *TicketCode):
+            self.resumes.labels(outcome)
+        self.slow_consumers = Counter(
+            "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
+        )
+
+    def _histograms(self, registry: CollectorRegistry, max_batch: int) -> None:
+        def spread(name: str, text: str, edges: Sequence[float] = LATENCY_S) -> Spread:
+            return histogram(registry, f"tutti_{name}", text, edges)
+
+        self.first_interim = spread("time_to_first_interim_seconds", "First audio to first non-empty interim")
+        self.finalize_latency = spread(
+            "finalize_latency_seconds", "Finalize, end of stream or endpoint to final written"
+        )
+        self.endpoint_delay = spread(
+            "endpoint_delay_seconds", "Audio from the end of the last word to the endpoint", ENDPOINT_S
+        )
+        self.handshake = spread("handshake_seconds", "Request received to 101", STAGE_S)
+        self.session_duration = spread("session_duration_seconds", "Accept to close", SESSION_S)
+        self.batch_size = spread("batch_size", "Rows of a batch", _powers_of_two(max_batch))
+        self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
+        self.loop_lag = spread("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
+        self.backlog = spread("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
+        self._latencies(registry)
+
+    def _latencies(self, registry: CollectorRegistry) -> None:
+        """The latency of a result, and its parts in their order: they add up to it, but for cutting audio into steps.
+
+        The first and the last are counted once a step and once a frame, the others once a batch.
+        """
+
+        def spread(name: str, text: str) -> Spread:
+            return histogram(registry, f"tutti_{name}", text, STAGE_S)
+
+        self.result_latency = histograms(
+            registry,
+            "tutti_result_latency_seconds",
+            "Arrival of the last sample that a result needs to the frame written",
+            LATENCY_S,
+            ("kind", ("interim", "final")),
+        )
+        self.queue_wait = spread("queue_wait_seconds", "Step ready to its batch starting")
+        self.inference = spread("batch_inference_seconds", "One model step")
+        self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
+        self.decode = spread("decode_seconds", "Search and text of one batch")
+        self.write = spread("write_seconds", "Result decoded to its frame written")
+
+    def exposition(self) -> bytes:
+        """Return the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+def _powers_of_two(largest: int) -> tuple[float, ...]:
+    edges = [1.0]
+    while edges[-1] < largest:
+        edges.append(edges[-1] * 2)
+    return tuple(edges)

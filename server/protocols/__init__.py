@@ -1,0 +1,1 @@
+"""Wire protocols: each folder knows only its own protocol."""

@@ -1,0 +1,136 @@
+"""The one driver of all adapters: it connects a pure `server.streaming.adapter.Adapter` to a live connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+from starlette.websockets import WebSocket
+
+from model.ctc.bias import BiasError
+from server.audio.decoder import open_decoder
+from server.audio.formats import AudioForm, Encoding
+from server.errors import CLOSES, KeytermsTooOften
+from server.recognition.events import CloseReason, Event, StepTiming
+from server.recognition.recognition import Recognition
+from server.recognition.session import Session
+from server.replica import Replica
+from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say
+from server.streaming.connection import Connection
+from server.streaming.deadlines import LiveLimits
+from server.streaming.outbox import OutFrame
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapted")
+
+
+class AdaptedStream(Connection):
+    """A connection in the protocol of its adapter."""
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        session: Session,
+        adapter: Adapter,
+        *,
+        protocol: str,
+        encoding: Encoding,
+        replica: Replica,
+        limits: LiveLimits,
+        request_id: str,
+    ) -> None:
+        """`session` takes mono audio at the model's rate: the adapter decodes `encoding`, which names it in metrics."""
+        rate = replica.config.sample_rate
+        form = AudioForm(Encoding.LINEAR16, rate)
+        super().__init__(
+            socket,
+            session,
+            limits=limits,
+            metrics=replica.metrics,
+            clock=replica.clock,
+            request_id=request_id,
+            form=form,
+            decoder=open_decoder(form, rate),
+            pool=replica.decoding,
+        )
+        self.protocol = protocol
+        self._received_s = replica.metrics.audio_seconds[encoding]
+        self._adapter = adapter
+
+    async def run(self, recognition: Recognition) -> None:
+        """Serve the accepted connection, which `recognition` admitted, to its end."""
+        self._do_all(self._adapter.opened())
+        await super().run(recognition)
+
+    def _on_binary(self, chunk: bytes) -> None:
+        self._do_all(self._adapter.binary(chunk))
+
+    def _on_text(self, text: str) -> None:
+        self._do_all(self._adapter.text(text))
+
+    def _say_undecodable(self, why: str) -> None:
+        """Never: plain samples are what they are."""
+
+    def _say(self, event: Event, timing: StepTiming | None) -> None:
+        self._count(event)
+        self._do_all(self._adapter.event(event, timing), timing)
+        self._end_with(event)
+
+    def _do_all(self, actions: Actions, timing: StepTiming | None = None) -> None:
+        for action in actions:
+            if self._reason is None:
+                self._do(action, timing)
+
+    def _do(self, action: Action, timing: StepTiming | None) -> None:
+        match action:
+            case Say(payload, kind, flushed):
+                self._put(OutFrame(payload, kind, timing, flushed))
+            case Hear(samples, received_bytes):
+                self._metrics.audio_bytes.inc(received_bytes)
+                if len(samples):
+                    self._decode(samples.tobytes())
+            case Flush():
+                self._lane.settle(lambda: self._finalize(None), self._deadlines.heard_s)
+            case Finish():
+                self._close(CloseReason.CLOSE_STREAM)
+            case HangUp(why):
+                close = CLOSES[CloseReason.NOT_UNDERSTOOD]
+                self._end(CloseReason.NOT_UNDERSTOOD, replace(close, reason=f"DATA-0000 {why}"))
+            case Bias(phrases):
+                self._lane.then(lambda: self._bias(phrases))
+            case Endpoint(silence_ms):
+                self._lane.then(lambda: self._session.set_endpointing(silence_ms))
+
+    def _bias(self, phrases: tuple[str, ...]) -> None:
+        why = "this server decodes greedily, which knows no key terms"
+        if self._session.supports_keyterms:
+            try:
+                self._session.replace_phrases(phrases)
+            except (BiasError, KeytermsTooOften) as error:
+                why = str(error)
+            else:
+                return
+        _log.info("key terms refused", request_id=self._request_id, reason=why)
+        self._do_all(self._adapter.not_biased(why))
+
+
+async def serve(
+    socket: WebSocket,
+    stream: AdaptedStream,
+    session: Session,
+    replica: Replica,
+    *,
+    received_s: float,
+    subprotocol: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Admit the session, accept the connection and serve it to its end. Raises: Refused, before it is accepted."""
+    recognition = replica.recognizer.open(session, stream)
+    replica.sessions.add(stream, stream.protocol)
+    try:
+        await socket.accept(subprotocol, [(name.encode(), value.encode()) for name, value in (headers or {}).items()])
+        replica.metrics.handshake.observe(replica.clock() - received_s)
+        await stream.run(recognition)
+    finally:
+        recognition.close()
+        replica.sessions.remove(stream)

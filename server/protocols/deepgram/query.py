@@ -1,0 +1,238 @@
+"""The query of Deepgram's `/v1/listen`: text parameters to options, or a refusal. Pure.
+
+What would corrupt the result is refused; what this server does not do is accepted and named in `ignored`, because
+real clients always send a dozen parameters that they can live without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from model.ctc.bias import BiasError
+from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
+from server.errors import BadParameter
+from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
+from server.recognition.session import SessionOptions
+from server.text.formatting import Style
+
+Pairs = Iterable[tuple[str, str]]
+
+SAMPLE_RATES = range(8_000, 48_001)
+DOWNMIX_CHANNELS = range(1, 9)
+DEFAULT_ENDPOINTING_MS = 10.0  # Source: protocols.md 3.4
+MAX_MS = 3_600_000
+BUDGETS_MS = range(20, 10_001)  # less than that of others is a place before them; more than an upload's is none at all
+
+_TRUE, _FALSE = {"true", "1"}, {"false", "0"}
+_FORMATTING = ("smart_format", "punctuate", "numerals", "dictation")
+BIASING = ("keyterm", "keywords")
+KNOWN = {
+    "encoding", "sample_rate", "channels", "multichannel", "interim_results", "endpointing", "utterance_end_ms",
+    "vad_events", "step_results", "stable_words", "latency", "latency_budget_ms", "interim_interval_ms",
+    "smart_format", "punctuate", "numerals", "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
+}  # fmt: skip
+MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be repeated in a header
+_BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
+MAX_IGNORED = 32
+MAX_TAGS, TAG_CHARACTERS = 8, 64  # of a client's own names for its stream, which go into logs
+RESUMING = {"resumable"}
+FEATURES = {  # that a client would miss in its transcript, or find there what it wanted left out
+    "diarize", "diarize_model", "diarize_version", "detect_entities", "detect_language", "language",
+    "profanity_filter", "redact", "replace", "search",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Which model names a client may ask for; every alias leads to the one model that is served."""
+
+    name: str
+    aliases: Mapping[str, str]
+    strict: bool
+
+    def check(self, asked: str) -> None:
+        """Raises: BadParameter when names are strict and this one is unknown."""
+        if self.strict and asked != self.name and asked not in self.aliases:
+            raise BadParameter(f"model: {asked[:64]!r} is not served here")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenRequest:
+    """What the query asks for; `form` says what audio comes."""
+
+    form: AudioForm
+    channels: int
+    multichannel: bool
+    interim_results: bool
+    step_results: bool
+    stable_words: bool
+    latency: bool
+    interim_interval_ms: float
+    latency_budget_ms: float | None
+    vad_events: bool
+    endpointing_ms: float | None
+    utterance_end_ms: float | None
+    style: Style
+    punctuated_words: bool
+    keyterms: Keyterms
+    resumable: bool
+    tags: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    def live_options(self, model_rate: int) -> SessionOptions:
+        """Options of a live stream for a model that hears `model_rate` Hz. Raises: BadParameter."""
+        if self.resumable and self.form.encoding not in PLAIN:
+            raise BadParameter(f"resumable: only with encoding={', '.join(sorted(PLAIN))}")
+        return SessionOptions(
+            sample_rate=self.form.decoded_rate(model_rate),
+            channels=self.form.decoded_channels(multichannel=self.multichannel),
+            multichannel=self.multichannel,
+            partials=self.interim_results,
+            every_step=self.step_results,
+            tell_stable=self.stable_words,
+            partial_interval_ms=self.interim_interval_ms,
+            endpointing_ms=self.endpointing_ms,
+            utterance_end_ms=self.utterance_end_ms,
+            keyterms=self.keyterms,
+            resumable=self.resumable,
+        )
+
+
+def parse_query(
+    pairs: Pairs,
+    models: Models,
+    max_channels: int,
+    *,
+    default_endpointing: bool = True,
+    supports_keyterms: bool = True,
+    strict_features: bool = False,
+) -> ListenRequest:
+    """Read the query; of a parameter given twice the last one counts, but key terms add up. Raises: BadParameter."""
+    given = list(pairs)
+    query = dict(given)
+    for name in query:
+        if name.startswith("callback"):
+            raise BadParameter("callback: this server sends results on the connection only")
+    models.check(query.get("model", models.name))
+    multichannel = _boolean(query, "multichannel", default=False)
+    channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
+    known = KNOWN | RESUMING | (set(BIASING) if supports_keyterms else set())
+    ignored = sorted(name for name, value in query.items() if _ignored(name, value, known))
+    if strict_features and not FEATURES.isdisjoint(ignored):
+        raise BadParameter(f"{min(FEATURES.intersection(ignored))}: this server does not do that")
+    return ListenRequest(
+        form=_form(query, channels),
+        channels=channels,
+        multichannel=multichannel,
+        interim_results=_boolean(query, "interim_results", default=False),
+        step_results=_boolean(query, "step_results", default=False),
+        stable_words=_boolean(query, "stable_words", default=False),
+        latency=_boolean(query, "latency", default=False),
+        interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
+        latency_budget_ms=_latency_budget(query),
+        vad_events=_boolean(query, "vad_events", default=False),
+        endpointing_ms=_endpointing(query, default_endpointing),
+        utterance_end_ms=_utterance_end(query),
+        style=_style(query),
+        punctuated_words=any(_is_on(query.get(name, "false")) for name in _FORMATTING),
+        keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
+        resumable=_boolean(query, "resumable", default=False),
+        tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
+        ignored=tuple(ignored[:MAX_IGNORED]),
+    )
+
+
+def _style(query: Mapping[str, str]) -> Style:
+    smart = _is_on(query.get("smart_format", "false"))
+    return Style(
+        punctuate=smart or _is_on(query.get("punctuate", "false")),
+        numerals=smart or _is_on(query.get("numerals", "false")),
+    )
+
+
+def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
+    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones ask for nothing."""
+    phrases = [value.strip() for name, value in given if name == "keyterm" and value.strip()]
+    keywords = [_keyword(value) for name, value in given if name == "keywords" and value.strip()]
+    try:
+        return Keyterms.of(phrases, keywords)
+    except BiasError as error:
+        raise BadParameter(f"keyterm: {error}") from error
+
+
+def _keyword(value: str) -> Keyword:
+    word, colon, boost = value.rpartition(":")
+    if not colon:
+        return value.strip(), None
+    if not word.strip() or not _BOOST.fullmatch(boost) or abs(float(boost)) > MAX_BOOST:
+        raise BadParameter(
+            f"keywords: {value[:64]!r} is not word:boost with a boost from -{MAX_BOOST:g} to {MAX_BOOST:g}"
+        )
+    return word.strip(), float(boost)
+
+
+def _form(query: Mapping[str, str], channels: int) -> AudioForm:
+    """What audio comes; `sample_rate` counts, and is looked at, only beside an encoding that does not tell it."""
+    encoding = query.get("encoding")
+    raw = encoding is not None and encoding in RAW and "sample_rate" in query
+    rate = _integer(query, "sample_rate", SAMPLE_RATES, default=0) if raw else None
+    return audio_form(encoding, rate, channels)
+
+
+def _endpointing(query: Mapping[str, str], default: bool) -> float | None:
+    asked = query.get("endpointing", "true" if default else "false")
+    if asked.lower() in ("true", "false"):
+        return DEFAULT_ENDPOINTING_MS if asked.lower() == "true" else None
+    return float(_integer(query, "endpointing", range(MAX_MS + 1), default=0))
+
+
+def _utterance_end(query: Mapping[str, str]) -> float | None:
+    if query.get("utterance_end_ms", "false").lower() == "false":
+        return None
+    return float(_integer(query, "utterance_end_ms", range(1, MAX_MS + 1), default=0))
+
+
+def _latency_budget(query: Mapping[str, str]) -> float | None:
+    if "latency_budget_ms" not in query:
+        return None
+    return float(_integer(query, "latency_budget_ms", BUDGETS_MS, default=0))
+
+
+def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
+    """A parameter that asks for something and gets nothing. One that asks for nothing is not worth naming."""
+    if name in known or not _NAME.fullmatch(name):
+        return False
+    if name == "language":
+        return not value.lower().startswith("en")
+    return value.lower() not in _FALSE
+
+
+def _shown(tag: str) -> str:
+    """A tag as it may stand in a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in tag[:TAG_CHARACTERS])
+
+
+def _is_on(value: str) -> bool:
+    return value.lower() in _TRUE
+
+
+def _boolean(query: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = query.get(name)
+    if value is None:
+        return default
+    if value.lower() not in _TRUE | _FALSE:
+        raise BadParameter(f"{name}: must be true or false")
+    return value.lower() in _TRUE
+
+
+def _integer(query: Mapping[str, str], name: str, allowed: range, *, default: int) -> int:
+    value = query.get(name)
+    if value is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) not in allowed:
+        raise BadParameter(f"{name}: must be a whole number from {allowed[0]} to {allowed[-1]}")
+    return int(value)

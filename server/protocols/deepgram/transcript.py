@@ -1,0 +1,80 @@
+"""The words of one channel as Deepgram's JSON, formatted as its client asked. Pure.
+
+Every interim repeats the words of its segment; those that stand as in the frame before are not encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from model.ctc.words import Word
+from server.protocols.deepgram.messages import Alternative, WordOut
+from server.text.formatting import FormattedWord, Sentences, Style
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Transcript:
+    """Words in, the `channel` object of a result out. A channel's segments come in their order."""
+
+    def __init__(self, style: Style, *, punctuated: bool) -> None:
+        self._sentences = Sentences(style) if style.punctuate or style.numerals else None
+        self._punctuated = punctuated
+        self._words: Sequence[Word] | None = None  # of the last partial, as they were given
+        self._shown: list[tuple[Word, str]] = []  # each word and how it is shown, in the frame before
+        self._parts: list[bytes] = []  # and as JSON
+        self._last = (msgspec.Raw(), 0)
+
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """What the next segment's sentence has begun with."""
+        return () if self._sentences is None else self._sentences.opening
+
+    def restore(self, opening: tuple[str, ...]) -> None:
+        """Go on behind a sentence's beginning."""
+        if self._sentences is not None:
+            self._sentences.opening = opening
+
+    def partial(self, words: Sequence[Word]) -> tuple[msgspec.Raw, int]:
+        """Return an unfinished segment as JSON, and how many words it shows."""
+        if words is not self._words:
+            formatted = None if self._sentences is None else self._sentences.partial(words)
+            self._last = self._encoded(words, formatted)
+            self._words = words
+        return self._last
+
+    def final(self, words: Sequence[Word], *, ends: bool) -> tuple[msgspec.Raw, int]:
+        """Return a segment as JSON, and how many words it shows; `ends` as in `Sentences`."""
+        self._words = None
+        return self._encoded(words, None if self._sentences is None else self._sentences.final(words, ends=ends))
+
+    def _encoded(self, words: Sequence[Word], formatted: Sequence[FormattedWord] | None) -> tuple[msgspec.Raw, int]:
+        shown = [(w, w.text) for w in words] if formatted is None else [(f.word, f.text) for f in formatted]
+        kept = 0
+        for before, now in zip(self._shown, shown, strict=False):
+            if before[0] is not now[0] or before[1] != now[1]:
+                break
+            kept += 1
+        self._parts[kept:] = [_encode(word_out(word, text, self._punctuated)) for word, text in shown[kept:]]
+        self._shown = shown
+        confidence = sum([word.confidence for word, _ in shown]) / len(shown) if shown else 0.0
+        transcript, mean = _encode(" ".join([text for _, text in shown])), _encode(round(confidence, 4))
+        words_json = b",".join(self._parts)
+        json = b'{"alternatives":[{"transcript":%b,"confidence":%b,"words":[%b]}]}' % (transcript, mean, words_json)
+        return msgspec.Raw(json), len(shown)
+
+
+def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
+    """Build the transcript of some words, confidence their mean."""
+    out = [word_out(formatted.word, formatted.text, punctuated) for formatted in words]
+    confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
+    return Alternative(" ".join(formatted.text for formatted in words), round(confidence, 4), out)
+
+
+def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
+    """Build one word as it was recognised and, where the client formats, as it is shown."""
+    start_s, end_s = round(word.start_s, 3), round(word.end_s, 3)
+    return WordOut(word.text, start_s, end_s, round(word.confidence, 4), text if punctuated else UNSET)

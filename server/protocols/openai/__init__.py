@@ -1,0 +1,1 @@
+"""OpenAI's transcription interfaces: Realtime sessions and file uploads."""

@@ -1,0 +1,107 @@
+"""The multipart form of `/v1/audio/transcriptions`: a body to a file and options, bounded. Blocking: for a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
+
+from model.ctc.bias import BiasError
+from server.errors import BadParameter
+from server.protocols.deepgram.query import Models
+from server.protocols.openai.answers import AnswerFormat
+from server.recognition.keyterms import NO_KEYTERMS, Keyterms
+
+MAX_FIELDS = 256  # key terms among them
+MAX_FIELD_BYTES = 65_536
+GRANULARITIES = ("word", "segment")
+_TRUE = ("true", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionForm:
+    """What a client asks for. Options that this server does not have are accepted and mean nothing."""
+
+    body: bytes
+    answer: AnswerFormat
+    granularities: tuple[str, ...]
+    stream: bool
+    keyterms: Keyterms
+
+
+def parse_form(content_type: str, body: bytes, models: Models, *, supports_keyterms: bool) -> TranscriptionForm:
+    """Read a form. Raises: BadParameter."""
+    parts = _Parts()
+    parts.read(content_type, body)
+    if parts.file is None:
+        raise BadParameter("file: missing")
+    models.check(parts.one("model", models.name))
+    answer = parts.one("response_format", AnswerFormat.JSON.value)
+    if answer not in set(AnswerFormat):
+        raise BadParameter(f"response_format: must be one of {', '.join(AnswerFormat)}")
+    granularities = parts.every("timestamp_granularities")
+    if not set(granularities) <= set(GRANULARITIES):
+        raise BadParameter(f"timestamp_granularities: must be of {', '.join(GRANULARITIES)}")
+    return TranscriptionForm(
+        parts.file,
+        AnswerFormat(answer),
+        granularities,
+        parts.one("stream", "false").lower() in _TRUE,
+        _keyterms(parts.every("keywords")) if supports_keyterms else NO_KEYTERMS,
+    )
+
+
+def _keyterms(phrases: tuple[str, ...]) -> Keyterms:
+    try:
+        return Keyterms.of([phrase.strip() for phrase in phrases if phrase.strip()])
+    except BiasError as error:
+        raise BadParameter(f"keywords: {error}") from error
+
+
+class _Parts:
+    """The fields of a form, and its file."""
+
+    def __init__(self) -> None:
+        self.file: bytes | None = None
+        self._fields: list[tuple[str, str]] = []
+
+    def read(self, content_type: str, body: bytes) -> None:
+        """Take a whole body. Raises: BadParameter."""
+        kind, parameters = parse_options_header(content_type)
+        boundary = parameters.get(b"boundary")
+        if kind != b"multipart/form-data" or not boundary:
+            raise BadParameter("content-type: must be multipart/form-data, with a boundary")
+        try:
+            parser = FormParser(
+                "multipart/form-data",
+                self._on_field,
+                self._on_file,
+                boundary=boundary,
+                config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # the body is in memory already, and nothing on disk
+            )
+            parser.write(body)
+            parser.finalize()
+        except (FormParserError, ValueError) as error:
+            raise BadParameter("the body is no multipart form, or an incomplete one") from error
+
+    def one(self, name: str, default: str) -> str:
+        """The last value of a field."""
+        return ([value for key, value in self._fields if key == name] or [default])[-1]
+
+    def every(self, name: str) -> tuple[str, ...]:
+        """All values of a field, which clients also write as a list: `name[]`."""
+        return tuple(value for key, value in self._fields if key in (name, f"{name}[]"))
+
+    def _on_field(self, field: Field) -> None:
+        name, value = field.field_name or b"", field.value or b""
+        if len(self._fields) >= MAX_FIELDS or len(name) + len(value) > MAX_FIELD_BYTES:
+            raise BadParameter(f"at most {MAX_FIELDS} fields of {MAX_FIELD_BYTES} bytes each are taken")
+        self._fields.append((name.decode(errors="replace"), value.decode(errors="replace")))
+
+    def _on_file(self, file: File) -> None:
+        if file.field_name != b"file" or self.file is not None:
+            raise BadParameter("file: one recording is taken, in the field `file`")
+        assert isinstance(file.file_object, BytesIO)
+        self.file = file.file_object.getvalue()

@@ -1,0 +1,254 @@
+"""OpenAI's Realtime transcription as an adapter: base64 audio in JSON in, deltas that only append out.
+
+Deltas are the growth of the stable words. A turn ends by silence (`turn_detection`) or by the client's `commit`; with
+`turn_detection` null, segments that the recogniser closes by itself go on in one item until the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from model.ctc.words import Word
+from server.errors import BadFrame
+from server.protocols.deepgram.query import Models
+from server.protocols.openai.errors import SERVER
+from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
+from server.protocols.openai.messages import (
+    COMPLETED,
+    DELTA,
+    MAX_ECHO,
+    ClientEvent,
+    RealtimeError,
+    Spoken,
+    Usage,
+    decode_audio,
+    parse_event,
+)
+from server.protocols.openai.settings import SessionSettings
+from server.recognition.events import (
+    Closed,
+    CloseReason,
+    Event,
+    Final,
+    FinalReason,
+    Partial,
+    SpeechStarted,
+    StepTiming,
+    StreamBroken,
+)
+from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say
+from server.streaming.outbox import FrameKind
+
+MIN_COMMIT_S = 0.1  # Source: the service's own limit
+_ENDS = {
+    CloseReason.IDLE: ("session_expired", "the session heard nothing for too long"),
+    CloseReason.TOO_LONG: ("session_expired", "the session was open for as long as this server allows"),
+    CloseReason.DRAIN: ("server_restarting", "the server is restarting"),
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class RealtimeAdapter:
+    """One session."""
+
+    def __init__(
+        self, session_id: str, settings: SessionSettings, models: Models, *, model_rate: int, min_silence_ms: float
+    ) -> None:
+        """`min_silence_ms` is the least by which the recogniser ends a turn."""
+        self._id = session_id
+        self._settings = settings
+        self._models = models
+        self._model_rate = model_rate
+        self._min_silence_ms = min_silence_ms
+        self._input = self._new_input()
+        self._items = Items(session_id)
+        self._events = 0
+        self._heard_before_s = 0.0  # in another form of audio
+        self._committed_s = 0.0  # stream time up to which audio was committed or cleared
+
+    def opened(self) -> Actions:
+        """The server speaks first."""
+        return (self._say("session.created", session=self._description()),)
+
+    def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
+        """Audio comes as text in this protocol."""
+        return (self._complain(None, "binary frames are not taken: send input_audio_buffer.append"),)
+
+    def text(self, text: str) -> Actions:
+        """Take an event of the client; what cannot be done is answered, and the session goes on."""
+        event: ClientEvent | None = None
+        try:
+            event = parse_event(text)
+            return self._take(event)
+        except BadFrame as error:
+            return (self._complain(event, str(error)),)
+
+    def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
+        """Project what recognition says."""
+        match event:
+            case SpeechStarted(time_s=time_s):
+                return self._speech_started(time_s)
+            case Partial(words=words, stable_words=stable):
+                return self._grow(self._items.news(words, stable))
+            case Final():
+                return tuple(self._final(event))
+            case Closed(reason=reason):
+                return tuple(self._ended(reason))
+            case StreamBroken():
+                return tuple(self._broken())
+            case _:
+                return ()
+
+    def not_biased(self, why: str) -> Actions:
+        """Tell that keywords are not listened for."""
+        return (
+            self._error(RealtimeError(why, code="invalid_value", param="session.audio.input.transcription.keywords")),
+        )
+
+    # Client to server
+
+    def _take(self, event: ClientEvent) -> Actions:
+        match event.type:
+            case "input_audio_buffer.append":
+                return (self._input.read(decode_audio(event.audio)),)
+            case "input_audio_buffer.commit":
+                return tuple(self._commit())
+            case "input_audio_buffer.clear":
+                return tuple(self._clear())
+            case "session.update":
+                return tuple(self._update(event))
+        raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not an event of a transcription session")
+
+    def _commit(self) -> Iterator[Action]:
+        waiting_s = self._heard_s - self._committed_s
+        if waiting_s < MIN_COMMIT_S:
+            raise BadFrame(
+                f"buffer too small: at least {MIN_COMMIT_S * 1e3:.0f} ms of audio are needed, "
+                f"there are {waiting_s * 1e3:.2f} ms"
+            )
+        yield from self._input.tail()
+        self._committed_s = self._heard_s
+        previous = self._items.last_committed
+        item = self._items.commit()
+        yield self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
+        yield Flush()
+
+    def _clear(self) -> Iterator[Action]:
+        yield from self._input.tail()
+        self._committed_s = self._heard_s
+        self._items.clear()
+        yield self._say("input_audio_buffer.cleared")
+        yield Flush()
+
+    def _update(self, event: ClientEvent) -> Iterator[Action]:
+        if not event.session:
+            raise BadFrame("session: missing")
+        before, self._settings = self._settings, self._settings.updated(event.session, self._models)
+        if (before.format, before.rate) != (self._settings.format, self._settings.rate):
+            yield from self._input.tail()
+            self._heard_before_s = self._heard_s
+            self._input = self._new_input()
+        if before.keywords != self._settings.keywords:
+            yield Bias(self._settings.keywords)
+        if before.silence_ms != self._settings.silence_ms:
+            yield Endpoint(self._settings.silence_ms)
+        yield self._say("session.updated", session=self._description())
+
+    # Recognition to client
+
+    def _speech_started(self, time_s: float) -> Actions:
+        if self._items.waiting or self._settings.turns is None:
+            return ()
+        item = self._items.ensure()
+        if item.started:
+            return ()
+        item.started = True
+        return (self._say("input_audio_buffer.speech_started", audio_start_ms=_ms(time_s), item_id=item.id),)
+
+    def _grow(self, words: Sequence[Word]) -> Actions:
+        if not words or self._items.discarding:
+            return ()
+        item = self._items.ensure()
+        return (self._say(DELTA, item_id=item.id, content_index=0, delta=item.grow(words)),)
+
+    def _final(self, final: Final) -> Iterator[Action]:
+        end_s = final.start_s + final.duration_s
+        yield from self._grow(self._items.rest(final.words))
+        if final.reason is FinalReason.FINALIZE:
+            item = self._items.flushed(end_s)
+            if item is not None:
+                yield self._completed(item)
+        elif not self._items.waiting and self._turn_ends(final):
+            yield from self._end_turn(end_s)
+
+    def _turn_ends(self, final: Final) -> bool:
+        item = self._items.current
+        too_long = item is not None and item.characters > MAX_CHARACTERS
+        silence = final.reason is FinalReason.ENDPOINT and self._settings.turns is not None
+        return too_long or silence or final.reason is FinalReason.CLOSE
+
+    def _end_turn(self, end_s: float) -> Iterator[Action]:
+        previous = self._items.last_committed
+        item = self._items.end_turn(end_s)
+        if item is None:
+            return
+        self._committed_s = max(self._committed_s, end_s)
+        if item.started:
+            yield self._say("input_audio_buffer.speech_stopped", audio_end_ms=_ms(end_s), item_id=item.id)
+        yield self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
+        yield self._completed(item)
+
+    def _ended(self, reason: CloseReason) -> Iterator[Action]:
+        for item in self._items.abandoned():
+            yield self._completed(item)
+        if reason in _ENDS:
+            code, message = _ENDS[reason]
+            yield self._error(RealtimeError(message, SERVER, code))
+
+    def _broken(self) -> Iterator[Action]:
+        message = "recognition failed on this session"
+        item = self._items.current
+        if item is not None:
+            failed = "conversation.item.input_audio_transcription.failed"
+            yield self._say(failed, item_id=item.id, content_index=0, error=RealtimeError(message, SERVER))
+        yield self._error(RealtimeError(message, SERVER, "server_error"))
+
+    # Frames
+
+    def _completed(self, item: Item) -> Say:
+        usage = Usage(round(item.audio_s, 3))
+        text = item.text
+        return self._say(COMPLETED, final=True, item_id=item.id, content_index=0, transcript=text, usage=usage)
+
+    def _complain(self, event: ClientEvent | None, message: str) -> Say:
+        field, colon, _ = message.partition(": ")
+        code = "input_audio_buffer_commit_empty" if field == "buffer too small" else "invalid_value"
+        param = field if colon and " " not in field else None
+        return self._error(RealtimeError(message, code=code, param=param, event_id=event.event_id if event else None))
+
+    def _error(self, error: RealtimeError) -> Say:
+        return self._say("error", error=error)
+
+    def _say(self, kind: str, *, final: bool = False, **fields: Any) -> Say:
+        """No frame is an interim: a delta that was dropped would be missing from the text."""
+        self._events += 1
+        event_id = f"event_{self._id}{self._events:06d}"
+        payload = _encode(Spoken(event_id, kind, **fields))
+        return Say(payload, FrameKind.FINAL if final else FrameKind.OTHER, flushed=final)
+
+    def _description(self) -> dict[str, object]:
+        return self._settings.described("sess_" + self._id, self._min_silence_ms)
+
+    def _new_input(self) -> PlainInput:
+        return PlainInput(self._settings.codec, self._settings.rate, self._model_rate)
+
+    @property
+    def _heard_s(self) -> float:
+        return self._heard_before_s + self._input.received_s
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1e3)

@@ -1,0 +1,137 @@
+"""`POST /v1/audio/transcriptions`: a recording in a form, an answer in one of five formats, or as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+
+from server.access.guard import Door
+from server.access.keys import Credentials
+from server.audio.formats import audio_form
+from server.errors import REFUSALS, ClientGone, Refused
+from server.protocols.deepgram.query import DEFAULT_ENDPOINTING_MS
+from server.protocols.openai.answers import answer, joined
+from server.protocols.openai.endpoint import refusal
+from server.protocols.openai.errors import error_body
+from server.protocols.openai.form import TranscriptionForm, parse_form
+from server.protocols.openai.messages import Usage
+from server.protocols.uploads import Recognised, Recordings, Wanted
+from server.replica import Replica, new_request_id
+from server.text.formatting import FormattedWord, Style
+
+STYLE = Style(punctuate=True, numerals=True)  # clients of this interface show the text to people
+_encode = msgspec.json.Encoder().encode
+
+
+class TextDelta(msgspec.Struct, tag_field="type", tag="transcript.text.delta"):
+    """More text."""
+
+    delta: str
+
+
+class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
+    """All text."""
+
+    text: str
+    usage: Usage
+
+
+class Transcriptions:
+    """The endpoint of one replica."""
+
+    def __init__(self, replica: Replica, door: Door, recordings: Recordings) -> None:
+        self._replica = replica
+        self._door = door
+        self._recordings = recordings
+
+    async def create(self, request: Request) -> Response:
+        """Recognise a recording: `file` in a multipart form, as OpenAI's interface takes it.
+
+        `response_format` is json, text, srt, verbose_json or vtt; `stream=true` sends the text as it is recognised.
+        """
+        request_id = new_request_id()
+        try:
+            self._door.enter(request, Credentials.read(request.headers.get("authorization"), ()))
+            with ExitStack() as place:
+                place.enter_context(self._recordings.place())
+                form = await self._form(request)
+                if form.stream:
+                    events = self._begin(request, form, place.pop_all())
+                    return StreamingResponse(events, headers=_headers(request_id), media_type="text/event-stream")
+                recognised = await self._recordings.recognise(request, form.body, _wanted(form))
+        except Refused as error:
+            return refusal(self._door, error, request_id)
+        except ClientGone:
+            return Response(status_code=499)  # nginx's word for it; nobody is there to read it
+        (words,) = recognised.words
+        body, kind = answer(form.answer, words, recognised.audio_s, form.granularities)
+        return Response(body, headers=_headers(request_id), media_type=kind)
+
+    async def _form(self, request: Request) -> TranscriptionForm:
+        body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
+        replica = self._replica
+        keyterms = replica.decoder.supports_bias
+        return await asyncio.to_thread(parse_form, kind, body, replica.models, supports_keyterms=keyterms)
+
+    def _begin(self, request: Request, form: TranscriptionForm, place: ExitStack) -> AsyncIterator[bytes]:
+        """Recognise in the background, and return the server-sent events of it.
+
+        The place comes back when recognition ends, whether anybody waits for the events or not: who is gone is noticed
+        by the recognition itself.
+        """
+        spoken: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
+
+        def ended(done: asyncio.Future[Recognised]) -> None:
+            place.close()
+            spoken.put_nowait(None)
+            if not done.cancelled():
+                done.exception()  # seen, even if nobody asks
+
+        running = asyncio.ensure_future(
+            self._recordings.recognise(request, form.body, _wanted(form), spoken.put_nowait)
+        )
+        running.add_done_callback(ended)
+        return _events(running, spoken)
+
+
+async def _events(
+    running: asyncio.Future[Recognised], spoken: asyncio.Queue[Sequence[FormattedWord] | None]
+) -> AsyncIterator[bytes]:
+    gap = ""
+    try:
+        while (words := await spoken.get()) is not None:
+            if words:
+                yield _event(_encode(TextDelta(gap + joined(words))))
+                gap = " "
+        yield _last_event(running)
+    finally:
+        running.cancel()
+
+
+def _wanted(form: TranscriptionForm) -> Wanted:
+    return Wanted(audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, form.keyterms, STYLE)
+
+
+def _headers(request_id: str) -> dict[str, str]:
+    return {"x-request-id": request_id}
+
+
+def _last_event(done: asyncio.Future[Recognised]) -> bytes:
+    """The whole text, or why there is none: the status was sent long ago."""
+    try:
+        recognised = done.result()
+    except Refused as error:
+        return _event(error_body(REFUSALS[type(error)].status, str(error)))
+    except ClientGone:
+        return b""
+    (words,) = recognised.words
+    return _event(_encode(TextDone(joined(words), Usage(round(recognised.audio_s, 3)))))
+
+
+def _event(payload: bytes) -> bytes:
+    return b"data: %b\n\n" % payload

@@ -1,0 +1,1 @@
+"""Twilio Media Streams: telephone calls that come in as JSON."""

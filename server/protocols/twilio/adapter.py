@@ -1,0 +1,108 @@
+"""Twilio Media Streams as an adapter: one track of a call in, what Deepgram's protocol would say of it out.
+
+Each frame carries the names of its stream and call, so that many calls may go to one place. `start`, `dtmf`, `mark` and
+`stop` are passed on among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from server.errors import BadFrame
+from server.protocols.deepgram.deepgram import Projector
+from server.protocols.twilio.messages import CODECS, Message, Told, check_start, decode_payload, parse_message, told
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
+from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say
+from server.streaming.outbox import FrameKind
+
+TRACKS = ("inbound", "outbound")
+
+
+class TwilioAdapter:
+    """One stream of a call."""
+
+    def __init__(self, projector: Projector, *, model_rate: int, track: str) -> None:
+        """Media of other tracks than `track` is left out."""
+        self._projector = projector
+        self._model_rate = model_rate
+        self._track = track
+        self._input: PlainInput | None = None  # None: before `start`
+        self._stream_sid = self._call_sid = ""
+
+    def opened(self) -> Actions:
+        """The server does not speak first."""
+        return ()
+
+    def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
+        """Audio comes as text in this protocol."""
+        return (HangUp("binary frames are not Twilio's"),)
+
+    def text(self, text: str) -> Actions:
+        """Take a message of Twilio."""
+        try:
+            return tuple(self._take(parse_message(text)))
+        except BadFrame as error:
+            return (HangUp(str(error)),)
+
+    def event(self, event: Event, timing: StepTiming | None) -> Actions:
+        """Project what recognition says."""
+        frame = self._projector.frame(event, timing)
+        actions: list[Action] = []
+        if frame is not None:
+            kind, flushed = _kind(event)
+            actions.append(Say(self._told("transcript", result=msgspec.Raw(frame)), kind, flushed))
+        if isinstance(event, Closed):
+            actions.append(Say(self._told("stop")))
+        return actions
+
+    def not_biased(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
+        """Key terms come with the query here, and never change."""
+        return ()
+
+    def _take(self, message: Message) -> Iterator[Action]:
+        match message.event:
+            case "start":
+                yield from self._start(message)
+            case "media":
+                yield from self._media(message)
+            case "dtmf" if message.dtmf is not None:
+                yield Say(self._told("dtmf", digit=message.dtmf.digit))
+            case "mark" if message.mark is not None:
+                yield Say(self._told("mark", name=message.mark.name))
+            case "stop":
+                yield from self._input.tail() if self._input is not None else ()
+                yield Finish()
+            case _:
+                pass  # `connected`, and what may come to be
+
+    def _start(self, message: Message) -> Iterator[Action]:
+        if self._input is not None:
+            raise BadFrame("start: a stream begins once")
+        start = check_start(message)
+        form = start.media_format
+        self._input = PlainInput(CODECS[form.encoding], form.sample_rate, self._model_rate)
+        self._stream_sid, self._call_sid = message.stream_sid, start.call_sid
+        yield Say(self._told("start"))
+
+    def _media(self, message: Message) -> Iterator[Action]:
+        if self._input is None:
+            raise BadFrame("media: before start")
+        audio = decode_payload(message.media)
+        assert message.media is not None
+        if message.media.track == self._track:
+            yield self._input.read(audio)
+
+    def _told(
+        self, event: str, *, result: msgspec.Raw | None = None, digit: str | None = None, name: str | None = None
+    ) -> bytes:
+        return told(Told(event, self._stream_sid, self._call_sid, self._track, result, digit, name))
+
+
+def _kind(event: Event) -> tuple[FrameKind, bool]:
+    if isinstance(event, Partial):
+        return FrameKind.INTERIM, False
+    if isinstance(event, Final):
+        return FrameKind.FINAL, event.reason is not FinalReason.MAX_LEN
+    return FrameKind.OTHER, False

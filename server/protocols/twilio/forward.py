@@ -1,0 +1,66 @@
+"""Where the text of calls goes that is not sent back to Twilio: an operator's WebSocket, one connection a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from server.errors import Close
+from server.streaming.outbox import Outbox, OutFrame
+
+LIMIT_FRAMES = 256  # that wait while the other side does not read, interims the first to go
+OPEN_TIMEOUT_S = 10.0
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.twilio")
+
+
+class Forward:
+    """Frames in their order to one place; bounded, and never waited for."""
+
+    def __init__(self, url: str, request_id: str, failed: Callable[[], None]) -> None:
+        """`failed` is called once if the frames cannot be delivered."""
+        self._url = url
+        self._request_id = request_id
+        self._failed = failed
+        self._outbox = Outbox(LIMIT_FRAMES)
+        self._more = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, frame: OutFrame) -> bool:
+        """Queue a frame; return False if too many wait."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        self._more.set()
+        return self._outbox.put(frame)
+
+    def end(self) -> None:
+        """Close the connection behind what is queued."""
+        self._outbox.end(Close(1000, "", "completed"))
+        self._more.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Let what is queued go out, for so long."""
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            async with connect(self._url, open_timeout=OPEN_TIMEOUT_S, max_size=2**16, max_queue=1) as socket:
+                while True:
+                    await self._more.wait()
+                    self._more.clear()
+                    while self._outbox:
+                        entry = self._outbox.take()
+                        if isinstance(entry, Close):
+                            return
+                        await socket.send(entry.payload, text=True)
+        except (OSError, TimeoutError, WebSocketException) as error:
+            _log.warning("text not delivered", request_id=self._request_id, error=type(error).__name__)
+            self._failed()

@@ -1,0 +1,1 @@
+"""The protocol of vosk-server: lock-step, one answer to every frame of audio."""

@@ -1,0 +1,102 @@
+"""vosk-server's protocol as an adapter. Clients send a frame, then wait for its answer: one missing would hang them,
+one too many would shift them.
+
+So every frame of audio is answered at once with the newest text there is, however far that lags; a final waits for the
+next frame's answer. Only `reset` and `eof` are answered when the text is complete, and what comes behind a `reset` is
+answered behind its answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from model.ctc.words import Word
+from server.audio.raw import PlainCodec
+from server.errors import BadFrame
+from server.protocols.vosk.messages import DEFAULT_RATE, Config, final_frame, key_terms, parse_frame, partial_frame
+from server.recognition.events import Closed, CloseReason, Event, Final, FinalReason, Partial, StepTiming
+from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say
+from server.streaming.outbox import FrameKind
+
+
+class VoskAdapter:
+    """One connection."""
+
+    def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE) -> None:
+        """`rate` in Hz holds until the client says another one."""
+        self._model_rate = model_rate
+        self._input = PlainInput(PlainCodec.S16, rate, model_rate)
+        self._heard = False
+        self._words, self._alternatives = True, False
+        self._partial = ""
+        self._closed: list[Word] = []  # words of finals that no answer has carried yet
+        self._resets: deque[int] = deque()  # resets not answered, each with the frames of audio that came behind it
+
+    def opened(self) -> Actions:
+        """The server does not speak first."""
+        return ()
+
+    def text(self, text: str) -> Actions:
+        """Configure, flush or end."""
+        try:
+            frame = parse_frame(text)
+        except BadFrame as error:
+            return (HangUp(str(error)),)  # the protocol has no error to answer with
+        if frame.config is not None:
+            return self._configure(frame.config)
+        if frame.eof:
+            return (*self._input.tail(), Finish())
+        self._resets.append(0)
+        return (*self._input.tail(), Flush())
+
+    def binary(self, chunk: bytes) -> Actions:
+        """Audio, 16-bit samples cut anywhere."""
+        self._heard = True
+        hear = self._input.read(chunk)
+        if self._resets:
+            self._resets[-1] += 1
+            return (hear,)
+        return (hear, self._answer())
+
+    def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
+        """Remember what is said, for the next answer."""
+        match event:
+            case Partial(words=words):
+                self._partial = " ".join([word.text for word in words])
+            case Final(words=words, reason=reason):
+                self._partial = ""
+                self._closed += words
+                if reason is FinalReason.FINALIZE:
+                    return self._answer_reset()
+            case Closed(reason=reason):
+                # Nobody asked for the end but by `eof`: then there is an answer only if there is something to say.
+                if reason is CloseReason.CLOSE_STREAM or self._closed:
+                    return (self._final(flushed=True),)
+            case _:
+                pass
+        return ()
+
+    def not_biased(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
+        """The protocol has no word for it."""
+        return ()
+
+    def _configure(self, config: Config) -> Actions:
+        if config.words is not None:
+            self._words = config.words
+        if config.max_alternatives is not None:
+            self._alternatives = config.max_alternatives > 0
+        if config.sample_rate is not None and not self._heard:  # later it is ignored, as by the reference server
+            self._input = PlainInput(PlainCodec.S16, int(config.sample_rate), self._model_rate)
+        return () if config.phrase_list is None else (Bias(key_terms(config.phrase_list)),)
+
+    def _answer(self) -> Say:
+        return self._final() if self._closed else Say(partial_frame(self._partial))
+
+    def _final(self, *, flushed: bool = False) -> Say:
+        words, self._closed = self._closed, []
+        payload = final_frame(words, with_words=self._words, alternatives=self._alternatives)
+        return Say(payload, FrameKind.FINAL, flushed)
+
+    def _answer_reset(self) -> Actions:
+        frames = self._resets.popleft()
+        return (self._final(flushed=True), *(self._answer() for _ in range(frames)))

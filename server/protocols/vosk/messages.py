@@ -1,0 +1,134 @@
+"""vosk-server's text frames in both directions, as shapes. Pure.
+
+Source: vosk-server's websocket/asr_server.py at c2e82f0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from model.ctc.words import Word
+from server.errors import BadFrame
+from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
+
+RATES = range(8_000, 48_001)
+DEFAULT_RATE = 8_000  # the reference server's
+MAX_FRAME_CHARACTERS = 262_144  # a grammar may list thousands of phrases
+MAX_ALTERNATIVES = 100
+MAX_PHRASE_WORDS = 20
+UNKNOWN = "[unk]"  # a grammar's word for everything else
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What a client may set; what it leaves out stays. Clients write numbers as text, and switches as numbers."""
+
+    sample_rate: float | None = None
+    words: bool | None = None
+    max_alternatives: int | None = None
+    phrase_list: list[str] | None = None
+
+
+class ClientFrame(msgspec.Struct, frozen=True):
+    """A text frame; one of the three is given."""
+
+    config: Config | None = None
+    eof: bool | None = None
+    reset: bool | None = None
+
+
+def parse_frame(text: str) -> ClientFrame:
+    """Read a text frame. Raises: BadFrame."""
+    if len(text) > MAX_FRAME_CHARACTERS:
+        raise BadFrame(f"the text has more than {MAX_FRAME_CHARACTERS} characters")
+    try:
+        raw = msgspec.json.decode(text)
+        frame = msgspec.convert(raw, ClientFrame, strict=False)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadFrame("a text frame must be JSON: config, eof or reset") from error
+    if frame.config is None and not frame.eof and not frame.reset:
+        raise BadFrame("a text frame must say config, eof or reset")
+    if frame.config is not None:
+        _check(frame.config)
+    return frame
+
+
+def _check(config: Config) -> None:
+    rate = config.sample_rate
+    if rate is not None and rate not in RATES:
+        raise BadFrame(f"sample_rate must be a whole number from {RATES[0]} to {RATES[-1]}")
+    if config.max_alternatives is not None and not 0 <= config.max_alternatives <= MAX_ALTERNATIVES:
+        raise BadFrame(f"max_alternatives must be from 0 to {MAX_ALTERNATIVES}")
+
+
+def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
+    """The phrases of a grammar that can be listened for, as many as fit: a grammar is larger than what helps."""
+    kept: list[str] = []
+    characters = 0
+    for phrase in phrases:
+        words = [word for word in phrase.split() if word != UNKNOWN]
+        text = " ".join(words)
+        if not words or len(words) > MAX_PHRASE_WORDS or characters + len(text) > MAX_CHARACTERS:
+            continue
+        kept.append(text)
+        characters += len(text)
+        if len(kept) == MAX_TERMS:
+            break
+    return tuple(kept)
+
+
+class WordOut(msgspec.Struct):
+    """One word, times in seconds of the stream."""
+
+    conf: float
+    end: float
+    start: float
+    word: str
+
+
+class Final(msgspec.Struct, omit_defaults=True):
+    """The text of what ended; `text` is always there, clients index it."""
+
+    text: str
+    result: list[WordOut] | UnsetType = UNSET
+
+
+class Alternative(msgspec.Struct, omit_defaults=True):
+    """One of the transcripts that a client asked for; ours is the only one."""
+
+    confidence: float
+    text: str
+    result: list[WordOut] | UnsetType = UNSET
+
+
+class Alternatives(msgspec.Struct):
+    """A final for a client that asked for alternatives."""
+
+    alternatives: tuple[Alternative]
+
+
+class Partial(msgspec.Struct):
+    """The text so far."""
+
+    partial: str
+
+
+def partial_frame(text: str) -> bytes:
+    """Answer a frame of audio that closed nothing."""
+    return msgspec.json.encode(Partial(text))
+
+
+def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) -> bytes:
+    """Answer with the words of what was closed, maybe none."""
+    text = " ".join(word.text for word in words)
+    result = [_word(word) for word in words] if with_words and words else UNSET
+    if not alternatives:
+        return msgspec.json.encode(Final(text, result))
+    confidence = sum(word.confidence for word in words) / len(words) if words else 0.0
+    return msgspec.json.encode(Alternatives((Alternative(round(confidence, 4), text, result),)))
+
+
+def _word(word: Word) -> WordOut:
+    return WordOut(round(word.confidence, 4), round(word.end_s, 3), round(word.start_s, 3), word.text)

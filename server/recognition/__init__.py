@@ -1,0 +1,1 @@
+"""From samples to events: no socket, no wire format, no web framework."""

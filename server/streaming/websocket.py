@@ -1,0 +1,176 @@
+"""uvicorn's WebSocket protocol, and what it lacks: a wire without tasks, a way to cut, and bounded kernel memory.
+
+The handshake is uvicorn's and the application's, through ASGI. From `attach` on, messages go straight to the receiver,
+in their order, and answers straight to the transport. `transport.close()` waits for ever for a client that does not
+read; a server that promises its slots and its memory back must be able to abort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio.transports import BaseTransport
+from typing import Any, cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
+from websockets.http11 import Request
+from websockets.protocol import State
+
+from server.streaming.audio_frames import audio_frame
+from server.streaming.transport import WIRE_EXTENSION, Receiver
+
+SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
+LINGER_S = 10.0  # for the client's own close frame
+WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
+SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
+
+
+class ListenProtocol(WebSocketsSansIOProtocol):
+    """The protocol that `server.serve` gives to uvicorn; a `server.streaming.transport.Wire`."""
+
+    _linger: asyncio.TimerHandle | None = None
+    _receiver: Receiver | None = None
+    _offered: dict[str, object] | None = None  # to the application, with this connection in it
+    congested = False
+
+    # What the transport tells
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Bound what the kernel holds for a client that does not read."""
+        super().connection_made(transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer with the connection."""
+        if self._linger is not None:
+            self._linger.cancel()
+        super().connection_lost(exc)
+        self._deliver()
+        # Whoever knows this connection and is known to it would wait for a collection of garbage.
+        self._receiver = None
+        self.conn.parser.close()  # a generator that refers to its owner
+        if self._offered is not None:
+            self._offered.pop(WIRE_EXTENSION, None)
+
+    def shutdown(self) -> None:
+        """End, because the server does."""
+        super().shutdown()
+        self._deliver()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        super().pause_writing()
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self.congested = False
+        if self._receiver is not None:
+            self._receiver.on_writable()
+
+    def data_received(self, data: bytes) -> None:
+        """Read whole audio frames here; leave everything else, and what is torn between two reads, to websockets."""
+        receiver, at = self._receiver, 0
+        if receiver is not None and self._between_messages:
+            while not self.close_sent and (frame := audio_frame(data, at)) is not None:
+                payload, at = frame
+                receiver.on_message(payload)
+        if at < len(data):
+            super().data_received(data[at:] if at else data)
+            self._deliver()
+
+    @property
+    def _between_messages(self) -> bool:
+        conn = self.conn
+        return not conn.reader.buffer and conn.current_size is None and conn.state is State.OPEN
+
+    def _deliver(self) -> None:
+        """Pass on what uvicorn has queued for an application that would ask for it."""
+        if self._receiver is None:
+            return
+        while not self.queue.empty():
+            message: Any = self.queue.get_nowait()
+            if message["type"] == "websocket.receive":
+                text = message.get("text")
+                self._receiver.on_message(message["bytes"] if text is None else text)
+            else:
+                self._receiver.on_gone()
+
+    # What the application asks for
+
+    def handle_connect(self, event: Request) -> None:
+        """Offer the wire to the application, whose task has not begun to run yet."""
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            self._offered = cast(dict[str, object], self.scope["extensions"])
+            self._offered[WIRE_EXTENSION] = self
+
+    def send_receive_event_to_app(self) -> None:
+        """Take a whole message. Text that is none ends the connection, without the traceback that uvicorn logs."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+    async def send(self, message: Any) -> None:
+        """Send, and mend a refusal that uvicorn takes for an error."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # by a refusal; else uvicorn 0.54 logs an error for each
+
+    def attach(self, receiver: Receiver) -> None:
+        """Tell this receiver everything from now on."""
+        assert not self.conn.extensions, "frames are written as they are"
+        self._receiver = receiver
+        if self.read_paused:
+            self.transport.resume_reading()
+        self.read_paused = True  # so that uvicorn never pauses for each message: that is the receiver's to decide
+        self._deliver()
+
+    def write(self, payload: bytes) -> None:
+        """Write a text message."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        size = len(payload)
+        if size < SHORT:
+            head = size.to_bytes(1, "big")
+        elif size < LONG:
+            head = b"\x7e" + size.to_bytes(2, "big")
+        else:
+            head = b"\x7f" + size.to_bytes(8, "big")
+        self.transport.write(b"".join((WHOLE_TEXT, head, payload)))
+
+    def close(self, code: int, reason: str) -> None:
+        """Begin the closing handshake, and let nothing hold up its end for long."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.resume_reading()  # for the client's close
+        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+        # uvicorn's own timer waits for the write buffer to empty; this one does not.
+        self._linger = self.loop.call_later(LINGER_S, self.abort)
+        if self._receiver is not None:
+            self._receiver.on_gone()
+
+    def abort(self) -> None:
+        """Drop the connection and whatever is unsent."""
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Leave the client's data in the kernel."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()

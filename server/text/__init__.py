@@ -1,0 +1,1 @@
+"""Formatting of final texts: capitals, marks, digits."""

@@ -1,0 +1,1 @@
+"""Programs that run beside a server, never inside one."""

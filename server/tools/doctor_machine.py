@@ -1,0 +1,189 @@
+"""The doctor's checks of the installation and of the machine. They read, and write at most a temporary file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import server
+from server.operations.process import files_needed
+from server.settings import Settings
+from server.tools.doctor import Check, Finding, fail, ok, warn
+
+EXTRAS = {"media": "av", "otel": "opentelemetry.exporter.otlp.proto.http", "vad": "silero_vad"}
+"""What to look for where an extra is installed."""
+WANTED_FLAGS = ("avx2", "avx512_bf16", "amx_bf16")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+FINE_TICK_S = 1e-5
+CLOCKS_APART_S = 2.0  # file times may be rounded to seconds
+GIB = 2**30
+
+
+def versions(_: Settings) -> Iterator[Finding]:
+    """Python and what the distribution requires."""
+    yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    wrong: list[str] = []
+    for text in requires("tutti") or []:
+        needed = Requirement(text)
+        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+            wrong += _unmet(needed)
+    if wrong:
+        yield fail("packages", "; ".join(wrong), "pip install -e . in the checkout, or build the image anew")
+    else:
+        yield ok("packages", f"tutti {version('tutti')}, all that it requires is there; torch {version('torch')}")
+
+
+def _unmet(needed: Requirement) -> list[str]:
+    try:
+        found = version(needed.name)
+    except PackageNotFoundError:
+        return [f"{needed.name} is missing"]
+    return [] if needed.specifier.contains(found, prereleases=True) else [f"{needed} is needed, {found} is there"]
+
+
+def extras(settings: Settings) -> Iterator[Finding]:
+    """Optional parts; those that the settings ask for have to be there."""
+    there = [name for name, module in EXTRAS.items() if _importable(module)]
+    missing = [name for name in EXTRAS if name not in there]
+    asked = {"vad": settings.vad != "off", "otel": settings.otel_endpoint is not None}
+    needed = [name for name in missing if asked.get(name)]
+    found = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}"
+    if needed:
+        yield fail("extras", found, f"the settings need it: pip install 'tutti[{','.join(needed)}]'")
+    elif "media" in missing:
+        yield warn("extras", found, "Opus, WebM and AAC are refused without it: pip install 'tutti[media]'")
+    else:
+        yield ok("extras", found)
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent
+        return False
+
+
+def processor(_: Settings) -> Iterator[Finding]:
+    """Cores that may be used, a quota below them, and the instructions that decide about the precision."""
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    values = dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
+    fields = {name.strip(): value.strip() for name, value in values.items()}
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    cores, quota = len(os.sched_getaffinity(0)), _cpu_quota()
+    named = fields.get("model name", platform.processor() or platform.machine())
+    found = f"{named}, {cores} cores, {', '.join(f for f in WANTED_FLAGS if f in flags) or 'no AVX2'}"
+    if quota is not None and quota < cores:
+        yield warn(
+            "processor",
+            f"{found}, and a quota of {quota:g} cores",
+            f"--threads {max(1, int(quota) - 1)}: more would wait",
+        )
+    elif cores < 2:  # the event loop and the model thread
+        yield warn("processor", found, "give it two cores: the event loop needs one beside the model")
+    else:
+        yield ok("processor", found)
+
+
+def _cpu_quota() -> float | None:
+    """Cores that the control group allows, None for no limit. Source: Linux, cgroup-v2.rst, cpu.max."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def memory(_: Settings) -> Iterator[Finding]:
+    """Memory that is free for this process; `model` says what the streams take."""
+    free = free_memory()
+    found = f"{free / GIB:.1f} GiB free"
+    yield ok("memory", found) if free > GIB else warn("memory", found, "model and libraries take about 1 GiB")
+
+
+def free_memory() -> int:
+    """Bytes that may still be taken, by the machine and by the control group."""
+    rows = dict(row.split(":", 1) for row in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    free = int(rows["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return free
+    return min(free, limit - used)
+
+
+def files(settings: Settings) -> Iterator[Finding]:
+    """Open files against streams; the server raises the soft limit by itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = files_needed(settings.slots)
+    found = f"{'no limit' if hard == resource.RLIM_INFINITY else hard} for {settings.slots} streams, {needed} needed"
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        yield fail(
+            "open files", found, f"raise it: ulimit -Hn {needed}, LimitNOFILE= of systemd; or fewer --max-streams"
+        )
+    else:
+        yield ok("open files", found)
+
+
+def ports(settings: Settings) -> Iterator[Finding]:
+    """Whether the server could listen where it is told to."""
+    wanted = {"port": settings.port, "vosk port": settings.vosk_port}
+    for name, port in wanted.items():
+        if port:
+            yield _port(name, settings.host, port)
+
+
+def _port(name: str, host: str, port: int) -> Finding:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return fail(name, f"{host}:{port}: {error.strerror}", "stop what listens there, or choose another --port")
+    return ok(name, f"{host}:{port} is free")
+
+
+def clocks(_: Settings) -> Iterator[Finding]:
+    """The monotonic clock, which times everything, and the wall clock, on which tokens and tickets expire."""
+    info = time.get_clock_info("perf_counter")
+    found = f"{info.implementation}, a tick of {info.resolution * 1e9:.0f} ns"
+    if info.monotonic and info.resolution <= FINE_TICK_S:
+        yield ok("monotonic clock", found)
+    else:
+        yield warn("monotonic clock", found, "latencies will be coarse: choose another clock source of the kernel")
+    with tempfile.NamedTemporaryFile() as file:
+        apart_s = abs(os.fstat(file.fileno()).st_mtime - time.time())
+    newest = max(path.stat().st_mtime for path in Path(server.__file__).parent.rglob("*.py"))
+    now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC"
+    advice = "set it, and keep it by NTP: tokens and tickets expire by it"
+    if apart_s > CLOCKS_APART_S:
+        yield warn("wall clock", f"{now}, {apart_s:.0f} s from the times of new files", advice)
+    elif newest > time.time() + CLOCKS_APART_S:
+        yield warn("wall clock", f"{now}, earlier than this installation", advice)
+    else:
+        yield ok("wall clock", now)
+
+
+def proxies(_: Settings) -> Iterator[Finding]:
+    """Proxies in the environment, which clients on this machine would take, and traces too."""
+    names = [name for name in os.environ if name.lower() in PROXIES and os.environ[name]]
+    spared = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    if names and not any(host in spared.split(",") for host in ("localhost", "127.0.0.1", "*")):
+        advice = "clients here would go through it, even to this machine: NO_PROXY=localhost,127.0.0.1"
+        yield warn("proxies", ", ".join(sorted(names)), advice)
+    else:
+        yield ok("proxies", f"{', '.join(sorted(names))}, not for this machine" if names else "none set")
+
+
+CHECKS: tuple[Check, ...] = (versions, extras, processor, memory, files, ports, clocks, proxies)

@@ -1,0 +1,167 @@
+"""The doctor's checks of what is served: weights, device, precision, compiled code, and that rows are independent."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from batching.stepper import Stepper
+from model import checkpoint
+from model.acoustic import AcousticModel
+from model.caches import SLOW_NS, read_ns, weight_bytes
+from model.compiled import kept_in
+from model.config import ModelConfig
+from model.ctc import kernel
+from model.decoder import language_model_path, make_decoder
+from model.precision import native_bf16
+from server.serve import set_threads
+from server.settings import Settings
+from server.tools.doctor import Check, Finding, fail, ok, warn
+from server.tools.doctor_machine import GIB, free_memory
+from server.wiring import TILE_ROWS
+
+SUMS = "SHA256SUMS"
+STEPS = 4
+SIZES = (2, 3, 5, 8, 16, 32)
+"""Batches in which a stream is compared with itself alone: small ones, odd ones, and widths at which kernels change."""
+BESIDE_MODEL = GIB
+
+
+def weights(settings: Settings) -> Iterator[Finding]:
+    """Files that came with the program are what they were."""
+    folder = checkpoint.WEIGHTS
+    try:
+        rows = (folder / SUMS).read_text(encoding="ascii").split("\n")
+    except OSError:
+        yield fail("weights", f"{folder / SUMS} is missing", "install anew: the shipped weights are not complete")
+        return
+    wrong = [
+        name for digest, _, name in (row.partition("  ") for row in rows if row) if _sha256(folder / name) != digest
+    ]
+    if wrong:
+        yield fail("weights", f"damaged or missing: {', '.join(wrong)}", "install anew, or check the disk")
+    else:
+        chosen = "" if settings.model is None else f"; another model is chosen: {settings.model}"
+        yield ok("weights", f"as shipped{chosen}")
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def model(settings: Settings) -> Iterator[Finding]:
+    """Device and precision, why, what the states of the streams take, and whether a stream hears its neighbours."""
+    set_threads(settings.threads)
+    served = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+    yield _device(served.device)
+    yield _precision(settings, served)
+    yield _states(settings, served)
+    if served.device.type == "cpu":
+        yield _caches(weight_bytes(served.network))
+    yield from _invariance(settings, served)
+    yield from _decoder(settings, served.config)
+
+
+def _device(device: torch.device) -> Finding:
+    if device.type == "cuda":
+        facts = torch.cuda.get_device_properties(device)
+        return ok("device", f"{facts.name}, {facts.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}")
+    if Path("/dev/nvidia0").exists():
+        advice = "this torch sees no GPU: install its CUDA build, and a driver that fits"
+        return warn("device", f"cpu, though there is a GPU; torch {torch.__version__}", advice)
+    return ok("device", f"cpu, torch {torch.__version__}")
+
+
+def _precision(settings: Settings, served: AcousticModel) -> Finding:
+    if settings.precision != "auto":
+        return ok("precision", f"{served.precision}, as asked for")
+    if served.device.type == "cuda":
+        return ok("precision", f"{served.precision}: the device is a GPU")
+    if native_bf16():
+        return ok("precision", f"{served.precision}: this processor multiplies bfloat16")
+    advice = "processors with avx512_bf16 or AMX carry about twice as many streams"
+    return warn("precision", f"{served.precision}: this processor has no bfloat16 products", advice)
+
+
+def _states(settings: Settings, served: AcousticModel) -> Finding:
+    row = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in served.state_spec.values())
+    total = row * settings.slots
+    free = torch.cuda.mem_get_info(served.device)[0] if served.device.type == "cuda" else free_memory()
+    found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.slots}, {free / GIB:.1f} GiB free"
+    if total + (BESIDE_MODEL if served.device.type == "cpu" else 0) > free:
+        return warn("states", found, "fewer --max-streams, or more memory")
+    return ok("states", found)
+
+
+def _caches(size: int) -> Finding:
+    """Whether the weights stay in the caches between two steps."""
+    rounds = read_ns(size)
+    middle_ns = statistics.median(rounds)
+    found = f"{size / 2**20:.0f} MiB of weights, {middle_ns:.0f} ns a read, {min(rounds):.0f} at best"
+    if middle_ns <= SLOW_NS:
+        return ok("caches", found)
+    advice = "the weights do not stay in this machine's caches, so steps are slow: a host with fewer neighbours"
+    return warn("caches", found, advice)
+
+
+def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
+    """Step streams alone and together, and compare to the bit."""
+    tiles = max(TILE_ROWS, served.min_rows)
+    name, differs = "batch invariance", differing(served, tiles if settings.reproducible else None)
+    if not differs:
+        yield ok(name, f"alone and in batches of {', '.join(map(str, SIZES))}: equal to the bit, {served.precision}")
+        return
+    found = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.precision}"
+    if settings.reproducible or differing(served, tiles):
+        yield fail(name, found, "--precision fp32; and report it: rows should be independent in tiles")
+    else:
+        yield warn(name, found, "serve with --reproducible: tiles of a fixed shape are equal to the bit here")
+
+
+def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
+    """Sizes of batches in which some stream gets other outputs than alone."""
+    largest = max(SIZES)
+    rng = np.random.default_rng(7)
+    audio = rng.integers(-8_000, 8_000, (STEPS, largest, *served.input_spec.shape), dtype=np.int16)
+    stepper = Stepper(served, capacity=largest, max_batch=largest, tile_rows=tile_rows)
+    handles = [stepper.pool.take() for _ in range(largest)]
+
+    def outputs(rows: Sequence[int]) -> np.ndarray:
+        """These rows from their beginning, in one batch: (STEPS, B, frames, V)."""
+        for row in rows:
+            stepper.pool.reset(handles[row])
+        return np.stack([stepper.run([handles[row] for row in rows], [step[row] for row in rows]) for step in audio])
+
+    with torch.inference_mode():
+        alone = np.concatenate([outputs([row]) for row in range(largest)], axis=1)
+        return [size for size in SIZES if not np.array_equal(alone[:, :size], outputs(range(size)))]
+
+
+def _decoder(settings: Settings, config: ModelConfig) -> Iterator[Finding]:
+    """The decoder that would serve, and whether its machine code is kept between starts."""
+    decoder = make_decoder(settings, config)
+    path = language_model_path(settings)
+    kind = "beam search" if decoder.supports_bias else "greedy"
+    yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
+    if not decoder.supports_bias:
+        return
+    folder = kept_in(kernel.advance_streams)
+    if folder is None or not os.access(folder, os.W_OK):
+        advice = "each start compiles for a minute: NUMBA_CACHE_DIR=<a folder that can be written>"
+        yield warn("compiled code", "is not kept" if folder is None else f"{folder} cannot be written", advice)
+    else:
+        yield ok("compiled code", f"kept in {folder}")
+
+
+CHECKS: tuple[Check, ...] = (weights, model)

@@ -1,0 +1,114 @@
+"""Recordings through a recogniser, in this process or behind a URL, and what came of them.
+
+Both ways take the same steps through the same kind of session, so that their texts must be equal. Knows neither
+options nor tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.manifest import Utterance
+from model.scoring import by_source, report
+from model.stability import ShownWord, Stability, View
+from tutti_asr_client.errors import ClientError
+from tutti_asr_client.files.display import SilentDisplay
+from tutti_asr_client.files.file_result import Failed, Transcribed
+from tutti_asr_client.files.transcribe import transcribe_files
+from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
+from tutti_asr_client.messages import Results
+from tutti_asr_client.transcript import Transcript
+
+OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Texts in manifest order, the seconds that they took, and what the partials were like where it was asked."""
+
+    utterances: Sequence[Utterance]
+    texts: tuple[str, ...]
+    elapsed_s: float
+    stability: Stability | None = None
+
+    def figures(self) -> dict[str, object]:
+        """JSON-ready: error rates pooled and by source, speed, and a digest of all texts to compare runs by."""
+        rows = [(u.source, u.text, text) for u, text in zip(self.utterances, self.texts, strict=True)]
+        audio_s = sum(u.duration_s for u in self.utterances)
+        partials = {} if self.stability is None else {"partials": self.stability.figures()}
+        return {
+            **report(by_source(rows)),
+            "audio_s": round(audio_s, 1),
+            "elapsed_s": round(self.elapsed_s, 2),
+            "real_time_factor": round(self.elapsed_s / audio_s, 5) if audio_s else None,
+            "texts_sha256": hashlib.sha256("\n".join(self.texts).encode()).hexdigest(),
+            **partials,
+        }
+
+    def lines(self, **facts: object) -> list[str]:
+        """One JSON line a recording: audio, source, reference and text, and `facts` on each."""
+        return [
+            json.dumps({"audio": u.audio.name, "source": u.source, "reference": u.text, "text": text, **facts})
+            for u, text in zip(self.utterances, self.texts, strict=True)
+        ]
+
+
+class EvaluationFailed(Exception):
+    """Some recordings could not be recognised, and figures without them would flatter; or what was asked is refused."""
+
+
+class Watch(SilentDisplay):
+    """Keeps every message of every recording, as a client sees them."""
+
+    def __init__(self) -> None:
+        self._views: dict[Path, list[View]] = {}
+
+    def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - a display's form
+        """Keep one message."""
+        words = tuple(ShownWord(word.word, word.end) for word in results.words)
+        told = results.tutti.stable_words if results.tutti is not None else None
+        self._views.setdefault(path, []).append(View(results.cursor_s, words, told or 0, results.is_final))
+
+    def stability(self) -> Stability:
+        """What all of them come to."""
+        found = Stability()
+        for views in self._views.values():
+            found.follow(views)
+        return found
+
+
+async def evaluate(
+    utterances: Sequence[Utterance], opener: OpenTranscriber, concurrency: int, *, partials: bool = False
+) -> Evaluation:
+    """Recognise every recording, `concurrency` at a time. Raises: EvaluationFailed naming the first failures.
+
+    One recording goes first and is not timed: what is compiled or read at first use is no part of the speed.
+    """
+    watch = Watch() if partials else None
+    files = [u.audio for u in utterances]
+    try:
+        async with opener() as transcriber:
+            await transcribe_files(files[:1], transcriber)
+            began_s = time.monotonic()
+            outcomes = await transcribe_files(files, transcriber, display=watch, concurrency=concurrency)
+            elapsed_s = time.monotonic() - began_s
+    except ClientError as error:
+        raise EvaluationFailed(str(error)) from error
+    failed = [o for o in outcomes if isinstance(o, Failed)]
+    if failed:
+        first = "; ".join(f"{o.path.name}: {o.problem}" for o in failed[:3])
+        raise EvaluationFailed(f"{len(failed)} of {len(outcomes)} recordings failed: {first}")
+    texts = tuple(o.text for o in outcomes if isinstance(o, Transcribed))
+    return Evaluation(utterances, texts, elapsed_s, watch.stability() if watch is not None else None)
+
+
+def remote(url: str, api_key: str | None, keyterms: Sequence[str]) -> OpenTranscriber:
+    """What opens a running server."""
+    transcriber = RemoteTranscriber(url, api_key=api_key, keyterm=tuple(keyterms))
+    return lambda: nullcontext(transcriber)

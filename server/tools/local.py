@@ -1,0 +1,157 @@
+"""A recogniser in this process: the same sessions, engine and decoding as behind a socket, and no socket.
+
+Its messages are the frames that a server would have written, so a recording gives the same text either way. It fits
+`tutti_asr_client.files.transcriber.Transcriber` by structure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from server.errors import BadParameter, RecognitionFailed, Refused
+from server.protocols.deepgram.deepgram import Projector
+from server.protocols.deepgram.query import parse_query
+from server.recognition.events import Closed, CloseReason, Event, StepTiming, StreamBroken
+from server.recognition.recognition import Recognition
+from server.replica import Replica, created_now, new_request_id
+from server.serve import load_served
+from server.settings import Settings
+from server.wiring import build_replica
+from tutti_asr_client.address import QueryValue, query_pairs
+from tutti_asr_client.errors import ClientError
+from tutti_asr_client.messages import Message, decode
+
+AHEAD_S = 2.0  # audio in the engine for each recording: enough to keep a row of every batch busy
+STOP_TIMEOUT_S = 5.0
+
+
+class NotRecognised(ClientError):
+    """One recording failed, and the others go on; or what was asked for all of them cannot be done."""
+
+
+@asynccontextmanager
+async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
+    """Load the model, run its engine for the length of the context; `query` as a client of a server would send it.
+
+    Raises: ModelError; NotRecognised for a query that cannot be honoured.
+    """
+    model, decoder, vad = await asyncio.to_thread(load_served, settings)
+    replica = build_replica(settings, model, decoder, vad, time.perf_counter)
+    await replica.recognizer.start()
+    try:
+        yield LocalTranscriber(replica, **query)
+    finally:
+        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+
+
+class LocalTranscriber:
+    """Recordings in, messages out; several may run side by side and share batches."""
+
+    def __init__(self, replica: Replica, **query: QueryValue) -> None:
+        """Take a query. Raises: NotRecognised if a server would refuse it, or if it has key terms for no use."""
+        self._replica = replica
+        # As the remote transcriber asks.
+        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": replica.config.sample_rate}
+        asked |= {"interim_results": True, "step_results": True, **query}
+        try:
+            self._request = parse_query(
+                query_pairs(asked),
+                replica.models,
+                replica.settings.max_channels,
+                supports_keyterms=replica.decoder.supports_bias,
+            )
+        except BadParameter as error:
+            raise NotRecognised(str(error)) from error
+        if "keyterm" in self._request.ignored:  # a server says so in a header, which is not looked at here
+            raise NotRecognised("keyterm: greedy decoding knows no key terms; choose the beam decoder")
+
+    @property
+    def sample_rate(self) -> int:
+        """Hz of the PCM that it takes: the model's own."""
+        return self._replica.config.sample_rate
+
+    async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
+        """Recognise one recording of little-endian int16 mono PCM. Raises: NotRecognised."""
+        try:
+            async for message in self._recognise(pcm):
+                yield message
+        except Refused as error:
+            raise NotRecognised(str(error)) from error
+
+    async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
+        replica, request = self._replica, self._request
+        session = replica.session(request.live_options(replica.config.sample_rate), replica.limits)
+        sink = _Sink(Projector(request, 1, new_request_id(), created_now(), replica.card))
+        recognition = replica.recognizer.open(session, sink, background=True)
+        sender = asyncio.create_task(self._send(pcm, recognition, sink))
+        try:
+            while (frame := await sink.next()) is not None:
+                message = decode(frame)
+                if message is not None:
+                    yield message
+            await sender
+        finally:
+            sender.cancel()
+            await asyncio.wait({sender})
+            recognition.close()
+
+    async def _send(self, pcm: AsyncIterable[bytes], recognition: Recognition, sink: _Sink) -> None:
+        session, clock = recognition.session, self._replica.clock
+        try:
+            async for chunk in pcm:
+                recognition.push(session.audio(chunk, clock()))
+                while session.backlog_s > AHEAD_S and recognition.open:
+                    await sink.progress()
+            work, events = session.close(CloseReason.CLOSE_STREAM, clock())
+            recognition.push(work)
+            sink.on_events(events, None)
+        except Exception as error:
+            sink.fail(error)
+            raise
+
+
+class _Sink:
+    """Frames between the results and the reader; bounded by what `AHEAD_S` of audio can answer."""
+
+    def __init__(self, projector: Projector) -> None:
+        self._projector = projector
+        self._frames: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        """Take what a step changed."""
+        for event in events:
+            if isinstance(event, StreamBroken):
+                self.fail(RecognitionFailed("recognition failed"))
+                return
+            frame = self._projector.frame(event, timing)
+            if frame is not None:
+                self._frames.append(frame)
+            self._ended = self._ended or isinstance(event, Closed)
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, after the frames that are there."""
+        self._error, self._ended = error, True
+        self._changed.set()
+
+    async def progress(self) -> None:
+        """Wait for the next result."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def next(self) -> bytes | None:
+        """The oldest frame, or None after the last. Raises: what ended it."""
+        while not self._frames and not self._ended:
+            await self.progress()
+        if self._frames:
+            return self._frames.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
