@@ -18,7 +18,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest.concluding import carry_out
+from loadtest.criteria import carry_out
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.composition import write_streams
 from loadtest.generator.settings import LoadSettings, parse_streams

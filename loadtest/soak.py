@@ -16,14 +16,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest.concluding import carry_out, conclude
+from loadtest.criteria import carry_out, conclude
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.measures import MINUTE_S
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import EXIT_INTERRUPTED, measure
 from loadtest.served import ALL_IN, served
-from loadtest.steadiness import Rule, Soak, draw, markdown
+from loadtest.stability import Rule, Soak, draw_soak, soak_markdown
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "soak"
@@ -54,8 +54,8 @@ def run(
     bars = tuple(rule.judge(level, first, last))
     found = Soak(command, capacity, load, rule.window_minutes, first, last, bars, level, result.document.environment)
     print_remarks(level, console)
-    draw(found, folder / f"{NAME}.png")
-    code = conclude(found, markdown(found, f"{NAME}.png"), folder, NAME, console)
+    draw_soak(found, folder / f"{NAME}.png")
+    code = conclude(found, soak_markdown(found, f"{NAME}.png"), folder, NAME, console)
     return EXIT_INTERRUPTED if result.document.interrupted else code
 
 

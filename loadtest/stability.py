@@ -1,15 +1,17 @@
-"""Whether a long level stays as it began: its minutes side by side, and what has drifted.
-
-Owns the bounds and the page. Starts nothing.
-"""
+"""Whether a long level ends as it began: minute by minute, and by the rule of a soak; page and picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
+from loadtest.criteria import Bar, place_lines, table
 from loadtest.environment import Environment
+from loadtest.errors import BadSettings
+from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.measures import LevelReport
 
 HEADINGS = ("streams", "minute", "p50", "p98", "max", "decoding", "memory, MiB", "decoder, MiB")
@@ -51,7 +53,7 @@ def drifts(level: LevelReport) -> list[str]:
     return found
 
 
-def table(levels: Sequence[LevelReport]) -> list[tuple[str, ...]]:
+def minute_rows(levels: Sequence[LevelReport]) -> list[tuple[str, ...]]:
     """A row for each minute of each level."""
     rows = []
     for level in levels:
@@ -72,7 +74,7 @@ def markdown(runs: LongRuns) -> str:
         "",
     ]
     lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---:|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(row) + " |" for row in table(runs.levels)]
+    lines += ["| " + " | ".join(row) + " |" for row in minute_rows(runs.levels)]
     for level in runs.levels:
         verdict = "; ".join(drifts(level)) or "the last minute is as the first"
         lines += ["", f"{level.streams} streams: {verdict}; {level.compared} transcripts compared with those alone, "]
@@ -84,3 +86,104 @@ def markdown(runs: LongRuns) -> str:
 
 def _mib(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
+
+
+class Soak(msgspec.Struct, frozen=True):
+    """What is written."""
+
+    command: str
+    capacity: int
+    load: float
+    window_minutes: int
+    first_ms: Spread | None
+    last_ms: Spread | None
+    bars: tuple[Bar, ...]
+    level: LevelReport
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What may change between the first and the last `window_minutes`.
+
+    `slack_ms` is for short runs on shared machines, whose minutes differ without a cause of their own.
+    """
+
+    window_minutes: int = 5
+    latency_share: float = 0.10
+    memory_share: float = MEMORY_SHARE
+    slack_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises: BadSettings."""
+        if self.window_minutes < 1:
+            raise BadSettings("the first and the last minutes that are compared must be one at least")
+
+    def windows(self, minutes: Sequence[Latencies]) -> tuple[Spread | None, Spread | None]:
+        """The latencies of the first and of the last minutes; None where they would overlap."""
+        if len(minutes) < 2 * self.window_minutes:
+            return None, None
+        first, last = minutes[: self.window_minutes], minutes[-self.window_minutes :]
+        return Latencies.merged(first).spread(), Latencies.merged(last).spread()
+
+    def judge(self, level: LevelReport, first: Spread | None, last: Spread | None) -> list[Bar]:
+        """The bars of a level; memory is compared from the end of the first measured minute on."""
+        span = f"{self.window_minutes} min"
+        allowed = 0.0 if first is None else first.p98 * (1 + self.latency_share) + self.slack_ms
+        memory = [minute.server.memory_mib for minute in level.minutes]
+        before, after = (memory[0], memory[-1]) if len(memory) > 1 else (None, None)
+        most = 0.0 if before is None else before * (1 + self.memory_share)
+        return [
+            Bar(f"chunk latency p98, last {span}", round(allowed, 2), last.p98 if last and first else None, "ms"),
+            Bar("memory at the end", round(most, 2), after if before is not None else None, "MiB"),
+            Bar("transcripts that differ from those alone", 0, level.mismatched if level.compared else None),
+            Bar("streams that failed", 0, level.failed),
+            Bar("streams refused", 0, level.refused),
+            Bar("steps never answered", 0, level.unanswered),
+        ]
+
+
+def soak_markdown(soak: Soak, picture: str) -> str:
+    """The minutes as a page."""
+    level = soak.level
+    lines = ["# Soak", "", f"`{soak.command}`", ""]
+    lines += [f"{level.streams} live streams on average, {soak.load:.0%} of a capacity of {soak.capacity}, coming "]
+    lines[-1] += f"and going for {level.seconds / 60:g} minutes: arrivals by chance, durations exponential. "
+    lines[-1] += f"{level.complete} streams, "
+    lines[-1] += f"{level.compared} transcripts compared with those alone, {level.mismatched} differ."
+    lines += ["", *table(soak.bars), ""]
+    for name, spread in (("First", soak.first_ms), ("Last", soak.last_ms)):
+        if spread is not None:
+            lines += [f"{name} {soak.window_minutes} min: p50 {spread.p50:.2f}, p98 {spread.p98:.2f}, max "]
+            lines[-1] += f"{spread.max:.1f} ms.  "
+    lines += ["", "| " + " | ".join(HEADINGS) + " | live |", "|" + "---:|" * (len(HEADINGS) + 1)]
+    for row, minute in zip(minute_rows([level]), level.minutes, strict=True):
+        live = minute.server.sessions
+        lines += ["| " + " | ".join((*row, "–" if live is None else f"{live:.0f}")) + " |"]
+    return "\n".join([*lines, "", *place_lines(soak.environment), "", f"![minute by minute]({picture})", ""])
+
+
+def draw_soak(soak: Soak, path: Path) -> None:
+    """Latency, memory and live streams over the minutes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
+    minutes = soak.level.minutes
+    at = range(1, len(minutes) + 1)
+    for name in ("p50", "p98"):
+        spreads = [minute.chunk_latency_ms for minute in minutes]
+        above.plot(at, [None if s is None else getattr(s, name) for s in spreads], marker=".", label=name)
+    above.set(ylabel="chunk latency, ms", ylim=(0, None))
+    above.legend(fontsize="small")
+    middle.plot(at, [minute.server.memory_mib for minute in minutes], marker=".", color="C2")
+    middle.set(ylabel="server memory, MiB")
+    below.plot(at, [minute.server.sessions for minute in minutes], marker=".", color="C3")
+    below.set(ylabel="live streams", xlabel="minute", ylim=(0, None))
+    for axes in (above, middle, below):
+        axes.grid(visible=True, alpha=0.25)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

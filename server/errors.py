@@ -1,31 +1,27 @@
-"""Everything that can go wrong in the server, named by who must act, and the two tables that tell a client.
-
-ServerError
-├── Refused              the request is answered with an HTTP status, before a socket or a slot is given
-│   ├── BadParameter     the client: a query parameter would corrupt the result
-│   ├── BadAudio         the client: an uploaded body cannot be decoded
-│   ├── TooLarge         the client: an uploaded body is over the limit
-│   ├── TooSlow          the client: an uploaded body did not arrive in time
-│   ├── NotAuthorised    the client: no key, or a wrong one
-│   ├── NotAllowed       the client: its key, token or web page may not do this
-│   ├── TooManyStreams   the client: its key has as many streams open as it may
-│   ├── ServerFull       nobody: come back later
-│   ├── ServerDraining   nobody: another replica will take it
-│   ├── ServerNotReady   the operator: the engine is starting, stalled or dead
-│   └── RecognitionFailed   the operator: the model failed on an upload
-├── ClientGone           nobody: the client of an upload did not wait for the answer
-├── BadFrame             the client: a text frame means nothing; answered in the stream, which goes on
-├── KeytermsTooOften     the client: key terms change too often; answered in the stream, which goes on
-├── BacklogExceeded      the client: more audio at once than the stream may hold
-├── EngineDead           the operator: the model thread ended
-└── SettingsError        the operator: a setting cannot be honoured
+"""Everything that can go wrong in the server, named by who must act, and the tables that tell a client: status of a
+refusal, code of a close. Imports nothing of the server.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from server.recognition.events import CloseReason
+
+class CloseReason(StrEnum):
+    """Why a connection ends; `server.errors.CLOSES` turns it into a close code."""
+
+    CLOSE_STREAM = "close_stream"
+    IDLE = "idle"
+    TOO_LONG = "too_long"
+    DRAIN = "drain"
+    TOO_FAST = "too_fast"
+    BAD_AUDIO = "bad_audio"
+    NOT_UNDERSTOOD = "not_understood"
+    STALLED = "stalled"
+    BROKEN = "broken"
+    SLOW_CONSUMER = "slow_consumer"
+    CLIENT_GONE = "client_gone"
 
 
 class ServerError(Exception):
@@ -155,3 +151,44 @@ CLOSES: dict[CloseReason, Close] = {
     CloseReason.SLOW_CONSUMER: Close(1008, "results are not being read", "error"),
     CloseReason.CLIENT_GONE: Close(1006, "", "client_abort"),
 }
+
+
+class MediaError(ServerError):
+    """This audio cannot be taken; nothing more comes of its decoder."""
+
+
+class Undecodable(MediaError):
+    """The bytes are not what they are said to be, or damaged."""
+
+
+class NotTaken(MediaError):
+    """A kind of audio that is not taken here."""
+
+
+class Inflated(MediaError):
+    """A few bytes that decode to hours."""
+
+
+class NotInstalled(MediaError):
+    """Decoding needs an optional package."""
+
+
+class TicketCode(StrEnum):
+    """As clients are told."""
+
+    MALFORMED = "TICKET_MALFORMED"
+    FORGED = "TICKET_FORGED"
+    VERSION = "TICKET_VERSION"
+    EXPIRED = "TICKET_EXPIRED"
+    MODEL = "TICKET_MODEL"
+    TENANT = "TICKET_TENANT"
+    REPLAYED = "TICKET_REPLAYED"
+    UNAVAILABLE = "RESUME_UNAVAILABLE"
+
+
+class TicketRefused(Exception):
+    """A stream cannot go on from this ticket; the message is meant for the client."""
+
+    def __init__(self, code: TicketCode, description: str) -> None:
+        super().__init__(description)
+        self.code = code

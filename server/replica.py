@@ -1,25 +1,36 @@
-"""One replica: the parts that its endpoints share, and whether it is ready. `server.wiring` makes it."""
+"""One replica: the parts that its endpoints share, and how they are put together from settings and a model."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 
+import torch
+
+from batching.batcher import Policy
+from batching.capacity import Capacity
+from batching.engine import Engine
+from batching.step_model import StepModel
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from server.access.keys import KeyRing
+from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
-from server.operations.drain import Drain, OpenSessions
+from server.operations.drain import Drain, DrainTimes, OpenSessions
+from server.operations.logs import take_request_id
 from server.operations.metrics import Metrics
-from server.operations.request_ids import take_request_id
-from server.protocols.deepgram.messages import ModelCard
-from server.protocols.deepgram.query import Models
-from server.recognition.recognizer import Recognizer
-from server.recognition.session import Limits, Session, SessionOptions
-from server.resume.office import TicketOffice
+from server.recognition.admission import Admission
+from server.recognition.recognizer import Deliver, MakeEngine, Recognizer
+from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
+from server.resume.seal import read_keys
+from server.resume.tickets import TicketService
+from server.served_model import ModelCard, Models, ServedModel, VadModel
 from server.settings import Settings
-from server.streaming.deadlines import LiveLimits
+from server.streaming.flow_control import LiveLimits
 
 MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
@@ -44,7 +55,7 @@ class Replica:
     window_samples: int | None
     clock: Callable[[], float]
     decoding: DecodingPool
-    tickets: TicketOffice
+    tickets: TicketService
     make_session: MakeSession = Session
 
     @property
@@ -65,3 +76,149 @@ def new_request_id() -> str:
 def created_now() -> str:
     """Return the wall-clock time in the form that the protocol has for it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
+FLUSHES = 8  # that may wait in a queue on top of the audio
+
+
+def build_replica(
+    settings: Settings,
+    model: ServedModel,
+    decoder: Decoder,
+    vad_model: VadModel | None,
+    clock: Callable[[], float],
+    *,
+    make_session: MakeSession = Session,
+) -> Replica:
+    """Put one replica together. Raises: SettingsError."""
+    config = model.config
+    metrics = Metrics(settings.max_batch, settings.slots)
+    if model.device.type == "cuda":
+        metrics.watch_gpu(lambda: torch.cuda.memory_allocated(model.device))
+    metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
+    card = ModelCard.of(config.name, config.version, model.digest)
+    window = vad_model.input_spec.shape[0] if vad_model is not None else None
+    recognizer = Recognizer(
+        config,
+        decoder,
+        metrics,
+        admission=_admission(settings, config, metrics),
+        budget_s=settings.latency_budget_ms / 1_000,
+        make_engine=_engine(settings, config, model, clock, config.step_samples, name="model"),
+        make_vad=_engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
+        clock=clock,
+    )
+    sessions = OpenSessions(metrics)
+    replica = Replica(
+        settings=settings,
+        config=config,
+        card=card,
+        models=Models(config.name, settings.model_aliases, settings.strict_models),
+        decoder=decoder,
+        recognizer=recognizer,
+        sessions=sessions,
+        drain=Drain(sessions, _drain_times(settings), clock),
+        metrics=metrics,
+        keys=_keys(settings, clock),
+        limits=_limits(settings),
+        live_limits=_live_limits(settings),
+        window_samples=window,
+        clock=clock,
+        decoding=DecodingPool(),
+        tickets=_tickets(settings, model, decoder),
+        make_session=make_session,
+    )
+    metrics.ready.set_function(lambda: float(replica.ready))
+    return replica
+
+
+def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Admission:
+    capacity = Capacity(
+        step_s=config.step_samples / config.sample_rate,
+        objective_s=settings.latency_budget_ms / 1_000,
+        max_batch=settings.max_batch,
+    )
+    admission = Admission(settings.slots, capacity, follow=settings.max_streams == "auto")
+    metrics.estimated_capacity.set_function(lambda: float(admission.estimate))
+    metrics.sessions_max.set_function(lambda: float(admission.limit))
+    return admission
+
+
+def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
+    tokens = Tokens.load((key.get_secret_value() for key in settings.token_keys), settings.token_keys_file)
+    return KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file, tokens, clock)
+
+
+def _tickets(settings: Settings, model: ServedModel, decoder: Decoder) -> TicketService:
+    """Raises: SettingsError."""
+
+    def setup() -> tuple[str, ...]:
+        rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
+        return model.digest, str(getattr(model, "precision", "")), decoder.digest, repr(rules)
+
+    keys = read_keys((key.get_secret_value() for key in settings.resume_keys), settings.resume_keys_file)
+    return TicketService(keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time)
+
+
+def _drain_times(settings: Settings) -> DrainTimes:
+    return DrainTimes(
+        timeout_s=settings.drain_timeout_s,
+        spread_s=settings.drain_spread_s,
+        linger_s=settings.drain_linger_s,
+        flush_s=FLUSH_TIMEOUT_S,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        min_endpoint_ms=settings.min_endpoint_ms,
+        silence_endpoint_ms=settings.silence_endpoint_ms,
+        max_utterance_s=settings.max_utterance_s,
+        max_backlog_s=settings.max_backlog_s,
+    )
+
+
+def _live_limits(settings: Settings) -> LiveLimits:
+    return LiveLimits(
+        idle_timeout_s=settings.idle_timeout_s,
+        stall_timeout_s=settings.stall_timeout_s,
+        write_timeout_s=settings.write_timeout_s,
+        max_backlog_s=settings.max_backlog_s,
+        max_session_s=settings.max_session_s,
+    )
+
+
+def _engine(
+    settings: Settings,
+    config: ModelConfig,
+    model: StepModel,
+    clock: Callable[[], float],
+    step_samples: int,
+    *,
+    name: str,
+) -> MakeEngine:
+    """Return what makes the engine once it is known whom it tells."""
+    longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
+    max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
+
+    def make(deliver: Deliver) -> Engine:
+        return Engine(
+            model,
+            capacity=settings.slots,
+            policy=Policy(settings.policy),
+            max_batch=settings.max_batch,
+            max_queued=max_queued,
+            deliver=deliver,
+            step_s=step_samples / config.sample_rate,
+            warm_up=True,
+            tile_rows=max(TILE_ROWS, model.min_rows) if settings.reproducible else None,
+            clock=clock,
+            name=name,
+        )
+
+    return make
+
+
+STOP_TIMEOUT_S = 5.0  # for the batch that is running

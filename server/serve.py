@@ -10,41 +10,31 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import structlog
-import torch
 import uvicorn
-from fastapi import FastAPI
 
 from batching.errors import EngineDown
-from model.acoustic import AcousticModel
-from model.ctc.words import Decoder
-from model.decoder import make_decoder
-from server.app import STOP_TIMEOUT_S, create_app
+from model.runtime import shorten_switches
+from server.app import create_app
 from server.audio.decoder import load_codecs
 from server.errors import SettingsError
-from server.http.access_log import Access
-from server.http.turnstile import Turnstile
-from server.http.uvicorn_server import head_protocol
-from server.operations.gc_schedule import spare_what_is_loaded
-from server.operations.log_lines import LogLines
-from server.operations.logs import FLUSH_S, configure_logs
-from server.operations.process import EXIT_LOST, end_within, files_needed, hold_standard_streams, raise_file_limit
+from server.http.uvicorn_server import uvicorn_config
+from server.operations.gc_schedule import freeze_loaded_objects
+from server.operations.logs import FLUSH_S, LogLines, configure_logs
+from server.operations.process import EXIT_LOST, end_within, files_needed, raise_file_limit, reopen_closed_stdio
 from server.recognition.session import Session
-from server.replica import Replica
+from server.replica import STOP_TIMEOUT_S, Replica
+from server.served_model import load_served
 from server.settings import Settings
-from server.streaming.websocket import ListenProtocol
-from server.wiring import VadModel
 
 if TYPE_CHECKING:
     from server.recognition.tracing import Tracing
 
-MAX_MESSAGE_BYTES = 2**20
-SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
+
 OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 END_TIMEOUT_S = 2.0  # for a process that was told twice to end, or whose engine is lost
 
@@ -92,32 +82,13 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return how uvicorn is to run the app. Sources: operations.md 7 and design.md 4."""
-    replica: Replica = app.state.replica
-    access = Access(app, replica.clock, lines=settings.access_log)
-    return uvicorn.Config(
-        access,
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop",
-        http=head_protocol(settings.handshake_timeout_s, Turnstile(replica, app.state.door, access)),
-        ws=ListenProtocol,
-        ws_per_message_deflate=False,  # PCM does not compress, and it costs memory and time for each connection
-        ws_max_size=MAX_MESSAGE_BYTES,
-        access_log=False,
-        log_config=None,
-        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
-    )
-
-
 def run(settings: Settings) -> int:
     """Serve until told to stop. Raises: ModelError, SettingsError.
 
     Returns the exit status: 0 after a drain, 128 + signal if forced, `EXIT_LOST` without an engine, uvicorn's own if
     it could not start.
     """
-    hold_standard_streams()
+    reopen_closed_stdio()
     log_lines = configure_logs(settings)
     warn_of_few_files(settings)
     shorten_switches()
@@ -130,7 +101,7 @@ def run(settings: Settings) -> int:
     server = DrainingServer(uvicorn_config(app, settings), replica)
     server.on_forced = lambda sig: _end(128 + sig, log_lines)
     replica.drain.when_done(lambda: _end(EXIT_LOST, log_lines) if replica.drain.lost is not None else None)
-    spare_what_is_loaded()
+    freeze_loaded_objects()
     try:
         server.run()
     except SystemExit as error:  # uvicorn's way to say that it could not start; it has logged why
@@ -176,36 +147,3 @@ def warn_of_few_files(settings: Settings) -> None:
     limit, needed = raise_file_limit(settings.slots), files_needed(settings.slots)
     if limit < needed:
         _log.warning("few file descriptors: connections may be dropped", limit=limit, needed=needed)
-
-
-def set_threads(threads: int) -> None:
-    """Set torch's compute threads; 0 leaves one core to the event loop.
-
-    With every core in a parallel region, a step waits at its barriers for whichever core is busy elsewhere.
-    """
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) - 1))
-
-
-def shorten_switches() -> None:
-    """Let a thread that waits for the interpreter have it after half a millisecond instead of five.
-
-    The model thread needs it for microseconds between two long stretches without it; while the event loop works through
-    a burst of messages, the default lets a batch stand still for longer than it takes to compute.
-    """
-    sys.setswitchinterval(0.0005)
-
-
-def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | None]:
-    """Load what the settings name, and set the process's compute threads. Raises: ModelError."""
-    set_threads(settings.threads)
-    model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
-    return model, make_decoder(settings, model.config), load_vad(settings)
-
-
-def load_vad(settings: Settings) -> VadModel | None:
-    """Load the voice-activity model that the settings ask for."""
-    if settings.vad == "off":
-        return None
-    from model.vad import SileroVad
-
-    return SileroVad.load(device="cpu")

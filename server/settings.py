@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory
 
     api_keys: tuple[SecretStr, ...] = ()
-    api_keys_file: Path | None = None  # a line a key: server/access/keys_file.py; read again when it changes
+    api_keys_file: Path | None = None  # a line a key: server/access/keys.py; read again when it changes
     max_streams_per_key: int | None = Field(None, ge=1)  # where the file says nothing else; None: no quota
     token_keys: tuple[SecretStr, ...] = ()  # the first signs browser tokens, all are accepted; none: one of its own
     token_keys_file: Path | None = None  # one a line

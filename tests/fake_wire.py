@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from server.streaming.transport import Receiver
+from server.streaming.transport import MessageReceiver
 
 
 class FakeWire:
-    """Satisfies `server.streaming.transport.Wire`."""
+    """Satisfies `server.streaming.transport.Transport`."""
 
     def __init__(self) -> None:
         self.congested = False
@@ -14,9 +14,9 @@ class FakeWire:
         self.written: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.aborted = False
-        self.receiver: Receiver | None = None
+        self.receiver: MessageReceiver | None = None
 
-    def attach(self, receiver: Receiver) -> None:
+    def attach(self, receiver: MessageReceiver) -> None:
         self.receiver = receiver
 
     def write(self, payload: bytes) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl
 
-from server.protocols.deepgram.query import ListenRequest, Models, parse_query
+from server.protocols.deepgram.query import ListenRequest, parse_query
+from server.served_model import Models
 
 MODELS = Models("small", {"*": "default"}, strict=False)
 RAW = "encoding=linear16&sample_rate=16000"

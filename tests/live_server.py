@@ -21,8 +21,9 @@ from websockets.sync.client import connect
 
 from server.app import create_app
 from server.audio.pcm import PCM
+from server.http.uvicorn_server import uvicorn_config
 from server.recognition.session import Session
-from server.serve import DrainingServer, uvicorn_config
+from server.serve import DrainingServer
 from server.settings import Settings
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}

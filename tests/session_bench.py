@@ -10,7 +10,8 @@ from spelling import CONFIG, SpellingModel, spelling_decoder
 
 from model.ctc.words import Decoder
 from server.audio.pcm import PCM
-from server.recognition.events import CloseReason, Event, Final, Partial
+from server.errors import CloseReason
+from server.recognition.events import Event, Final, Partial
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work

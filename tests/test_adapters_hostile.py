@@ -9,13 +9,13 @@ from adapters import RATE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.protocols.deepgram.deepgram import Projector
-from server.protocols.deepgram.messages import ModelCard
-from server.protocols.deepgram.query import Models, parse_query
+from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.query import parse_query
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.vosk.adapter import VoskAdapter
+from server.served_model import ModelCard, Models
 from server.streaming.adapter import Adapter, HangUp
 
 MODELS = Models("tiny", {}, strict=True)

@@ -17,14 +17,13 @@ from starlette.routing import WebSocketRoute
 from websockets.sync.client import connect
 
 from server.audio.formats import Encoding
-from server.errors import CLOSES, REFUSALS
+from server.errors import CLOSES, REFUSALS, TicketCode
 from server.protocols.deepgram import messages
-from server.protocols.deepgram.deepgram_frames import Action
+from server.protocols.deepgram.messages import Action
 from server.protocols.deepgram.query import BIASING, KNOWN, RESUMING
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
 from server.protocols.openai.messages import Spoken
 from server.protocols.twilio.messages import Told
-from server.refusals import TicketCode
 
 Start = Callable[..., LiveServer]
 FROM_CLIENT, TO_CLIENT = "hear", "tell"

@@ -13,8 +13,7 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.access.keys import ANYBODY, Caller, Credentials, KeyRing
-from server.access.keys_file import Key
+from server.access.keys import ANYBODY, Caller, Credentials, Key, KeyRing
 from server.errors import NotAuthorised, SettingsError
 
 Start = Callable[..., LiveServer]

@@ -11,7 +11,8 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 
 from server.errors import BadParameter
-from server.protocols.deepgram.query import Models, parse_query
+from server.protocols.deepgram.query import parse_query
+from server.served_model import Models
 
 Start = Callable[..., LiveServer]
 RAW = [("encoding", "linear16"), ("sample_rate", "16000")]

@@ -10,8 +10,8 @@ from session_bench import SessionBench
 from spelling import CONFIG, silence, spell
 
 from server.audio.pcm import PCM
-from server.errors import BacklogExceeded
-from server.recognition.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.errors import BacklogExceeded, CloseReason
+from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.session import Limits
 from server.recognition.steps import Marker, StepCutter, StepTag
 

@@ -18,10 +18,9 @@ LIBRARIES = (
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
 )
 READERS = {
-    "server/replica.py",  # `created` of an answer
+    "server/replica.py",  # `created` of an answer; hands tickets their clock
     "server/access/tokens.py",  # expiry of browser tokens
     "server/http/token_endpoint.py",  # the same
-    "server/wiring.py",  # hands them their clock
     "server/tools/doctor_machine.py",  # compares it with file times
 }
 """Files that may read the wall clock; what runs before serving or beside it, such as training, is not looked at."""

@@ -27,7 +27,7 @@ from model.manifest import Utterance
 from model.scoring import by_source
 from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings
-from server.tools.evaluate_codec import coded
+from server.tools.evaluate import coded
 
 MESSAGE_BYTES = 3_001  # an odd number: samples and packets are torn apart
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.streaming.deadlines import Deadlines, Due, LiveLimits
+from server.streaming.flow_control import Deadlines, Due, LiveLimits
 
 LIMITS = LiveLimits(idle_timeout_s=10.0, stall_timeout_s=30.0, write_timeout_s=5.0, max_backlog_s=30.0)
 

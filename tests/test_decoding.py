@@ -13,9 +13,8 @@ from wavering import WaveringDecoder
 
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
-from server.recognition.decoding import Decoding
 from server.recognition.events import Event, StepTiming, StreamBroken
-from server.recognition.recognition import Recognition, Route
+from server.recognition.recognizer import ActiveSession, BatchDecoder, Route
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
 
@@ -52,9 +51,9 @@ class _Sink:
 
 
 class _NoEngine:
-    def push(self, recognition: Recognition, work: object) -> None: ...
+    def push(self, recognition: ActiveSession, work: object) -> None: ...
 
-    def close(self, recognition: Recognition) -> None: ...
+    def close(self, recognition: ActiveSession) -> None: ...
 
 
 class _Bench:
@@ -64,14 +63,14 @@ class _Bench:
         self.clock = FakeClock()
         self.decoder = _SlowDecoder(self.clock)
         self.metrics = Metrics(max_batch=8, max_streams=8)
-        self.decoding = Decoding(self.decoder, self.metrics, self.clock)
+        self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock)
         self.sinks = [_Sink() for _ in range(streams)]
         self.routes = {stream: self._route(stream, sink) for stream, sink in enumerate(self.sinks)}
 
     def _route(self, stream: int, sink: _Sink) -> Route:
         options = SessionOptions(CONFIG.sample_rate, every_step=True)
         session = Session(options, CONFIG, self.decoder, Limits())
-        return Route(Recognition(_NoEngine(), session, sink, [stream]), session.channels[0])
+        return Route(ActiveSession(_NoEngine(), session, sink, [stream]), session.channels[0])
 
     def answer(self) -> None:
         count = len(self.routes)

@@ -7,20 +7,14 @@ import re
 import pytest
 from listen_query import RAW, query
 
-from server.app import ABOUT
 from server.audio.formats import AudioForm, Encoding
 from server.errors import BadFrame, BadParameter
-from server.protocols.deepgram.deepgram_frames import (
-    MAX_CHARACTERS,
-    CloseStream,
-    Configure,
-    Finalize,
-    KeepAlive,
-    parse_frame,
-)
-from server.protocols.deepgram.query import BIASING, KNOWN, Models, parse_query
+from server.http.api_docs import ABOUT
+from server.protocols.deepgram.messages import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.protocols.deepgram.query import BIASING, KNOWN, parse_query
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import SessionOptions
+from server.served_model import Models
 
 MODEL_RATE = 16_000
 

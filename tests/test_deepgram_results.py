@@ -9,13 +9,11 @@ import pytest
 from listen_query import RAW, query
 
 from model.ctc.words import Word
-from server.errors import CLOSES
-from server.protocols.deepgram.deepgram import MAX_ECHO, Projector
-from server.protocols.deepgram.deepgram_prerecorded import recording_answer
-from server.protocols.deepgram.messages import ModelCard
+from server.errors import CLOSES, CloseReason
+from server.protocols.deepgram.live import MAX_ECHO, Projector
+from server.protocols.deepgram.transcript import recording_answer
 from server.recognition.events import (
     Closed,
-    CloseReason,
     Event,
     Final,
     FinalReason,
@@ -25,6 +23,7 @@ from server.recognition.events import (
     StreamBroken,
     UtteranceGap,
 )
+from server.served_model import ModelCard
 from server.text.formatting import format_words
 
 CARD = ModelCard.of("small", "3", "00ff")

@@ -17,7 +17,7 @@ from wire_bench import IDLE_S, MAX_CHANNELS, Frame, WireBench
 
 from server.audio.raw import alaw_table, mulaw_table
 from server.recognition.session import Limits
-from server.tools.evaluate_codec import coded
+from server.tools.evaluate import coded
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 NEAR_S = 3e-6  # frames name microseconds

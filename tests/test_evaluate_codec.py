@@ -15,7 +15,7 @@ from speech import SAMPLES
 from typer.testing import CliRunner
 
 from server.cli import app
-from server.tools.evaluate_codec import LINE_RATE, TABLES, CodedTranscriber, coded
+from server.tools.evaluate import LINE_RATE, TABLES, CodedTranscriber, coded
 
 
 @pytest.mark.parametrize(("name", "subtype", "worst"), [("mulaw", "ULAW", 0.04), ("alaw", "ALAW", 0.04)])

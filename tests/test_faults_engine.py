@@ -9,7 +9,7 @@ from spelling import poison
 from websockets.exceptions import InvalidStatus
 
 from server.operations.process import EXIT_LOST
-from server.operations.vigil import FAILURES
+from server.operations.watchdog import FAILURES
 
 
 def test_a_dead_engine_breaks_every_stream_and_ends_the_process() -> None:

@@ -17,17 +17,17 @@ from websockets.exceptions import InvalidStatus
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
-from server.audio.decode_queue import Lane
+from server.audio.decode_queue import DecodeQueue
 from server.operations import gc_schedule as rules
-from server.operations.gc_schedule import AT_LATEST_S, SETTLED_S, Garbage
+from server.operations.gc_schedule import AT_LATEST_S, SETTLED_S, GcSchedule
 from server.operations.watchdog import PERIOD_S
 from server.recognition.session import Session
 from server.streaming.connection import Connection
-from server.streaming.websocket import ListenProtocol
-from server.streaming.writer import Writer
+from server.streaming.outbox import Writer
+from server.streaming.websocket import StreamWebSocket
 
 Start = Callable[..., LiveServer]
-OF_A_STREAM = (Connection, Lane, ListenProtocol, ServerProtocol, Session, Writer)
+OF_A_STREAM = (Connection, DecodeQueue, StreamWebSocket, ServerProtocol, Session, Writer)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_upload_is_gone(live_server: Start, uncollected: Callable[[], list[st
 
 def test_everything_is_collected_when_nobody_listens_any_more_and_at_the_latest_after_a_while() -> None:
     collections: list[float] = []
-    garbage = Garbage(0.0, lambda: collections.append(now))
+    garbage = GcSchedule(0.0, lambda: collections.append(now))
     now = 0.0
     for now in range(600):  # idle from the beginning: nothing has happened
         garbage.look(now, 0)

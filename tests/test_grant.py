@@ -14,8 +14,7 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.access.keys import Credentials, KeyRing
-from server.access.keys_file import Key
+from server.access.keys import Credentials, Key, KeyRing
 from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 from server.errors import NotAuthorised, SettingsError
 

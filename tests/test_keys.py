@@ -17,11 +17,10 @@ from live_server import LiveServer
 from typer.testing import CliRunner, Result
 from websockets.exceptions import InvalidStatus
 
-from server.access.keys import Credentials, KeyRing
-from server.access.keys_file import LOOK_EVERY_S, Key, KeysFile, parse_keys
+from server.access.keys import LOOK_EVERY_S, Credentials, Key, KeyRing, KeysFile, parse_keys
 from server.cli import app
 from server.errors import NotAuthorised, SettingsError
-from server.operations.hangup import on_hangup
+from server.operations.process import on_sighup
 from server.resume.seal import read_keys
 
 Start = Callable[..., LiveServer]
@@ -115,7 +114,7 @@ def test_a_hangup_reads_the_file_at_once(tmp_path: Path) -> None:
 
     async def hang_up() -> None:
         done = asyncio.Event()
-        on_hangup(lambda: (ring.reload(), done.set()))
+        on_sighup(lambda: (ring.reload(), done.set()))
         path.write_text(digest("new"))
         os.kill(os.getpid(), signal.SIGHUP)
         await asyncio.wait_for(done.wait(), 10)

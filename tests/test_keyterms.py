@@ -21,7 +21,7 @@ from websockets.exceptions import InvalidStatus
 from model.config import ENGLISH
 from model.ctc.bias import NO_BIAS, BiasError
 from server.errors import BadParameter, KeytermsTooOften
-from server.protocols.deepgram.query import ListenRequest, Models, parse_query
+from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.recognition.keyterms import (
     CHARACTERS_PER_S,
     MAX_CHARACTERS,
@@ -30,8 +30,9 @@ from server.recognition.keyterms import (
     ChangeAllowance,
     Keyterms,
 )
-from server.recognition.recognition import Recognition, Route, Row
+from server.recognition.recognizer import ActiveSession, Route, Row
 from server.recognition.steps import Marker, StepTag
+from server.served_model import Models
 
 Start = Callable[..., LiveServer]
 RAW = "encoding=linear16&sample_rate=16000"
@@ -312,7 +313,7 @@ def test_an_answer_that_waited_for_the_voice_model_is_dropped_with_its_session()
     bench = SessionBench(decoder=decoder, voice=True)
     bench.send(silence(0.128))
     (channel,) = bench.session.channels
-    recognition = Recognition(_NoEngine(), bench.session, _NoSink(), [1])
+    recognition = ActiveSession(_NoEngine(), bench.session, _NoSink(), [1])
     route = Route(recognition, channel)
     route.held.append(Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), np.zeros((2, 29), np.float32), 0.0, 0.0))
     assert route.due
@@ -323,9 +324,9 @@ def test_an_answer_that_waited_for_the_voice_model_is_dropped_with_its_session()
 
 
 class _NoEngine:
-    def push(self, recognition: Recognition, work: object) -> None: ...
+    def push(self, recognition: ActiveSession, work: object) -> None: ...
 
-    def close(self, recognition: Recognition) -> None: ...
+    def close(self, recognition: ActiveSession) -> None: ...
 
 
 class _NoSink:

@@ -23,7 +23,6 @@ WIRING = {  # the places where parts meet
     "server/tools/local.py": {"tutti_asr_client"},
     "server/tools/evaluate.py": {"tutti_asr_client", "model"},
     "loadtest/planning/calibrate.py": {"batching", "model", "server"},
-    "loadtest/planning/engine_rate.py": {"batching", "model"},
     "model/decoder.py": {"server"},
     "loadtest/planning/engine_times.py": {"batching", "model", "server"},
     "loadtest/planning/loopback.py": {"batching", "model", "server"},

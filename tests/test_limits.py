@@ -8,7 +8,7 @@ from live_server import LiveServer, transcript
 from spelling import GatedSpellingModel, silence, spell
 from websockets.sync.client import connect
 
-from server.serve import MAX_MESSAGE_BYTES, uvicorn_config
+from server.http.uvicorn_server import MAX_MESSAGE_BYTES, uvicorn_config
 
 Start = Callable[..., LiveServer]
 

@@ -14,16 +14,15 @@ from starlette.websockets import WebSocket
 from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
 from server.operations.metrics import Metrics
-from server.protocols.deepgram.deepgram import Projector
-from server.protocols.deepgram.live import LiveStream
-from server.protocols.deepgram.messages import ModelCard
-from server.protocols.deepgram.query import Models, parse_query
+from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
-from server.recognition.recognition import Recognition
+from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
-from server.streaming.deadlines import LiveLimits
-from server.streaming.transport import WIRE_EXTENSION
+from server.served_model import ModelCard, Models
+from server.streaming.flow_control import LiveLimits
+from server.streaming.transport import TRANSPORT_EXTENSION
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
 MAX_BACKLOG_S = 6.0  # reading stops above 2 s and goes on at 1 s
@@ -38,8 +37,8 @@ class Bench:
         request = parse_query({**QUERY, **query}.items(), Models("spelling", {}, strict=False), 1)
         options = request.live_options(CONFIG.sample_rate)
         self.session = Session(options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
-        scope = {"type": "websocket", "extensions": {WIRE_EXTENSION: self.wire}}
-        self.stream = LiveStream(
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
+        self.stream = DeepgramStream(
             WebSocket(scope, None, None),  # type: ignore[arg-type]
             self.session,
             Projector(request, 1, "id", "now", ModelCard("spelling", "1", "uuid")),
@@ -52,12 +51,12 @@ class Bench:
             pool=DecodingPool(),
         )
         self.pushed: list[Work] = []
-        self.recognition = Recognition(self, self.session, self.stream, [0])
+        self.recognition = ActiveSession(self, self.session, self.stream, [0])
 
-    def push(self, recognition: Recognition, work: Sequence[Work]) -> None:
+    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
         self.pushed += work
 
-    def close(self, recognition: Recognition) -> None:
+    def close(self, recognition: ActiveSession) -> None:
         self.pushed.clear()
 
     def run(self, script: Callable[[], None]) -> None:

@@ -14,8 +14,7 @@ from loadtest_bench import T0, settings, write_manifest
 from loadtest import compare as compare_module
 from loadtest import served as served_module
 from loadtest.ceiling import Ceiling
-from loadtest.compare import compare
-from loadtest.comparison import Comparison, markdown, table
+from loadtest.compare import Comparison, compare, markdown, table
 from loadtest.environment import describe
 from loadtest.errors import ServerNotReady
 from loadtest.generator.measures import LevelMeasures, ServerFigures

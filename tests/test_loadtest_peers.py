@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from loadtest import pocketsphinx
 from loadtest.environment import describe
-from loadtest.error_rates import Peer, markdown, pooled, read_kept, read_ours, rows, write
 from loadtest.errors import BadManifest, PeerMissing
+from loadtest.pocketsphinx import Peer, markdown, pooled, read_kept, read_ours, rows, write
 from model.scoring import by_source, report
 
 RATES = report(by_source([("x", "a b", "a c"), ("y", "a", "a")]))

@@ -20,8 +20,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server.http.access_log import SANE
-from server.operations.log_lines import MAX_LINES, LogLines
-from server.operations.logs import redacted
+from server.operations.logs import MAX_LINES, LogLines, redacted
 
 UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 KEY = "a-key-that-nobody-may-read"

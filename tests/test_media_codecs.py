@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, likeness, opus_packets, pieces, speech
 
-from server.audio.decoder import LiveDecoder, open_decoder
+from server.audio.decode_queue import LiveDecoder
+from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.errors_part import NotTaken
+from server.errors import NotTaken
 
 RATE = 16_000
 # Container, codec, rate, channels, name on the wire, muxer's options, encoder's settings, likeness to the original.

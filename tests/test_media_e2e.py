@@ -12,7 +12,7 @@ from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
 
 from server.audio.raw import alaw_table, mulaw_table
-from server.tools.evaluate_codec import coded
+from server.tools.evaluate import coded
 
 Start = Callable[..., LiveServer]
 TEXT = "hello there"

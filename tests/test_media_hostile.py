@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from media_files import container, decoded, opus_packets, speech
 
 from server.audio import decoder as decoder_module
-from server.audio.allowance import BURST_S, Allowance
-from server.audio.containers.flac_frames import crc8, crc16
-from server.audio.decoder import LiveDecoder, open_at_the_door, open_decoder
+from server.audio.containers.flac import crc8, crc16
+from server.audio.decode_queue import BURST_S, DecodeBudget, LiveDecoder
+from server.audio.decoder import open_decoder, open_decoder_for_request
 from server.audio.formats import audio_form
-from server.errors import BadParameter
-from server.errors_part import Inflated, MediaError, NotInstalled, NotTaken, Undecodable
+from server.errors import BadParameter, Inflated, MediaError, NotInstalled, NotTaken, Undecodable
 
 MESSAGE_BYTES = 2**20  # the most that the server takes at once
 SOON_S = 4.0  # of processor time for a message, in Python, on a machine of any kind
@@ -82,7 +81,7 @@ def test_a_few_bytes_that_decode_to_hours_are_refused_after_seconds(name: str) -
 
 
 def test_what_may_be_decoded_grows_with_bytes_and_with_time() -> None:
-    silent = Allowance(1_000.0, 20.0)
+    silent = DecodeBudget(1_000.0, 20.0)
     total_s = 0.0
     while (limit_s := silent.limit_s(14, 1_000.0)) >= 4.0:
         silent.spend(4.0)
@@ -90,7 +89,7 @@ def test_what_may_be_decoded_grows_with_bytes_and_with_time() -> None:
         assert total_s < 2 * BURST_S
     assert limit_s < 4.0
     assert silent.limit_s(14, 1_060.0) == 20.0  # a muted microphone sends so little for hours, in real time
-    file = Allowance(0.0, 20.0)
+    file = DecodeBudget(0.0, 20.0)
     for _ in range(10_000):  # five hours of Opus at 6 kbit/s, at once
         assert file.limit_s(1_500, 0.0) == 20.0
         file.spend(2.0)
@@ -218,7 +217,7 @@ def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch
         with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
             open_decoder(audio_form(encoding, rate), 16_000)
     with pytest.raises(BadParameter, match="encoding: opus needs"):
-        open_at_the_door(audio_form("opus", 48_000), 16_000, multichannel=False)
+        open_decoder_for_request(audio_form("opus", 48_000), 16_000, multichannel=False)
     monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # an import of it fails
     with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
         decoded(sniffed(), [OGG])

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from server.audio.decode_queue import BYTES_A_SECOND, MAX_WAITING_BYTES, PIECE_BYTES, DecodingPool, Lane
-from server.errors import BacklogExceeded
-from server.errors_part import MediaError, Undecodable
+from server.audio.decode_queue import BYTES_A_SECOND, MAX_WAITING_BYTES, PIECE_BYTES, DecodeQueue, DecodingPool
+from server.errors import BacklogExceeded, MediaError, Undecodable
 
 WAIT_S = 10.0
 
@@ -61,7 +60,7 @@ class Bench:
         self.has_room = True
         self.changed = asyncio.Event()
         self.decoder = decoder
-        self.lane = Lane(
+        self.lane = DecodeQueue(
             pool,
             decoder,
             deliver=self._deliver,

@@ -15,8 +15,7 @@ from media_files import decoded, pieces
 from server.audio.decoder import open_decoder
 from server.audio.formats import Encoding, audio_form
 from server.audio.raw import alaw_table, mulaw_table
-from server.errors import BadParameter
-from server.errors_part import MediaError, NotTaken, Undecodable
+from server.errors import BadParameter, MediaError, NotTaken, Undecodable
 
 PCM = np.random.default_rng(0).integers(-32_768, 32_767, (999, 2)).astype(np.int16)
 

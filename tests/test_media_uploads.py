@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import av, container, likeness, opus_packets, speech
 
-from server.audio.container_kinds import container_kind
-from server.audio.formats import AudioForm, Encoding, audio_form
+from server.audio.formats import AudioForm, Encoding, audio_form, container_kind
 from server.audio.raw import mulaw_table
-from server.audio.recording_part import Recording
+from server.audio.recording import Recording
 from server.errors import BadAudio, BadParameter, Refused, TooLarge
 
 RATE = 16_000

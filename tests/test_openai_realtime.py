@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.audio.pcm import Resampler
-from server.protocols.deepgram.query import Models
+from server.errors import CloseReason
 from server.protocols.openai.items import MAX_CHARACTERS
 from server.protocols.openai.messages import COMPLETED, DELTA
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
-from server.recognition.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted, StreamBroken
+from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted, StreamBroken
+from server.served_model import Models
 from server.streaming.adapter import Bias, Endpoint, Flush
 
 MODELS = Models("tiny", {"nova-3": "default"}, strict=True)

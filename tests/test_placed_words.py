@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.words import Word
-from server.recognition.placed_words import PlacedWords, placed
+from server.recognition.partials import WordPlacer, placed
 
 BASE_S, START_S = 7.0, 7.5
 
@@ -24,7 +24,7 @@ edits = st.lists(
 
 @given(edits)
 def test_words_are_placed_as_if_nothing_were_remembered(script: list[tuple[int, list[float], float]]) -> None:
-    memory, words, cursor_s = PlacedWords(), [Word("a", 0.0, 0.6, 0.5)], BASE_S
+    memory, words, cursor_s = WordPlacer(), [Word("a", 0.0, 0.6, 0.5)], BASE_S
     for gone, lengths, further_s in script:
         words = words[: len(words) - gone]
         for length_s in lengths:
@@ -36,7 +36,7 @@ def test_words_are_placed_as_if_nothing_were_remembered(script: list[tuple[int, 
 
 
 def test_words_that_stand_are_the_same_objects() -> None:
-    memory, words = PlacedWords(), tuple(Word("a", n / 10, (n + 1) / 10, 0.5) for n in range(3))
+    memory, words = WordPlacer(), tuple(Word("a", n / 10, (n + 1) / 10, 0.5) for n in range(3))
     first = memory.place(words, 0.0, 0.0, 9.0)
     assert memory.place((*words,), 0.0, 0.0, 9.1) is first
     longer = (*words[:2], replace(words[2], end_s=0.35))
@@ -46,7 +46,7 @@ def test_words_that_stand_are_the_same_objects() -> None:
 
 
 def test_a_new_segment_remembers_nothing() -> None:
-    memory, words = PlacedWords(), (Word("a", 0.0, 0.1, 0.5),)
+    memory, words = WordPlacer(), (Word("a", 0.0, 0.1, 0.5),)
     memory.place(words, 0.0, 0.0, 9.0)
     memory.restart()
     assert memory.place(words, 3.0, 3.0, 9.0)[0].start_s == 3.0

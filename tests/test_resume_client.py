@@ -14,7 +14,7 @@ from live_server import LiveServer
 from spelling import silence, spell
 
 from server.resume.seal import new_key
-from tutti_asr_client.connection_events import Journey
+from tutti_asr_client.connection_events import ConnectionEvents
 from tutti_asr_client.messages import Results
 from tutti_asr_client.resilient import ResilientClient
 from tutti_asr_client.retry import Retry
@@ -54,7 +54,7 @@ class Caller:
         self._news = asyncio.Event()
         self.finals: list[Any] = []
 
-    async def run(self, servers: list[LiveServer]) -> Journey:
+    async def run(self, servers: list[LiveServer]) -> ConnectionEvents:
         """Stream it all; `lose` is called with the number of pieces sent."""
         urls = [f"ws://{server.host}" for server in servers]
         retry = Retry(first_wait_s=0.02, longest_wait_s=0.1)
@@ -87,8 +87,8 @@ class Caller:
         return " ".join(reading.transcript for _, _, (reading,) in self.finals if reading.transcript)
 
 
-def stream(servers: list[LiveServer], lose: Callable[[int], None]) -> tuple[Caller, Journey]:
-    async def run() -> tuple[Caller, Journey]:
+def stream(servers: list[LiveServer], lose: Callable[[int], None]) -> tuple[Caller, ConnectionEvents]:
+    async def run() -> tuple[Caller, ConnectionEvents]:
         caller = Caller(lose)
         return caller, await caller.run(servers)
 

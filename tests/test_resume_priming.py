@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.audio.pcm import Resampler
-from server.audio.priming import BLOCKS, MARGIN_S, primed_start
+from server.audio.pcm import BLOCKS, MARGIN_S, Resampler, primed_start
 
 MODEL_RATE = 16_000
 STEP = 1_280

@@ -10,13 +10,11 @@ from fakes import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.errors import SettingsError
+from server.errors import SettingsError, TicketCode, TicketRefused
 from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
-from server.refusals import TicketCode, TicketRefused
 from server.resume import tickets
-from server.resume.office import AHEAD_S, TicketOffice, tenant_digest
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
-from server.resume.tickets import Ticket, read_ticket, write_ticket
+from server.resume.tickets import AHEAD_S, Ticket, TicketService, read_ticket, tenant_digest, write_ticket
 
 ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
 TENANT = tenant_digest("somebody", [("encoding", "linear16")])
@@ -57,8 +55,8 @@ streams = st.lists(
 )
 
 
-def office(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketOffice:
-    return TicketOffice(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock or FakeClock())
+def office(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:
+    return TicketService(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock or FakeClock())
 
 
 def some_stream() -> SavedStream:
@@ -68,11 +66,11 @@ def some_stream() -> SavedStream:
     )
 
 
-def issue(where: TicketOffice, stream: SavedStream | None = None, tenant: bytes = TENANT) -> Ticket:
+def issue(where: TicketService, stream: SavedStream | None = None, tenant: bytes = TENANT) -> Ticket:
     return where.issue(stream or some_stream(), stream_id="first", tenant=tenant, openings=((),))
 
 
-def code(where: TicketOffice, text: str, tenant: bytes = TENANT) -> TicketCode:
+def code(where: TicketService, text: str, tenant: bytes = TENANT) -> TicketCode:
     with pytest.raises(TicketRefused) as refused:
         where.take(text, tenant)
     assert str(refused.value)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from server.access.retry import LONGEST_S, PER_S, RetryAfter
+from server.access.guard import LONGEST_S, PER_S, RetryAfter
 
 
 def test_a_few_refusals_name_the_shortest_wait():

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from session_bench import SessionBench
 from spelling import silence, spell
 
-from server.recognition.events import Closed, CloseReason, Event, Final, FinalReason, Partial
+from server.errors import CloseReason
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial
 from server.recognition.session import Limits
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)

@@ -17,7 +17,7 @@ from loadtest.errors import BadSettings
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.measurement.report import Document, Result
-from loadtest.steadiness import Rule, Soak, markdown
+from loadtest.stability import Rule, Soak, soak_markdown
 
 MINUTES = 10
 
@@ -99,7 +99,7 @@ def test_the_page_shows_each_minute_and_the_verdict() -> None:
     level, minutes = soaked([10.0] * 5 + [20.0] * 5, STEADY)
     first, last = rule.windows(minutes)
     bars = tuple(rule.judge(level, first, last))
-    page = markdown(Soak("c", 10, 0.7, 5, first, last, bars, level, describe(1)), "soak.png")
+    page = soak_markdown(Soak("c", 10, 0.7, 5, first, last, bars, level, describe(1)), "soak.png")
     assert "| 7 | 10 | 20.0 |" in page
     assert "**missed**" in page
     assert "70% of a capacity of 10" in page

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from needs import missing
 
-from server.recognition.thread_time import ThreadTime
+from server.recognition.admission import ThreadTime
 
 
 def test_computing_and_waiting_count_and_sleeping_does_not() -> None:

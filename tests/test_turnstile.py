@@ -15,8 +15,8 @@ from live_server import LiveServer
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidStatus
 
-from server.http.turnstile import Turnstile
-from server.streaming.websocket import ListenProtocol
+from server.http.uvicorn_server import EarlyRefusal
+from server.streaming.websocket import StreamWebSocket
 
 Start = Callable[..., LiveServer]
 HANDSHAKE = (
@@ -56,20 +56,20 @@ def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: 
 @pytest.fixture
 def whole_way(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Open the turnstile."""
-    return lambda: monkeypatch.setattr(Turnstile, "__call__", lambda *_: None)
+    return lambda: monkeypatch.setattr(EarlyRefusal, "__call__", lambda *_: None)
 
 
 @pytest.fixture
 def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Handshakes that came as far as the WebSocket's protocol."""
     made: list[object] = []
-    begin = ListenProtocol.connection_made
+    begin = StreamWebSocket.connection_made
 
-    def connection_made(self: ListenProtocol, transport: object) -> None:
+    def connection_made(self: StreamWebSocket, transport: object) -> None:
         made.append(self)
         begin(self, transport)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ListenProtocol, "connection_made", connection_made)
+    monkeypatch.setattr(StreamWebSocket, "connection_made", connection_made)
     return made
 
 

@@ -23,12 +23,13 @@ from websockets.sync.server import ServerConnection, serve
 
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
-from server.protocols.deepgram.deepgram import Projector
-from server.protocols.deepgram.messages import ModelCard
-from server.protocols.deepgram.query import Models, parse_query
+from server.errors import CloseReason
+from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
-from server.protocols.twilio.signature import signature
-from server.recognition.events import Closed, CloseReason, Final, FinalReason
+from server.protocols.twilio.endpoint import signature
+from server.recognition.events import Closed, Final, FinalReason
+from server.served_model import ModelCard, Models
 from server.streaming.adapter import Finish, HangUp
 
 Start = Callable[..., LiveServer]

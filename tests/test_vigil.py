@@ -7,23 +7,23 @@ import os
 
 import pytest
 
-from server.operations.vigil import FAILURES, EngineVigil, free_descriptor
+from server.operations.watchdog import FAILURES, EngineHealth, free_descriptor
 
 
 def test_an_engine_that_moves_and_succeeds_is_kept() -> None:
-    vigil = EngineVigil(60.0)
+    vigil = EngineHealth(60.0)
     for look in range(1_000):
         assert vigil.look(moves=True, batches=look, failed=look * 3) is None
 
 
 def test_an_engine_that_stands_still_is_given_up() -> None:
-    reason = EngineVigil(60.0).look(moves=False, batches=0, failed=0)
+    reason = EngineHealth(60.0).look(moves=False, batches=0, failed=0)
     assert reason is not None
     assert "60 s" in reason
 
 
 def test_failures_count_only_while_nothing_succeeds() -> None:
-    vigil = EngineVigil(60.0)
+    vigil = EngineHealth(60.0)
     assert vigil.look(moves=True, batches=5, failed=0) is None
     assert vigil.look(moves=True, batches=5, failed=FAILURES - 1) is None
     assert vigil.look(moves=True, batches=6, failed=FAILURES + 1) is None, "a step succeeded: it starts again"

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.audio.pcm import Resampler
-from server.errors import BadFrame
+from server.errors import BadFrame, CloseReason
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import key_terms, parse_frame
-from server.recognition.events import Closed, CloseReason, Final, FinalReason, Partial, SpeechStarted
+from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms import MAX_TERMS
 from server.streaming.adapter import Bias, Finish, Flush, HangUp
 

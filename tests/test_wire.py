@@ -16,8 +16,8 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
-from server.streaming.transport import WIRE_EXTENSION
-from server.streaming.websocket import ListenProtocol
+from server.streaming.transport import TRANSPORT_EXTENSION
+from server.streaming.websocket import StreamWebSocket
 
 MAX_BYTES = 2**20
 
@@ -85,7 +85,7 @@ class Bench:
             self._app, interface="asgi3", ws_max_size=MAX_BYTES, ws_per_message_deflate=False, ws_ping_interval=None
         )
         config.load()
-        self.wire = ListenProtocol(config, ServerState(), {}, self.loop)
+        self.wire = StreamWebSocket(config, ServerState(), {}, self.loop)
         self.wire.connection_made(self.transport)
         self.client.send_request(self.client.connect())
         self.hand_over()
@@ -102,7 +102,7 @@ class Bench:
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.accept"})
-        assert scope["extensions"][WIRE_EXTENSION] is self.wire
+        assert scope["extensions"][TRANSPORT_EXTENSION] is self.wire
         self._over = asyncio.Event()
         await self._over.wait()
 

@@ -8,8 +8,7 @@ from fakes import FakeClock
 from server.errors import Close
 from server.operations.metrics import Metrics
 from server.recognition.events import StepTiming
-from server.streaming.outbox import FrameKind, OutFrame
-from server.streaming.writer import OUTBOX_FRAMES, Writer
+from server.streaming.outbox import OUTBOX_FRAMES, FrameKind, OutFrame, Writer
 
 BYE = Close(1000, "bye", "completed")
 

@@ -18,15 +18,14 @@ from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
 from server.audio.pcm import PCM
 from server.operations.metrics import Metrics
-from server.protocols.deepgram.deepgram import Projector
-from server.protocols.deepgram.live import LiveStream
-from server.protocols.deepgram.messages import ModelCard
-from server.protocols.deepgram.query import Models, parse_query
-from server.recognition.recognition import Recognition
+from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.query import parse_query
+from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
-from server.streaming.deadlines import LiveLimits
-from server.streaming.transport import WIRE_EXTENSION
+from server.served_model import ModelCard, Models
+from server.streaming.flow_control import LiveLimits
+from server.streaming.transport import TRANSPORT_EXTENSION
 
 MAX_CHANNELS = 3
 IDLE_S = 0.01  # by the fake clock, which stands still until a test says otherwise
@@ -56,8 +55,8 @@ class WireBench:
         self._decoder = spelling_decoder()
         self.session = Session(request.live_options(rate), CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
-        scope = {"type": "websocket", "extensions": {WIRE_EXTENSION: self.wire}}
-        self.stream = LiveStream(
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
+        self.stream = DeepgramStream(
             WebSocket(scope, None, None),  # type: ignore[arg-type]
             self.session,
             Projector(request, channels, "id", "now", CARD),
@@ -77,7 +76,7 @@ class WireBench:
         """Play the script, then answer everything until the connection is closed."""
 
         async def play() -> None:
-            running = asyncio.ensure_future(self.stream.run(Recognition(self, self.session, self.stream, [0])))
+            running = asyncio.ensure_future(self.stream.run(ActiveSession(self, self.session, self.stream, [0])))
             await asyncio.sleep(0)
             await script(self)
             self._answers_at_once = True
@@ -105,13 +104,13 @@ class WireBench:
 
     # What a recognition needs
 
-    def push(self, recognition: Recognition, work: Sequence[Work]) -> None:
+    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
         for piece in work:
             self._work[piece.channel].append(piece)
         if self._answers_at_once:
             asyncio.get_running_loop().call_soon(self.answer)
 
-    def close(self, recognition: Recognition) -> None:
+    def close(self, recognition: ActiveSession) -> None:
         for waiting in self._work:
             waiting.clear()
 

@@ -58,7 +58,7 @@ Event = Connected | CaughtUp | Waiting | TicketRefused | AudioLost
 
 
 @dataclass(slots=True)
-class Journey:
+class ConnectionEvents:
     """The sum of a stream's events; times are those of the newest reconnections, in seconds."""
 
     connections: int = 0

@@ -34,7 +34,7 @@ from tutti_asr_client.messages import (
     Ticket,
     UtteranceEnd,
 )
-from tutti_asr_client.send_log import PIECE_BYTES, Control, Journal
+from tutti_asr_client.send_log import PIECE_BYTES, Control, SendLog
 from tutti_asr_client.time_shift import later, without_words_before
 
 TOLERANCE_S = 0.002
@@ -54,7 +54,7 @@ class Continuity:
 
     def __init__(self, shape: AudioShape, held_bytes: int) -> None:
         self.shape = shape
-        self.journal = Journal(held_bytes)
+        self.journal = SendLog(held_bytes)
         self.beginning: Beginning | None = None  # of the present connection; None until it is known
         self.refusals: list[str] = []  # codes of the tickets that were refused, in order
         self.lost_s = 0.0  # audio that had to be left out, because it was no longer held

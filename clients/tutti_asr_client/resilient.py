@@ -14,7 +14,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tutti_asr_client.connection_events import AudioLost, CaughtUp, Connected, Event, Journey, TicketRefused, Waiting
+from tutti_asr_client.connection_events import (
+    AudioLost,
+    CaughtUp,
+    Connected,
+    ConnectionEvents,
+    Event,
+    TicketRefused,
+    Waiting,
+)
 from tutti_asr_client.continuity import Continuity
 from tutti_asr_client.errors import NORMAL_CLOSE, ClientError, ClosedAbnormally
 from tutti_asr_client.inbox import Inbox
@@ -52,7 +60,7 @@ class ResilientClient:
         replay_speed: float = REPLAY_SPEED,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self.journey = Journey()
+        self.journey = ConnectionEvents()
         self.request_id: str | None = None
         """The server's name for the present or last connection (`dg-request-id`)."""
         self._stream = stream

@@ -53,7 +53,7 @@ class Audio:
 Entry = Audio | Control
 
 
-class Journal:
+class SendLog:
     """A bounded record with a reading place; the oldest entries go first."""
 
     def __init__(self, limit_bytes: int) -> None:

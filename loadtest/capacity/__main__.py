@@ -16,9 +16,8 @@ from rich.console import Console
 
 from loadtest.capacity.report import Capacity, draw, judge, markdown
 from loadtest.ceiling import measure_ceiling
-from loadtest.compare import measure_each
-from loadtest.comparison import Comparison, ceiling_lines, print_comparison
-from loadtest.concluding import carry_out, conclude
+from loadtest.compare import Comparison, ceiling_lines, measure_each, print_comparison
+from loadtest.criteria import carry_out, conclude
 from loadtest.errors import BadSettings
 from loadtest.generator.settings import SHORTEST_STREAM_S, LoadSettings, parse_streams
 from loadtest.measurement.run import EXIT_INTERRUPTED

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadtest.comparison import Comparison, ceiling_lines, headings
-from loadtest.comparison import table as level_table
+from loadtest.compare import Comparison, ceiling_lines, headings
+from loadtest.compare import table as level_table
 from loadtest.criteria import Bar, place_lines, table
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement import plot

@@ -22,8 +22,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.concluding import carry_out, show
-from loadtest.criteria import unmet, write
+from loadtest.criteria import carry_out, show, unmet, write
 from loadtest.environment import describe
 from loadtest.errors import BadSettings, NoReference
 from loadtest.failover.proxies import PROXIES, SHIPPED_REPLICAS

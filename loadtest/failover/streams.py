@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadtest.generator.recordings import shipped_manifest
 from loadtest.generator.settings import SAMPLE_RATE
-from tutti_asr_client.connection_events import Connected, Event, Journey, Waiting
+from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, Waiting
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused
 from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.pacing import PcmSource
@@ -63,7 +63,7 @@ class Outcome:
     problem: str = ""
     closes: list[int] = field(default_factory=list)  # codes other than 1000 that it was closed with
     statuses: list[int] = field(default_factory=list)  # of refused handshakes
-    journey: Journey = field(default_factory=Journey)
+    journey: ConnectionEvents = field(default_factory=ConnectionEvents)
     connected_at: list[float] = field(default_factory=list)
     lost_at: list[float] = field(default_factory=list)
     told_s: float = 0.0  # audio that the finals account for

@@ -27,8 +27,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.concluding import carry_out, conclude
-from loadtest.criteria import Bar, place_lines, table
+from loadtest.criteria import Bar, carry_out, conclude, place_lines, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport

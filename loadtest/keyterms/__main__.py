@@ -30,8 +30,8 @@ from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
 from model.lm.language_model import LanguageModel
 from model.manifest import read_manifests
+from model.runtime import set_threads
 from model.scoring import TermScore, score_terms
-from server.serve import set_threads
 from server.settings import Settings
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -29,7 +29,7 @@ from batching.simulation.service_table import ServiceTable
 from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 from model.acoustic import AcousticModel
-from server.serve import set_threads, shorten_switches
+from model.runtime import set_threads, shorten_switches
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)

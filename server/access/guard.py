@@ -1,10 +1,8 @@
-"""Who comes in: who it is, from which page, within which quota, and whether this replica takes anybody; then the query.
-
-And how a refusal is told. Every endpoint that recognises speech asks here first, whatever its protocol.
-"""
+"""Admission of a request: key, page origin, quota, drain state, capacity. Refusals are counted and told here."""
 
 from __future__ import annotations
 
+import random
 from typing import cast
 
 import msgspec
@@ -16,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.access.keys import Caller, Credentials
 from server.access.origins import allowed_origins, check_origin
 from server.access.quota import Lease, Quotas
-from server.access.retry import RetryAfter
 from server.errors import REFUSALS, Refused
 from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.replica import Replica
@@ -35,7 +32,7 @@ class RefusalBody(msgspec.Struct):
     request_id: str
 
 
-class GivesBack:
+class QuotaRelease:
     """ASGI middleware: what a connection took of a quota comes back when its endpoint ends, however it ends."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -52,7 +49,7 @@ class GivesBack:
                 lease.release()
 
 
-class Door:
+class Guard:
     """Admission of one replica, the same for handshakes and for uploads."""
 
     def __init__(self, replica: Replica) -> None:
@@ -77,7 +74,7 @@ class Door:
     def enter(self, connection: HTTPConnection, credentials: Credentials, *, streams: int = 1) -> Caller:
         """Let a connection in that wants so many streams, before it has cost anything. Raises: Refused.
 
-        Its place in the quota comes back when its endpoint ends; `server.app` puts `GivesBack` around them all.
+        Its place in the quota comes back when its endpoint ends; `server.app` puts `QuotaRelease` around them all.
         """
         caller = self.identify(connection, credentials)
         self._replica.sessions.refuse_if_draining()
@@ -137,3 +134,24 @@ def tenant_of(connection: HTTPConnection) -> str:
     """Name whose stream this is: the same on every replica, for the key and for its tokens. Once it has entered."""
     caller: Caller = connection.scope[CALLER]
     return caller.key.id
+
+
+PER_S = 50.0
+"""Appointments in a second."""
+LONGEST_S = 30.0
+
+
+class RetryAfter:
+    """One replica's answer to "when?"."""
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self._booked_s = 0.0  # the last appointment
+        self._rng = rng or random.Random()
+
+    def seconds(self, shortest_s: int, now: float) -> int:
+        """Whole seconds to wait, `shortest_s` at least while few are refused; a crowd beyond bounds is spread."""
+        self._booked_s = max(now + shortest_s, min(self._booked_s + 1 / PER_S, now + LONGEST_S))
+        wait_s = self._booked_s - now
+        if wait_s >= LONGEST_S:
+            wait_s = self._rng.uniform(LONGEST_S / 2, LONGEST_S)
+        return max(shortest_s, round(wait_s))

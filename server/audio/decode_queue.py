@@ -1,8 +1,4 @@
-"""Keeps decoding off the event loop, each stream's audio and frames in their order. Used on the event loop alone.
-
-A stream has at most one piece in the pool, so the pool's queue is never longer than there are streams. A decoder that
-works inline is called at once: nothing waits, and a lane costs one call.
-"""
+"""Decodes one connection's audio in order, inline or on a pool, and runs flushes behind the audio sent before them."""
 
 from __future__ import annotations
 
@@ -12,12 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from server.audio.allowance import Allowance
-from server.audio.decoder import LiveDecoder
 from server.audio.pcm import PCM
-from server.errors import BacklogExceeded
-from server.errors_part import MediaError, Undecodable
+from server.errors import BacklogExceeded, MediaError, Undecodable
 
 PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded as fast as its session takes it, not at once
 BYTES_A_SECOND = 3_000  # of what waits, before it is decoded: 24 kbit/s; uncompressed audio seems longer than it is
@@ -68,7 +62,7 @@ def _no_room() -> bool:
     return False
 
 
-class Lane:
+class DecodeQueue:
     """The decoding of one stream."""
 
     def __init__(
@@ -92,7 +86,7 @@ class Lane:
         self._fail = fail
         self._room = room
         self._max_piece_s = max_piece_s
-        self._allowance = Allowance(opened_s, max_piece_s)
+        self._allowance = DecodeBudget(opened_s, max_piece_s)
         self._waiting: deque[_Audio | _Hold] = deque()
         self._waiting_bytes = 0
         self._busy = self._closed = False
@@ -203,3 +197,54 @@ class Lane:
         context = {"message": "a decoder failed", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
         self._fail(Undecodable("the audio cannot be decoded"))
+
+
+BURST_S = 60.0
+SPEED = 50.0  # times real time, whatever the bytes
+EXPECTED_BYTES_A_SECOND = 250.0  # 2 kbit/s, a third of the least that speech is coded with
+
+
+class DecodeBudget:
+    """The account of one stream."""
+
+    def __init__(self, opened_s: float, max_piece_s: float) -> None:
+        """No piece may decode to more than `max_piece_s`."""
+        self._opened_s = opened_s
+        self._max_piece_s = max_piece_s
+        self._received_bytes = 0
+        self._decoded_s = 0.0
+
+    def limit_s(self, size_bytes: int, now: float) -> float:
+        """Count a piece in; return how many seconds it may decode to."""
+        self._received_bytes += size_bytes
+        earned_s = max(self._received_bytes / EXPECTED_BYTES_A_SECOND, SPEED * (now - self._opened_s))
+        return min(self._max_piece_s, BURST_S + earned_s - self._decoded_s)
+
+    def spend(self, decoded_s: float) -> None:
+        """Count what it decoded to."""
+        self._decoded_s += decoded_s
+
+
+class LiveDecoder(Protocol):
+    """Bytes in, samples out, for one stream. After an error it is of no use."""
+
+    @property
+    def rate(self) -> int:
+        """Hz of what comes out, known before the first byte."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of what comes out."""
+
+    @property
+    def inline(self) -> bool:
+        """True if a message costs so little that the event loop may decode it."""
+
+    def feed(self, chunk: bytes, limit_s: float) -> PCM:
+        """Return what `chunk` completes, (S, C) int16. Raises: MediaError; Inflated beyond `limit_s` of audio."""
+
+    def settle(self) -> PCM:
+        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: MediaError."""
+
+    def flush(self) -> PCM:
+        """Return the end, (S, C) int16. Raises: MediaError."""

@@ -7,41 +7,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Protocol
 
 from server.audio.containers.live import ContainerDecoder
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
+from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding
 from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
-from server.errors import BadParameter
-from server.errors_part import NotInstalled, Undecodable
-
-
-class LiveDecoder(Protocol):
-    """Bytes in, samples out, for one stream. After an error it is of no use."""
-
-    @property
-    def rate(self) -> int:
-        """Hz of what comes out, known before the first byte."""
-
-    @property
-    def channels(self) -> int:
-        """Channels of what comes out."""
-
-    @property
-    def inline(self) -> bool:
-        """True if a message costs so little that the event loop may decode it."""
-
-    def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return what `chunk` completes, (S, C) int16. Raises: MediaError; Inflated beyond `limit_s` of audio."""
-
-    def settle(self) -> PCM:
-        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: MediaError."""
-
-    def flush(self) -> PCM:
-        """Return the end, (S, C) int16. Raises: MediaError."""
+from server.errors import BadParameter, NotInstalled, Undecodable
 
 
 def load_codecs() -> None:
@@ -67,7 +41,7 @@ def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False
     return ContainerDecoder(form.encoding, rate, channels, mixed=not multichannel)
 
 
-def open_at_the_door(form: AudioForm, model_rate: int, *, multichannel: bool) -> LiveDecoder:
+def open_decoder_for_request(form: AudioForm, model_rate: int, *, multichannel: bool) -> LiveDecoder:
     """As `open_decoder`, before a stream is admitted. Raises: BadParameter where the optional package is missing."""
     try:
         return open_decoder(form, model_rate, multichannel=multichannel)

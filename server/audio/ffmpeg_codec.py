@@ -14,7 +14,7 @@ from av.audio.frame import AudioFrame
 from server.audio.packets import PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import FULL_SCALE, to_int16
-from server.errors_part import NotTaken, Undecodable
+from server.errors import NotTaken, Undecodable
 
 _DECODERS = {PacketCodec.OPUS: "libopus", PacketCodec.FLAC: "flac"}
 _SCALES = {  # dtype: the value of silence, and what makes 16 bits of a sample

@@ -14,8 +14,7 @@ import numpy as np
 from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
-from server.audio.pcm import PCM
-from server.audio.recording import BLOCK_S
+from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio
 
 CODECS = "opus,libopus,vorbis,flac,mp3,mp3float,aac,alac,amrnb,amrwb,pcm_s16le,pcm_s24le,pcm_f32le,pcm_mulaw,pcm_alaw"

@@ -1,7 +1,4 @@
-"""How a client says what audio it sends: `encoding`, `sample_rate` and `channels` to one value, or a refusal. Pure.
-
-Source: protocols.md 3.4. Without `encoding` the audio is a container, known by its first bytes.
-"""
+"""Encodings and containers: how a client says what it sends, and what the first bytes of an upload say. Pure."""
 
 from __future__ import annotations
 
@@ -70,3 +67,26 @@ def audio_form(encoding: str | None, sample_rate: int | None, channels: int = 1)
     if known is Encoding.OPUS and channels > MAX_OPUS_CHANNELS:
         raise BadParameter(f"channels: a raw Opus packet carries at most {MAX_OPUS_CHANNELS}; send ogg-opus for more")
     return AudioForm(known, sample_rate, channels)
+
+
+_MAGICS: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\x1a\x45\xdf\xa3", "matroska"),  # webm too
+    (4, b"ftyp", "mov"),  # mp4, m4a, 3gp
+    (0, b"OggS", "ogg"),
+    (0, b"fLaC", "flac"),
+    (0, b"RIFF", "wav"),
+    (0, b"#!AMR", "amr"),
+    (0, b"ID3", "mp3"),
+)
+
+
+def container_kind(body: bytes) -> str | None:
+    """Return FFmpeg's name of the container that a body begins as, or None for none that is taken."""
+    for at, magic, kind in _MAGICS:
+        if body[at : at + len(magic)] == magic:
+            return kind
+    if len(body) < 2 or body[0] != 0xFF:
+        return None
+    if body[1] & 0xF6 == 0xF0:
+        return "aac"  # ADTS: layer 0
+    return "mp3" if body[1] & 0xE0 == 0xE0 else None

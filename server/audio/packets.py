@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from server.audio.raw import PlainCodec
-from server.errors_part import Undecodable
+from server.errors import Undecodable
 
 MAX_PACKET_BYTES = 2**16  # an Opus packet of the longest kind is 61,298 bytes. Source: RFC 6716, section 3.4
 MAX_SETUP_BYTES = 2**16
@@ -46,7 +46,7 @@ class Demuxer(Protocol):
         """Yield what the end of the stream completes."""
 
 
-class Patience:
+class NonAudioBudget:
     """Bounds the work on parts of a container that bring no audio: each packet of audio earns some more."""
 
     def __init__(self) -> None:

@@ -302,11 +302,11 @@ def ceiling(
     """Time the bare model step by batch size: the ceiling of what a server can do on this machine."""
     import dataclasses
 
-    from loadtest.planning.engine_rate import batch_ms
+    from loadtest.planning.engine_times import batch_ms
     from model.acoustic import AcousticModel
     from model.ceiling import measure
     from model.errors import ModelError
-    from server.serve import set_threads
+    from model.runtime import set_threads
 
     set_threads(threads)
     try:

@@ -84,7 +84,7 @@ def combinations(options: dict[str, Any], concurrency: int) -> list[Settings]:
 
 def _codecs(named: str | None) -> list[str | None]:
     """What the recordings are to go through. Raises: typer.BadParameter."""
-    from server.tools.evaluate_codec import TABLES
+    from server.tools.evaluate import TABLES
 
     names = (named or "none").split(",")
     unknown = sorted({*names} - {*TABLES, "none"})

@@ -55,7 +55,7 @@ def resume() -> None:
 
 def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
     """The line of the keys file; it is read back, so that what is written can be read."""
-    from server.access.keys_file import parse_keys
+    from server.access.keys import parse_keys
     from server.errors import SettingsError
 
     fields = [hashlib.sha256(key.encode()).hexdigest(), name]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.operations.request_ids import name_request
+from server.operations.logs import name_request
 
 HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"
 SANE = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -24,7 +24,7 @@ STARTS = ("http.response.start", "websocket.http.response.start", "websocket.acc
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.access")
 
 
-class Access:
+class AccessLog:
     """ASGI application around another."""
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float], *, lines: bool) -> None:

@@ -1,16 +1,13 @@
-"""The OpenAPI document of the HTTP endpoints: what each really takes and answers. Served at `/openapi.json`.
-
-The framework knows paths and summaries; the endpoints read their own queries and bodies, so the rest is said here.
-`tests/test_openapi.py` holds it against a running server. Sockets are described in `asyncapi.yaml`.
-"""
+"""The OpenAPI document of the HTTP endpoints at `/openapi.json`, and the sockets' at `/asyncapi.yaml`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
 from server.access.guard import RefusalBody
@@ -18,10 +15,10 @@ from server.errors import REFUSALS
 from server.http.admin import DrainState
 from server.http.api_parameters import listen_parameters
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
-from server.protocols.deepgram.deepgram_prerecorded import Answer
+from server.protocols.deepgram.transcript import Answer
 from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAnswer
-from server.protocols.openai.errors import ErrorBody
 from server.protocols.openai.form import GRANULARITIES
+from server.protocols.openai.messages import ErrorBody
 from server.protocols.openai.transcriptions import TextDelta, TextDone
 
 Schema = dict[str, Any]
@@ -225,3 +222,65 @@ def _components(*types: type) -> Schema:
     """JSON schemas of our own structures, and of what they are made of."""
     _, components = msgspec.json.schema_components(types, ref_template=COMPONENTS + "{name}")
     return components
+
+
+FILE = "asyncapi.yaml"
+MEDIA_TYPE = "application/yaml"  # RFC 9512
+
+
+def describe_sockets(app: FastAPI) -> None:
+    """Serve the file, read once."""
+    content = (files("server") / FILE).read_bytes()
+
+    async def asyncapi() -> Response:
+        return Response(content, media_type=MEDIA_TYPE)
+
+    app.add_api_route(f"/{FILE}", asyncapi, methods=["GET"], include_in_schema=False)
+
+
+ABOUT = """Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
+
+Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
+frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters.
+
+**Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
+
+| parameter | default | meaning |
+|---|---|---|
+| `encoding`, `sample_rate` | – | `linear16`, `linear32` (float), `mulaw`, `alaw`, `opus` (one packet a \
+message) with `sample_rate`, 8 to 48 kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg Opus, \
+WebM or FLAC |
+| `channels`, `multichannel` | 1, `false` | interleaved channels, mixed down unless `multichannel`; of a live \
+container `channels` says how many it has |
+| `resumable` (ours) | `false` | tickets with which a stream goes on after a lost connection, on any replica; \
+only with `linear16`, `linear32`, `mulaw`, `alaw` |
+| `interim_results` | `false` | partials, each time the words changed |
+| `interim_interval_ms` (ours) | 0 | at most one partial of a segment in so much audio |
+| `stable_words` (ours) | `false` | adds `tutti.stable_words`: so many words, from the first, can no longer change |
+| `step_results` (ours) | `false` | answers every step, and adds where the time of the step went |
+| `latency` (ours) | `false` | adds `tutti.latency` to each result that answers audio: where its time went |
+| `endpointing` | 10 ms | silence that ends an utterance, at least the server's minimum; `false`: none |
+| `utterance_end_ms` | off | sends `UtteranceEnd` after so much silence |
+| `latency_budget_ms` (ours) | the server's | time in which a live step should be answered, 20 to 10,000 ms |
+| `vad_events` | `false` | sends `SpeechStarted` |
+| `keyterm` | – | a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next |
+| `keywords` | – | the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable |
+| `punctuate` | `false` | capitals, and a mark at the end of each utterance: a guess from the words |
+| `numerals` | `false` | in final results, numbers with digits: the words "twenty one" become one, 21; \
+a number below 4 that stands alone stays a word, and digits told one by one stay apart |
+| `smart_format` | `false` | `punctuate` and `numerals` |
+| `model`, `version`, `tag`, `extra`, `no_delay`, `mip_opt_out` | – | accepted |
+
+**An endpoint** (`speech_final`) comes when the last word lies `endpointing` ms back, and with empty text when nothing
+was said for 2.4 s. An utterance longer than the server's maximum is cut behind a finished word, without `speech_final`.
+
+**Key terms** are at most 200, of 2,500 characters together, of 20 words each, `keyterm` and `keywords` taken as one.
+
+**Formatted text** is the `transcript`, and `punctuated_word` beside each word as it was recognised.
+
+**Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
+`keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); its
+`features` are ignored. `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why the old ones do:
+too many, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many changes: a full set at once is not, nor are 500
+characters for each second of audio.
+"""

@@ -1,15 +1,11 @@
-"""Health and metadata under the names of the Open Inference Protocol, which KServe and its tools ask for.
-
-Source: https://kserve.github.io/website/latest/reference/api/ (V2, REST); operations.md 4. Inference itself is not
-offered there: that protocol has no streams of audio.
-"""
+"""`/healthz`, `/readyz`, `/metrics`, `/v1/status`, and health under the names of the Open Inference Protocol."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, FastAPI, Response
 
 from server.replica import Replica
 
@@ -53,3 +49,43 @@ def kserve_router(replica: Replica) -> APIRouter:
 
 def _json(answer: dict[str, object], status: int = 200) -> Response:
     return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def add_health(app: FastAPI, replica: Replica) -> None:
+    """Add `/healthz`, `/readyz`, `/metrics` and `/v1/status`."""
+
+    @app.get("/healthz", response_class=Response)
+    async def healthz() -> Response:
+        """Say that the process and its event loop are alive; the engine is not asked."""
+        return Response("ok\n", media_type="text/plain")
+
+    @app.get("/readyz", response_class=Response)
+    async def readyz() -> Response:
+        """Answer 200 while new streams may come: loaded, warm, moving and not draining. A full replica is ready."""
+        ready = replica.ready
+        return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, media_type="text/plain")
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Expose Prometheus metrics."""
+        return Response(replica.metrics.exposition(), media_type=METRICS_TYPE)
+
+    @app.get("/v1/status", response_class=Response)
+    async def status() -> Response:
+        """Describe the replica in the manner of a self-hosted Deepgram engine."""
+        return Response(msgspec.json.encode(_status(replica)), media_type="application/json")
+
+
+def _status(replica: Replica) -> dict[str, object]:
+    word = "draining" if replica.sessions.draining else "healthy" if replica.ready else "critical"
+    return {
+        "system_health": word.capitalize(),
+        "active_stream_requests": replica.sessions.count("deepgram"),
+        "active_batch_requests": replica.sessions.count("upload"),
+        "slots_used": replica.recognizer.slots_used,
+        "slots_total": replica.settings.slots,
+        "model": {"name": replica.card.name, "version": replica.card.version, "uuid": replica.card.uuid},
+    }

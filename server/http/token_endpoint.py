@@ -14,7 +14,7 @@ import msgspec
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from server.access.guard import Door
+from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.errors import BadParameter, NotAllowed, Refused, TooLarge, TooSlow
 from server.replica import Replica, new_request_id
@@ -36,10 +36,10 @@ class GrantAnswer(msgspec.Struct):
     expires_in: int
 
 
-class Grant:
+class TokenEndpoint:
     """The endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Door, time_of_day: Callable[[], float] = time.time) -> None:
+    def __init__(self, replica: Replica, door: Guard, time_of_day: Callable[[], float] = time.time) -> None:
         self._replica = replica
         self._door = door
         self._time_of_day = time_of_day

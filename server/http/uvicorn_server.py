@@ -1,7 +1,5 @@
-"""uvicorn's HTTP protocol, with what it lacks: a bound on how long the head of a request takes to arrive, and how large
-it may be; and an answer to handshakes that are none.
-
-Without them a client that sends a byte now and then, or never ends its headers, holds a socket and memory for ever.
+"""uvicorn's configuration and HTTP protocol: limits of a request head, a 400 for malformed upgrades, and the early
+refusal of handshakes while the replica is full or draining.
 """
 
 from __future__ import annotations
@@ -11,9 +9,20 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
 
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from server.access.guard import Guard
+from server.access.keys import Credentials
+from server.errors import Refused
+from server.http.access_log import AccessLog
+from server.replica import Replica, new_request_id
+from server.settings import Settings
+from server.streaming.websocket import StreamWebSocket
 
 MAX_HEAD_BYTES = 64 * 1024  # beyond one read of the transport: the largest query of key terms is an eighth of it
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -105,3 +114,66 @@ class HeadProtocol(HttpToolsProtocol):
 def head_protocol(timeout_s: float, turn_away: TurnAway = HeadProtocol.turn_away) -> type[HeadProtocol]:
     """Return the class for `uvicorn.Config(http=…)`."""
     return type("TimedHeadProtocol", (HeadProtocol,), {"timeout_s": timeout_s, "turn_away": staticmethod(turn_away)})
+
+
+PATH = "/v1/listen"  # where the many are
+
+
+class EarlyRefusal:
+    """Asked for each handshake as it arrives. Whoever has no right to an answer of 503 goes the whole way."""
+
+    def __init__(self, replica: Replica, door: Guard, access: AccessLog) -> None:
+        self._replica = replica
+        self._door = door
+        self._access = access
+
+    def __call__(self, scope: Scope) -> Response | None:
+        """Return the refusal of a handshake with this scope, None if it may go on."""
+        if scope["path"] != PATH:
+            return None
+        try:
+            self._replica.sessions.refuse_if_draining()
+            self._replica.recognizer.refuse_if_full()
+        except Refused as error:
+            return self._refuse(scope, error)
+        return None
+
+    def _refuse(self, scope: Scope, error: Refused) -> Response | None:
+        began_s, connection = self._replica.clock(), HTTPConnection(scope)
+        offered = connection.headers.get("sec-websocket-protocol", "")
+        credentials = Credentials.read(
+            connection.headers.get("authorization"), [item.strip() for item in offered.split(",")]
+        )
+        try:
+            caller = self._door.identify(connection, credentials)
+        except Refused:
+            return None
+        if self._door.limit(caller) is not None:  # it may be told of its quota first
+            return None
+        request_id = new_request_id()
+        response = self._door.refuse(error, request_id)
+        self._access.turned_away(scope, response.status_code, self._replica.clock() - began_s, request_id)
+        return response
+
+
+MAX_MESSAGE_BYTES = 2**20
+SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
+
+
+def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn is to run the app. Sources: operations.md 7 and design.md 4."""
+    replica: Replica = app.state.replica
+    access = AccessLog(app, replica.clock, lines=settings.access_log)
+    return uvicorn.Config(
+        access,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=head_protocol(settings.handshake_timeout_s, EarlyRefusal(replica, app.state.door, access)),
+        ws=StreamWebSocket,
+        ws_per_message_deflate=False,  # PCM does not compress, and it costs memory and time for each connection
+        ws_max_size=MAX_MESSAGE_BYTES,
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+    )

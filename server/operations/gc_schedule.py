@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 
 YOUNG, MIDDLE, NEVER = 10_000, 50, 1_000_000
-"""Thresholds of the three generations: the young are few and soon looked through, the old are `Garbage`'s."""
+"""Thresholds of the three generations: the young are few and soon looked through, the old are `GcSchedule`'s."""
 
 SETTLED_S = 5.0
 """How long nobody may have been listening before a collection."""
@@ -20,14 +20,14 @@ AT_LATEST_S = 900.0
 """A server that is never idle is stopped once in this time: whatever a library leaves must not grow for ever."""
 
 
-def spare_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Leave out of every collection what was loaded, which lives as long as the process; look at the young alone."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, NEVER)
 
 
-class Garbage:
+class GcSchedule:
     """Decides about collections of everything. Pure but for `collect`."""
 
     def __init__(self, now: float, collect: Callable[[], object] = gc.collect) -> None:

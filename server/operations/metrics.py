@@ -13,8 +13,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from server.audio.formats import Encoding
+from server.errors import TicketCode
 from server.operations.histograms import Spread, histogram, histograms
-from server.refusals import TicketCode
 
 # Quantiles are exact only at edges, so each latency objective has one of its own.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)

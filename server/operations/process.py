@@ -1,10 +1,12 @@
-"""What a process that serves needs around it: standard streams, descriptors enough, and an end that comes."""
+"""Process set-up: reopen closed stdio, raise RLIMIT_NOFILE, exit after a timeout, SIGHUP."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -15,7 +17,7 @@ FILES_BESIDE_STREAMS = 512
 """Descriptors for requests that are refused, probes, uploads, libraries."""
 
 
-def hold_standard_streams() -> None:
+def reopen_closed_stdio() -> None:
     """Open what is closed of descriptors 0 to 2: else a socket gets the number, and what is printed with it."""
     for fd in (0, 1, 2):
         try:
@@ -58,3 +60,9 @@ def end_within(seconds: float, code: int, last_words: Callable[[], None]) -> thr
     timer.daemon = True
     timer.start()
     return timer
+
+
+def on_sighup(action: Callable[[], None]) -> None:
+    """Call this at each SIGHUP, on the running loop. Signals reach the main thread alone: elsewhere it is nothing."""
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)

@@ -11,20 +11,20 @@ from starlette.websockets import WebSocket
 from model.ctc.bias import BiasError
 from server.audio.decoder import open_decoder
 from server.audio.formats import AudioForm, Encoding
-from server.errors import CLOSES, KeytermsTooOften
-from server.recognition.events import CloseReason, Event, StepTiming
-from server.recognition.recognition import Recognition
+from server.errors import CLOSES, CloseReason, KeytermsTooOften
+from server.recognition.events import Event, StepTiming
+from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say
 from server.streaming.connection import Connection
-from server.streaming.deadlines import LiveLimits
+from server.streaming.flow_control import LiveLimits
 from server.streaming.outbox import OutFrame
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapted")
 
 
-class AdaptedStream(Connection):
+class AdapterConnection(Connection):
     """A connection in the protocol of its adapter."""
 
     def __init__(
@@ -57,7 +57,7 @@ class AdaptedStream(Connection):
         self._received_s = replica.metrics.audio_seconds[encoding]
         self._adapter = adapter
 
-    async def run(self, recognition: Recognition) -> None:
+    async def run(self, recognition: ActiveSession) -> None:
         """Serve the accepted connection, which `recognition` admitted, to its end."""
         self._do_all(self._adapter.opened())
         await super().run(recognition)
@@ -116,7 +116,7 @@ class AdaptedStream(Connection):
 
 async def serve(
     socket: WebSocket,
-    stream: AdaptedStream,
+    stream: AdapterConnection,
     session: Session,
     replica: Replica,
     *,

@@ -1,11 +1,11 @@
-"""Who may come in: so many streams as there are slots, or as this replica is thought to carry. Pure: told the time.
-
-What is admitted is never sent away for another: a limit that falls below the streams that are open only keeps new ones
-out. A limit that is an estimate is approached with care, because it knows best what it has seen.
-"""
+"""Admission by slots or by estimated capacity, and the time a thread computes or waits for a core."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from batching.capacity import PERIOD_S, Capacity
@@ -77,3 +77,30 @@ class Admission:
         if self._came + wanted > self._may_come:
             raise ServerFull("too many streams come at once")
         self._came += wanted
+
+
+class ThreadTime:
+    """A clock of the thread that first reads it, in seconds. Where the system does not tell of waiting, of computing.
+
+    Source: https://docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._tried = False
+
+    def __call__(self) -> float:
+        """Seconds so far."""
+        if not self._tried:
+            self._tried = True
+            with contextlib.suppress(OSError):
+                self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        if self._file is None:
+            return time.thread_time()
+        computed, waited, _ = os.pread(self._file, 64, 0).split()
+        return (int(computed) + int(waited)) / 1e9
+
+    def __del__(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)

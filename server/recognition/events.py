@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from model.ctc.words import Word
+from server.errors import CloseReason
 
 
 class FinalReason(StrEnum):
@@ -21,22 +22,6 @@ class FinalReason(StrEnum):
     FINALIZE = "finalize"
     CLOSE = "close"
     MAX_LEN = "max_len"
-
-
-class CloseReason(StrEnum):
-    """Why a connection ends; `server.errors.CLOSES` turns it into a close code."""
-
-    CLOSE_STREAM = "close_stream"
-    IDLE = "idle"
-    TOO_LONG = "too_long"
-    DRAIN = "drain"
-    TOO_FAST = "too_fast"
-    BAD_AUDIO = "bad_audio"
-    NOT_UNDERSTOOD = "not_understood"
-    STALLED = "stalled"
-    BROKEN = "broken"
-    SLOW_CONSUMER = "slow_consumer"
-    CLIENT_GONE = "client_gone"
 
 
 @dataclass(frozen=True, slots=True)

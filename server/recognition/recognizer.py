@@ -1,17 +1,18 @@
-"""The event-loop side of the engine: which stream belongs to whom, and who may come in.
-
-Every batch arrives as one call on the event loop; its rows are decoded together, and each connection is told what its
-own rows changed. A slot counts as taken from `open` until the engine says that the stream is closed, so admission can
-never promise a slot twice. Sockets and wire protocols are unknown here.
-"""
+"""The event-loop side of the engine: sessions and their streams, admission, decoding of each batch's results."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
+import msgspec
 import numpy as np
+import structlog
+from numpy.typing import NDArray
 
 from batching.engine import Engine
 from batching.errors import BatchingError, EngineDown, WrongState
@@ -20,12 +21,189 @@ from model.config import ModelConfig
 from model.ctc.words import Decoder
 from server.errors import EngineDead, Refused, ServerNotReady
 from server.operations.metrics import Metrics
-from server.recognition.admission import Admission
-from server.recognition.decoding import Decoding
-from server.recognition.recognition import Recognition, Route, Sink
+from server.recognition.admission import Admission, ThreadTime
+from server.recognition.events import Event, StepTiming, StreamBroken
+from server.recognition.segmenter import Segmenter
 from server.recognition.session import Session
-from server.recognition.steps import StepTag, Work
-from server.recognition.thread_time import ThreadTime
+from server.recognition.steps import StepTag, WindowTag, Work
+
+Outputs = NDArray[np.float32]
+
+
+class EventSink(Protocol):
+    """Whoever holds the other end of a session."""
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        """Take what a step changed, often nothing. `timing` is None for what answers no step."""
+
+
+class Streams(Protocol):
+    """What a recognition needs of the recognizer."""
+
+    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
+        """Hand work to the engines, in order."""
+
+    def close(self, recognition: ActiveSession) -> None:
+        """Let go of a session's streams."""
+
+    def export(self, recognition: ActiveSession) -> None:
+        """Have the engine's states of a session told to it, as they are behind all work so far."""
+
+    def restore(self, recognition: ActiveSession, states: Sequence[bytes]) -> None:
+        """Give a session's streams these states, by channel."""
+
+
+class ActiveSession:
+    """One session's streams in the engine. `close` it when the session is over; more often does no harm."""
+
+    def __init__(self, owner: Streams, session: Session, sink: EventSink, streams: Sequence[int]) -> None:
+        self.session = session
+        self.sink = sink
+        self.streams = tuple(streams)  # by channel
+        self.open = True
+        self._owner = owner
+
+    def push(self, work: Sequence[Work]) -> None:
+        """Hand work to the engine, in order."""
+        if self.open:
+            self._owner.push(self, work)
+
+    def export(self) -> None:
+        """Have the engine's states told to the session, as they are behind all work so far."""
+        if self.open:
+            self._owner.export(self)
+
+    def restore(self, states: Sequence[bytes]) -> None:
+        """Go on from these states, by channel; before any work. Raises: WrongState."""
+        if self.open:
+            self._owner.restore(self, states)
+
+    def close(self) -> None:
+        """Drop whatever is still waiting; decoder states come back now, slots when the engine has let go of them."""
+        if self.open:
+            self.open = False
+            self._owner.close(self)
+            self.session.release()
+
+    def fail(self, error: Exception) -> None:
+        """Tell the connection that nothing more will come."""
+        if self.open:
+            self.close()
+            self.sink.on_events([StreamBroken(error)], None)
+
+
+class BatchTiming(msgspec.Struct, frozen=True, gc=False):
+    """What all rows of a batch share; `done_s` is the clock time at which the outputs were there."""
+
+    step_s: float
+    done_s: float
+    rows: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One step's answer, outputs (T, V)."""
+
+    tag: StepTag
+    outputs: Outputs
+    queue_wait_s: float
+    batch: BatchTiming
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One channel's way back; `held` are answers that wait for the voice-activity model."""
+
+    recognition: ActiveSession
+    channel: Segmenter
+    held: deque[Row] = field(default_factory=deque)
+
+    @property
+    def due(self) -> bool:
+        """Whether the oldest held answer is still wanted, and its audio was heard by the voice-activity model."""
+        speech = self.channel.speech
+        if not self.held or speech is None or not self.recognition.open:
+            return False
+        return speech.covers(self.held[0].tag.end_sample)
+
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.decoding")
+
+Routes = Mapping[int, Route]
+
+
+class BatchDecoder:
+    """Owns the decoder; the states belong to the channels."""
+
+    def __init__(self, decoder: Decoder, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._decoder = decoder
+        self._metrics = metrics
+        self._clock = clock
+
+    def take_steps(self, batch: BatchDone, routes: Routes) -> None:
+        """Decode the rows of streams that are still open."""
+        due: list[tuple[Route, Row]] = []
+        indices: list[int] = []
+        voiced: list[Route] = []
+        timing = BatchTiming(batch.step_s, batch.started_s + batch.step_s, len(batch.streams))
+        for i, (stream, tag, waited_s) in enumerate(zip(batch.streams, batch.tags, batch.queue_wait_s, strict=True)):
+            route = routes.get(stream)
+            if route is None or not isinstance(tag, StepTag):
+                continue
+            row = Row(tag, batch.outputs[i], waited_s, timing)
+            if route.channel.speech is None:
+                indices.append(i)
+                due.append((route, row))
+            else:
+                route.held.append(row)
+                voiced.append(route)
+        if due:
+            all_rows = len(indices) == len(batch.streams)
+            self._decode(due, batch.outputs if all_rows else batch.outputs[indices])
+        self._release(voiced)
+
+    def take_voice(self, batch: BatchDone, routes: Routes) -> None:
+        """Take the probabilities of speech, (B, 1), and whatever waited for them."""
+        voiced: list[Route] = []
+        for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
+            route = routes.get(stream)
+            if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
+                route.channel.speech.heard(tag.end_sample, float(probability))
+                voiced.append(route)
+        self._release(voiced)
+
+    def _release(self, routes: Sequence[Route]) -> None:
+        """Decode the held answers that are due, one step of a channel at a time."""
+        while due := [(route, route.held.popleft()) for route in routes if route.due]:
+            self._decode(due, np.stack([row.outputs for _, row in due]))  # (B, T, V)
+
+    def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
+        """Advance each channel by one step, outputs (B, T, V), and tell each connection.
+
+        All rows are read before any is told, so that one pair of clock readings covers all that the decoder does.
+        """
+        began_s = self._clock()
+        try:
+            self._decoder.advance([route.channel.state for route, _ in due], outputs)
+            said = [route.recognition.session.decoded(route.channel, row.tag) for route, row in due]
+        except Exception as error:  # noqa: BLE001 - as a failed model step: these streams end, and no others
+            self._metrics.errors.labels("decode").inc()
+            _log.error("decoding failed", rows=len(due), error=repr(error))
+            for route, _ in due:
+                route.recognition.fail(error)
+            return
+        decoded_s = self._clock()
+        decode_s = decoded_s - began_s
+        self._metrics.decode.observe(decode_s)
+        self._metrics.handover.observe(began_s - due[0][1].batch.done_s)
+        for (route, row), events in zip(due, said, strict=True):
+            if route.recognition.open:  # what was told of an earlier row may have ended it
+                batch = row.batch
+                handover_s = began_s - batch.done_s
+                timing = StepTiming(
+                    row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
+                )
+                route.recognition.sink.on_events(events, timing)
+
 
 Deliver = Callable[[EngineEvent], None]
 MakeEngine = Callable[[Deliver], Engine]
@@ -49,7 +227,7 @@ class Recognizer:
         busy_clock: Callable[[], float] | None = None,
     ) -> None:
         self._config = config
-        self._decoding = Decoding(decoder, metrics, clock)
+        self._decoding = BatchDecoder(decoder, metrics, clock)
         self._metrics = metrics
         self.admission = admission
         self._budget_s = budget_s
@@ -107,8 +285,8 @@ class Recognizer:
         self.admission.refuse_if_full(self.slots_used)
 
     def open(
-        self, session: Session, sink: Sink, *, background: bool = False, budget_s: float | None = None
-    ) -> Recognition:
+        self, session: Session, sink: EventSink, *, background: bool = False, budget_s: float | None = None
+    ) -> ActiveSession:
         """Admit a session, one slot a channel; release it if it is refused. Raises: ServerFull, ServerNotReady.
 
         `budget_s` is within which its steps should be answered, None = the operator's choice; what runs in the
@@ -121,7 +299,7 @@ class Recognizer:
             session.release()
             raise
 
-    def _admit(self, session: Session, sink: Sink, *, background: bool, budget_s: float) -> Recognition:
+    def _admit(self, session: Session, sink: EventSink, *, background: bool, budget_s: float) -> ActiveSession:
         if self._engine is None or not self._warm:
             raise ServerNotReady("the engine is not ready")
         now = self._clock()
@@ -132,7 +310,7 @@ class Recognizer:
             heard = [self._vad.open(budget_s=budget_s, background=background) for _ in streams] if self._vad else []
         except EngineDown as error:
             raise ServerNotReady("the engine is down") from error
-        recognition = Recognition(self, session, sink, streams)
+        recognition = ActiveSession(self, session, sink, streams)
         for stream, channel in zip(streams, session.channels, strict=True):
             self._routes[stream] = Route(recognition, channel)
         for stream, vad_stream in zip(streams, heard, strict=False):
@@ -143,7 +321,7 @@ class Recognizer:
         self._metrics.slots_used.set(self.slots_used)
         return recognition
 
-    def push(self, recognition: Recognition, work: Sequence[Work]) -> None:
+    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
         """Hand work to the engines; a stream that the engine cannot take is broken."""
         assert self._engine is not None  # a recognition exists
         try:
@@ -156,7 +334,7 @@ class Recognizer:
         except BatchingError as error:
             recognition.fail(error)
 
-    def export(self, recognition: Recognition) -> None:
+    def export(self, recognition: ActiveSession) -> None:
         """Have the states of a session's streams told to it, as they are behind all work so far."""
         assert self._engine is not None  # a recognition exists
         try:
@@ -165,7 +343,7 @@ class Recognizer:
         except BatchingError as error:
             recognition.fail(error)
 
-    def restore(self, recognition: Recognition, states: Sequence[bytes]) -> None:
+    def restore(self, recognition: ActiveSession, states: Sequence[bytes]) -> None:
         """Let a session's streams, which have had no work, go on from these states. Raises: WrongState."""
         assert self._engine is not None
         if any(len(state) != self._engine.state_bytes for state in states) or len(states) != len(recognition.streams):
@@ -173,7 +351,7 @@ class Recognizer:
         for stream, state in zip(recognition.streams, states, strict=True):
             self._engine.restore(stream, state)
 
-    def close(self, recognition: Recognition) -> None:
+    def close(self, recognition: ActiveSession) -> None:
         """Let go of a session's streams."""
         for stream in recognition.streams:
             del self._routes[stream]

@@ -26,7 +26,7 @@ class _Mark:
         return all(channel is not None for channel in self.channels)
 
 
-class Delivery:
+class ResultOrder:
     """Steps of several channels, in the order in which they were handed to the engine."""
 
     def __init__(self, channels: int) -> None:

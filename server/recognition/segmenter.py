@@ -1,37 +1,62 @@
-"""The output side of one channel: results of steps in, events out. Segments, endpoints and flushes are decided here.
-
-Sans-I/O and without a clock: every decision is a function of the audio and of the client's frames in their order, so
-that a transcript cannot depend on batching, on timing or on how the audio was cut into messages. The decoder state
-belongs to the channel; whoever holds the results of a batch advances it, then calls `decoded`.
-"""
+"""One channel's segments: decoder text in; partials, finals, endpoints and flushes out. No clock, no I/O."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from model.config import ModelConfig
 from model.ctc.bias import Bias
 from model.ctc.words import Decoder, DecoderState, Word
-from server.recognition.endpointing import Rules
+from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
-from server.recognition.partials import Interims
-from server.recognition.placed_words import PlacedWords, placed
+from server.recognition.partials import PartialFilter, WordPlacer, placed
 from server.recognition.saved_state import SavedChannel
-from server.recognition.speech import SpeechTrack
 from server.recognition.steps import Marker, StepTag
-from server.recognition.turns import Turns
+
+T = TypeVar("T")
+
+
+class PendingChanges(Generic[T]):
+    """What holds, and what waits: of changes with no step between them, the last one alone."""
+
+    def __init__(self, held: T) -> None:
+        self.held = held
+        self.pushed = 0  # steps that were handed to the engine
+        self.answered = 0
+        self._waiting: deque[tuple[int, T]] = deque()  # each with the number of steps that go before it
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @property
+    def latest(self) -> T:
+        """What will hold for audio that comes now."""
+        return self._waiting[-1][1] if self._waiting else self.held
+
+    def change(self, to: T) -> None:
+        """Let it hold for the steps to come."""
+        if self._waiting and self._waiting[-1][0] == self.pushed:
+            self._waiting.pop()
+        self._waiting.append((self.pushed, to))
+
+    def turn(self) -> None:
+        """Let hold whatever has its turn."""
+        while self._waiting and self._waiting[0][0] <= self.answered:
+            self.held = self._waiting.popleft()[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ChannelSettings:
     """How a stretch of audio is heard: towards which words, and where its segments end."""
 
     bias: Bias
-    rules: Rules
+    rules: EndpointRules
 
 
-class Channel:
+class Segmenter:
     """One recognised channel: it owns the decoder state and the open segment.
 
     `release` it once, when the session is over: the decoder may keep its states in slots.
@@ -42,19 +67,19 @@ class Channel:
         index: int,
         config: ModelConfig,
         decoder: Decoder,
-        rules: Rules,
+        rules: EndpointRules,
         *,
         bias: Bias,
-        speech: SpeechTrack | None = None,
+        speech: VoiceActivity | None = None,
     ) -> None:
         self.index = index
         self.speech = speech
         self._config = config
         self._decoder = decoder
-        self._manners = Turns(Manner(bias, rules))
+        self._manners = PendingChanges(ChannelSettings(bias, rules))
         self.state: DecoderState = decoder.start(config.delay_frames, bias)
-        self._interims = Interims(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
-        self._shown = PlacedWords()
+        self._interims = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
+        self._shown = WordPlacer()
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
         self.cursor_s = 0.0  # where the last result ends
@@ -91,7 +116,7 @@ class Channel:
     def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias) -> None:
         """Go on as the one that `saved` told would; of a channel that has heard nothing."""
         self.release()
-        self.state, self._manners = state, Turns(Manner(bias, self._rules))
+        self.state, self._manners = state, PendingChanges(ChannelSettings(bias, self._rules))
         self._interims.restore(saved.interims)
         self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
         self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
@@ -110,12 +135,12 @@ class Channel:
         rules = replace(self._manners.latest.rules, endpoint_s=silence_s, quiet_s=silence_s)
         self._change(replace(self._manners.latest, rules=rules))
 
-    def _change(self, manner: Manner) -> None:
+    def _change(self, manner: ChannelSettings) -> None:
         self._manners.change(manner)
         self._take_turn()
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> EndpointRules:
         return self._manners.held.rules
 
     def pushed(self) -> None:
@@ -174,7 +199,7 @@ class Channel:
             self._speaking = True
             events.append(SpeechStarted(self.index, self._absolute(self._decoder.words(self.state)[0]).start_s))
 
-    def _notice_voice(self, speech: SpeechTrack, tag: StepTag, events: list[Event]) -> None:
+    def _notice_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Event]) -> None:
         before_s = speech.follow(tag.end_sample)
         if before_s is not None:
             start_s = max(0.0, self.cursor_s - before_s)

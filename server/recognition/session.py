@@ -1,8 +1,4 @@
-"""One connection, sans I/O: options, the channels that they ask for, and what may wait unanswered.
-
-Bytes and flush requests go in, work for the engine comes out; results go in, events come out. Sockets, engines and
-clocks are the callers' business.
-"""
+"""One connection, sans I/O: audio to steps by channel, results of steps to events in order."""
 
 from __future__ import annotations
 
@@ -13,15 +9,17 @@ import numpy as np
 
 from model.config import ModelConfig
 from model.ctc.words import Decoder
-from server.audio.pcm import PCM, PcmReader, downmix
-from server.errors import BacklogExceeded
-from server.recognition.endpointing import Rules
-from server.recognition.events import Closed, CloseReason, Event, FinalReason
+from server.audio.pcm import BLOCK_S, PCM, PcmReader, downmix
+from server.errors import (
+    BacklogExceeded,
+    CloseReason,
+)
+from server.recognition.endpointing import EndpointRules, VoiceActivity
+from server.recognition.events import Closed, Event, FinalReason
 from server.recognition.keyterms import NO_KEYTERMS, ChangeAllowance, Keyterms, checked_size
-from server.recognition.result_order import Delivery
+from server.recognition.result_order import ResultOrder
 from server.recognition.saved_state import SavedInput, SavedStream
-from server.recognition.segmenter import Channel
-from server.recognition.speech import SpeechTrack
+from server.recognition.segmenter import Segmenter
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
 
@@ -74,18 +72,18 @@ class Session:
         self._step_s = config.step_samples / config.sample_rate
         self._reader = PcmReader(options.channels)
         rules = _rules(options, limits)
-        tracks = [SpeechTrack(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
+        tracks = [VoiceActivity(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
         self.keyterms = options.keyterms
         self._changes = ChangeAllowance()
         bias = options.keyterms.bias
-        self.channels = tuple(Channel(i, config, decoder, rules, bias=bias, speech=tracks[i]) for i in self._indices)
+        self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=tracks[i]) for i in self._indices)
         self._cutters = tuple(StepCutter(i, options.sample_rate, config, window_samples) for i in self._indices)
         self._waiting = 0  # steps pushed and not answered, over all channels
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
         # What a voice-activity model has heard is not saved, so beside one a stream cannot be resumed.
-        self._delivery = Delivery(options.streams) if options.resumable and not window_samples else None
+        self._delivery = ResultOrder(options.streams) if options.resumable and not window_samples else None
         self._unmarked = 0  # steps since the last mark, over all channels
 
     @property
@@ -182,7 +180,7 @@ class Session:
         return self._delivery is not None
 
     @property
-    def delivery(self) -> Delivery:
+    def delivery(self) -> ResultOrder:
         """Of a resumable stream."""
         assert self._delivery is not None
         return self._delivery
@@ -198,7 +196,7 @@ class Session:
         self.delivery.mark(SavedInput(cutters, phrases, self._changes.saved()))
         self._unmarked = 0
 
-    def exported(self, channel: Channel, state: bytes) -> list[Event]:
+    def exported(self, channel: Segmenter, state: bytes) -> list[Event]:
         """Take the engine's state of one channel, whose results up to there are decoded; return what can be said."""
         saved = channel.saved(self.options.keyterms.bias)
         return self._with_end(self.delivery.exported(channel.index, state, saved))
@@ -247,7 +245,7 @@ class Session:
             cutter.start_at(sample)
             channel.start_at(cutter.received_s)
 
-    def decoded(self, channel: Channel, tag: StepTag) -> list[Event]:
+    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """Say what the result of one step changes; the channel's decoder state has been advanced over it."""
         self._waiting -= 1
         self.steps += 1
@@ -290,11 +288,11 @@ class Session:
         return events
 
 
-def _rules(options: SessionOptions, limits: Limits) -> Rules:
+def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
     asked_ms, gap_ms = options.endpointing_ms, options.utterance_end_ms
     quiet_s = max(asked_ms or 0.0, limits.min_endpoint_ms) / 1_000
     silence_ms = limits.silence_endpoint_ms
-    return Rules(
+    return EndpointRules(
         endpoint_s=None if asked_ms is None else quiet_s,
         silence_s=None if asked_ms is None or silence_ms is None else silence_ms / 1_000,
         quiet_s=quiet_s,
@@ -305,3 +303,10 @@ def _rules(options: SessionOptions, limits: Limits) -> Rules:
         tell_stable=options.tell_stable,
         partial_interval_s=options.partial_interval_ms / 1_000,
     )
+
+
+IN_FLIGHT_S = 4.0  # enough to keep a row of every batch busy while the next block is decoded
+MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S
+
+
+DEFAULT_ENDPOINTING_MS = 10.0  # Source: protocols.md 3.4

@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from model.config import ModelConfig
-from server.audio.pcm import PCM, Resampler, Tiler
-from server.audio.priming import primed_start
+from server.audio.pcm import PCM, Resampler, Tiler, primed_start
 from server.recognition.saved_state import SavedCutter
 
 

@@ -21,9 +21,10 @@ from opentelemetry.trace import Span, SpanKind
 
 from model.config import ModelConfig
 from model.ctc.words import Decoder
-from server.operations.request_ids import current_request_id
-from server.recognition.events import CloseReason, Event, Final
-from server.recognition.segmenter import Channel
+from server.errors import CloseReason
+from server.operations.logs import current_request_id
+from server.recognition.events import Event, Final
+from server.recognition.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work
 
@@ -75,7 +76,7 @@ class TracedSession(Session):
         self._span = span
         self._finals = 0
 
-    def decoded(self, channel: Channel, tag: StepTag) -> list[Event]:
+    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """As `Session`."""
         return self._told(super().decoded(channel, tag))
 

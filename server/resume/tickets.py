@@ -1,18 +1,19 @@
-"""Tickets as text: a stream's state with what it belongs to, compressed, sealed, in base64. And why one is refused.
-
-The first byte is the version and stays readable; all that follows is sealed and bound to it.
-"""
+"""Tickets: a stream's state with what it belongs to, compressed, sealed, in base64; and when one is refused."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import os
 import zlib
+from collections.abc import Callable, Iterable
 
 import msgspec
+import structlog
 
+from server.errors import TicketCode, TicketRefused
 from server.recognition.saved_state import SavedStream
-from server.refusals import TicketCode, TicketRefused
 from server.resume.seal import Seal, Unsealed
 
 VERSION = 1  # of everything inside; a change of `saved`, or of what its bytes mean, needs another
@@ -66,3 +67,94 @@ def _from_base64(text: str) -> bytes:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return b""
+
+
+DIGEST_BYTES = 16
+ID_BYTES = 16
+AHEAD_S = 60.0
+"""A ticket may come from a replica whose clock is ahead by so much."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
+
+
+class TicketService:
+    """Gives tickets out and takes them back. `setup` names all that a state depends on: model, precision, decoder."""
+
+    def __init__(
+        self, keys: list[bytes], *, ttl_s: float, setup: Callable[[], Iterable[str]], clock: Callable[[], float]
+    ) -> None:
+        """Without a key make one: its tickets are of use here alone. `clock` tells seconds since 1970."""
+        self._own = not keys
+        self._seal = Seal(keys or [os.urandom(32)])
+        self._ttl_s = ttl_s
+        self._setup = setup
+        self._model: bytes | None = None
+        self._clock = clock
+        self._used: dict[bytes, float] = {}  # ticket -> when it was issued
+        self._warned = False
+
+    @property
+    def model(self) -> bytes:
+        """Digest of what a state depends on; made when it is first wanted."""
+        if self._model is None:
+            self._model = digest(*self._setup())
+        return self._model
+
+    def opened(self) -> None:
+        """A resumable stream began."""
+        if self._own and not self._warned:
+            self._warned = True
+            _log.warning("no resume key is set: streams can be resumed at this server alone, and until it restarts")
+
+    def ages(self, since_s: float) -> bool:
+        """Whether what was issued then should be replaced, although nothing was said since."""
+        return self._clock() - since_s > self._ttl_s / 2
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
+    def issue(
+        self, stream: SavedStream, *, stream_id: str, tenant: bytes, openings: tuple[tuple[str, ...], ...]
+    ) -> Ticket:
+        """Make a ticket of now."""
+        return Ticket(os.urandom(ID_BYTES), stream_id, self._clock(), self.model, tenant, openings, stream)
+
+    def renewed(self, ticket: Ticket) -> Ticket:
+        """Make another ticket, of now, for the same place."""
+        return msgspec.structs.replace(ticket, id=os.urandom(ID_BYTES), issued_s=self._clock())
+
+    def write(self, ticket: Ticket) -> str:
+        """Seal it. On any thread."""
+        return write_ticket(ticket, self._seal)
+
+    def take(self, text: str, tenant: bytes) -> Ticket:
+        """Read a ticket that somebody brings. Raises: TicketRefused."""
+        ticket = read_ticket(text, self._seal)
+        if ticket.tenant != tenant:
+            raise TicketRefused(TicketCode.TENANT, "the ticket is another key's, or of a stream with another query")
+        if not -AHEAD_S <= self._clock() - ticket.issued_s <= self._ttl_s:
+            raise TicketRefused(TicketCode.EXPIRED, f"the ticket is older than {self._ttl_s:g} s")
+        if ticket.model != self.model:
+            raise TicketRefused(TicketCode.MODEL, "the ticket is of another model, precision or decoder")
+        if ticket.id in self._used:
+            raise TicketRefused(TicketCode.REPLAYED, "a stream went on from this ticket before")
+        return ticket
+
+    def used(self, ticket: Ticket) -> None:
+        """A stream went on from it: nobody else can here."""
+        now = self._clock()
+        while self._used and now - next(iter(self._used.values())) > self._ttl_s + AHEAD_S:
+            del self._used[next(iter(self._used))]
+        self._used[ticket.id] = max(now, ticket.issued_s)
+
+
+def digest(*parts: str) -> bytes:
+    """Return a digest that other parts, or the same ones divided otherwise, do not have."""
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.sha256(text.encode(errors="backslashreplace")).digest()[:DIGEST_BYTES]
+
+
+def tenant_digest(caller: str, query: Iterable[tuple[str, str]]) -> bytes:
+    """Say whose stream it is and what was asked of it; the order of different parameters means nothing."""
+    return digest(caller, *(part for pair in sorted(query, key=lambda pair: pair[0]) for part in pair))

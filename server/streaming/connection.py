@@ -18,22 +18,18 @@ from collections.abc import Callable, Sequence
 import structlog
 from starlette.websockets import WebSocket
 
-from server.audio.decode_queue import DecodingPool, Lane
-from server.audio.decoder import LiveDecoder
+from server.audio.decode_queue import DecodeQueue, DecodingPool, LiveDecoder
 from server.audio.formats import AudioForm
 from server.audio.pcm import PCM
-from server.errors import CLOSES, BacklogExceeded, Close
-from server.errors_part import Inflated, MediaError
+from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, Inflated, MediaError
 from server.operations.metrics import Metrics
-from server.recognition.events import Closed, CloseReason, Event, Final, Partial, StepTiming, StreamBroken
-from server.recognition.recognition import Recognition
+from server.recognition.events import Closed, Event, Final, Partial, StepTiming, StreamBroken
+from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
 from server.recognition.steps import Work
-from server.streaming.deadlines import Deadlines, Due, LiveLimits
-from server.streaming.flow_control import HIGH_WATER, Backpressure
-from server.streaming.outbox import OutFrame
-from server.streaming.transport import wire_of
-from server.streaming.writer import Writer
+from server.streaming.flow_control import HIGH_WATER, Backpressure, Deadlines, Due, LiveLimits
+from server.streaming.outbox import OutFrame, Writer
+from server.streaming.transport import transport_of
 
 MIN_TIMER_S = 0.01  # a timer may fire a moment early by another clock; do not spin on the rest
 
@@ -61,13 +57,13 @@ class Connection(ABC):
         decoder: LiveDecoder,
         pool: DecodingPool,
     ) -> None:
-        self._wire = wire_of(socket)
+        self._wire = transport_of(socket)
         self._session = session
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
         self._request_id = request_id
-        self._recognition: Recognition | None = None
+        self._recognition: ActiveSession | None = None
         self._writer = Writer(self._wire, metrics, clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
         self._held: deque[bytes | str] = deque()  # read before reading stopped: one read of the transport, at most
@@ -81,7 +77,7 @@ class Connection(ABC):
         self._ending = False  # the end was asked for: nothing that the client sends now means anything
         self._received_s = metrics.audio_seconds[form.encoding]
         high_s = limits.max_backlog_s * HIGH_WATER
-        self._lane = Lane(
+        self._lane = DecodeQueue(
             pool,
             decoder,
             deliver=self._on_samples,
@@ -101,7 +97,7 @@ class Connection(ABC):
         """Whether audio that was received waits for an answer."""
         return self._session.backlog_s > 0 or self._lane.pending
 
-    async def run(self, recognition: Recognition) -> None:
+    async def run(self, recognition: ActiveSession) -> None:
         """Serve the accepted connection, which `recognition` admitted, to its end."""
         self._recognition = recognition
         _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels), **self._facts())

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from starlette.websockets import WebSocket
 
-WIRE_EXTENSION = "tutti.wire"  # in the ASGI scope
+TRANSPORT_EXTENSION = "tutti.wire"  # in the ASGI scope
 
 
-class Receiver(Protocol):
+class MessageReceiver(Protocol):
     """Who is told what the client does; nothing it is told may block or raise."""
 
     def on_message(self, message: bytes | str) -> None:
@@ -27,14 +27,14 @@ class Receiver(Protocol):
         """The connection ends or has ended; may come more than once."""
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """One accepted WebSocket connection."""
 
     @property
     def congested(self) -> bool:
         """Whether the client leaves so much unread that nothing more should be written until it `on_writable`s."""
 
-    def attach(self, receiver: Receiver) -> None:
+    def attach(self, receiver: MessageReceiver) -> None:
         """Tell this receiver everything from now on, first of all what has arrived already. Once, when accepted."""
 
     def write(self, payload: bytes) -> None:
@@ -53,7 +53,7 @@ class Wire(Protocol):
         """Read again."""
 
 
-def wire_of(socket: WebSocket) -> Wire:
+def transport_of(socket: WebSocket) -> Transport:
     """Return what `server.streaming.websocket` put into the connection's scope."""
-    wire: Wire = socket.scope["extensions"][WIRE_EXTENSION]
+    wire: Transport = socket.scope["extensions"][TRANSPORT_EXTENSION]
     return wire

@@ -1,9 +1,4 @@
-"""uvicorn's WebSocket protocol, and what it lacks: a wire without tasks, a way to cut, and bounded kernel memory.
-
-The handshake is uvicorn's and the application's, through ASGI. From `attach` on, messages go straight to the receiver,
-in their order, and answers straight to the transport. `transport.close()` waits for ever for a client that does not
-read; a server that promises its slots and its memory back must be able to abort.
-"""
+"""uvicorn's WebSocket protocol without tasks and queues: whole messages to a receiver, frames to the transport."""
 
 from __future__ import annotations
 
@@ -17,8 +12,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from server.streaming.audio_frames import audio_frame
-from server.streaming.transport import WIRE_EXTENSION, Receiver
+from server.streaming.transport import TRANSPORT_EXTENSION, MessageReceiver
 
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
 LINGER_S = 10.0  # for the client's own close frame
@@ -26,11 +20,11 @@ WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, sect
 SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
 
 
-class ListenProtocol(WebSocketsSansIOProtocol):
-    """The protocol that `server.serve` gives to uvicorn; a `server.streaming.transport.Wire`."""
+class StreamWebSocket(WebSocketsSansIOProtocol):
+    """The protocol that `server.serve` gives to uvicorn; a `server.streaming.transport.Transport`."""
 
     _linger: asyncio.TimerHandle | None = None
-    _receiver: Receiver | None = None
+    _receiver: MessageReceiver | None = None
     _offered: dict[str, object] | None = None  # to the application, with this connection in it
     congested = False
 
@@ -51,7 +45,7 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         self._receiver = None
         self.conn.parser.close()  # a generator that refers to its owner
         if self._offered is not None:
-            self._offered.pop(WIRE_EXTENSION, None)
+            self._offered.pop(TRANSPORT_EXTENSION, None)
 
     def shutdown(self) -> None:
         """End, because the server does."""
@@ -105,7 +99,7 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if self.response.status_code == 101:
             self._offered = cast(dict[str, object], self.scope["extensions"])
-            self._offered[WIRE_EXTENSION] = self
+            self._offered[TRANSPORT_EXTENSION] = self
 
     def send_receive_event_to_app(self) -> None:
         """Take a whole message. Text that is none ends the connection, without the traceback that uvicorn logs."""
@@ -125,7 +119,7 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True  # by a refusal; else uvicorn 0.54 logs an error for each
 
-    def attach(self, receiver: Receiver) -> None:
+    def attach(self, receiver: MessageReceiver) -> None:
         """Tell this receiver everything from now on."""
         assert not self.conn.extensions, "frames are written as they are"
         self._receiver = receiver
@@ -174,3 +168,32 @@ class ListenProtocol(WebSocketsSansIOProtocol):
         """Read again."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
+
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a build without its C extension
+    from websockets.utils import apply_mask
+
+WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
+MASKED = 0x80
+MASK_BYTES = 4
+LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # in place of the length: it follows in two bytes, or in eight
+
+
+def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:
+    """Return the payload of the frame that begins at `at`, unmasked in fresh memory, and where the next one begins.
+
+    None where there is no whole, masked, unfragmented binary frame of less than 64 KiB.
+    """
+    if len(data) - at < 2 or data[at] != WHOLE_BINARY or not data[at + 1] & MASKED:
+        return None
+    size, head = data[at + 1] & ~MASKED, at + 2
+    if size == LENGTH_16_BIT:
+        size, head = int.from_bytes(data[head : head + 2], "big"), head + 2
+    elif size == LENGTH_64_BIT:
+        return None
+    start = head + MASK_BYTES
+    if len(data) < start + size:
+        return None
+    return apply_mask(memoryview(data)[start : start + size], data[head:start]), start + size

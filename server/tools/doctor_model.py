@@ -21,11 +21,11 @@ from model.config import ModelConfig
 from model.ctc import kernel
 from model.decoder import language_model_path, make_decoder
 from model.precision import native_bf16
-from server.serve import set_threads
+from model.runtime import set_threads
+from server.replica import TILE_ROWS
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
-from server.wiring import TILE_ROWS
 
 SUMS = "SHA256SUMS"
 STEPS = 4

@@ -1,22 +1,25 @@
-"""Recordings through a recogniser, in this process or behind a URL, and what came of them.
-
-Both ways take the same steps through the same kind of session, so that their texts must be equal. Knows neither
-options nor tables.
-"""
+"""Recordings through a recogniser, in this process or behind a URL, as recorded or through a telephone codec."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from model.manifest import Utterance
 from model.scoring import by_source, report
 from model.stability import ShownWord, Stability, View
+from server.audio.pcm import PCM
+from server.audio.raw import alaw_table, mulaw_table
+from server.settings import Settings
+from server.tools.local import LocalTranscriber, open_local
 from tutti_asr_client.errors import ClientError
 from tutti_asr_client.files.display import SilentDisplay
 from tutti_asr_client.files.file_result import Failed, Transcribed
@@ -112,3 +115,42 @@ def remote(url: str, api_key: str | None, keyterms: Sequence[str]) -> OpenTransc
     """What opens a running server."""
     transcriber = RemoteTranscriber(url, api_key=api_key, keyterm=tuple(keyterms))
     return lambda: nullcontext(transcriber)
+
+
+LINE_RATE = 8_000
+TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table}
+
+
+@asynccontextmanager
+async def open_coded(settings: Settings, codec: str, **query: Any) -> AsyncIterator[CodedTranscriber]:
+    """Like `open_local`, behind a line of this codec. Raises: ModelError; NotRecognised; KeyError for no such codec."""
+    table = TABLES[codec]()
+    async with open_local(settings, sample_rate=LINE_RATE, **query) as local:
+        yield CodedTranscriber(local, table)
+
+
+class CodedTranscriber:
+    """Recordings in, messages out, by way of a line; a `Transcriber` of `tutti_asr_client` by structure."""
+
+    sample_rate = LINE_RATE
+
+    def __init__(self, local: LocalTranscriber, table: PCM) -> None:
+        """Take the value of each code, (256,) int16."""
+        self._local = local
+        self._table = table
+
+    def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Any, None]:
+        """Recognise one recording of int16 mono PCM at the line's rate. Raises: NotRecognised."""
+        return self._local.stream(self._line(pcm))
+
+    async def _line(self, pcm: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in pcm:
+            yield self._table[coded(np.frombuffer(chunk, "<i2"), self._table)].tobytes()
+
+
+def coded(pcm: PCM, table: PCM) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The code whose value is nearest to each sample: (S,) int16 -> (S,) uint8. Source: ITU-T G.711."""
+    order = np.argsort(table, kind="stable")
+    values = table[order].astype(np.int32)
+    limits = (values[1:] + values[:-1]) / 2
+    return order[np.searchsorted(limits, pcm)].astype(np.uint8)

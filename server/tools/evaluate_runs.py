@@ -17,10 +17,9 @@ from model.acoustic import AcousticModel
 from model.audio import read_pcm
 from model.decoder import language_model_path
 from model.manifest import Utterance, read_manifests
-from server.serve import set_threads
+from model.runtime import set_threads
 from server.settings import Settings
-from server.tools.evaluate import Evaluation, EvaluationFailed, OpenTranscriber, evaluate, remote
-from server.tools.evaluate_codec import open_coded
+from server.tools.evaluate import Evaluation, EvaluationFailed, OpenTranscriber, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
 from server.tools.local import open_local
 

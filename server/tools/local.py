@@ -12,15 +12,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from server.errors import BadParameter, RecognitionFailed, Refused
-from server.protocols.deepgram.deepgram import Projector
+from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
+from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
-from server.recognition.events import Closed, CloseReason, Event, StepTiming, StreamBroken
-from server.recognition.recognition import Recognition
-from server.replica import Replica, created_now, new_request_id
-from server.serve import load_served
+from server.recognition.events import Closed, Event, StepTiming, StreamBroken
+from server.recognition.recognizer import ActiveSession
+from server.replica import Replica, build_replica, created_now, new_request_id
+from server.served_model import load_served
 from server.settings import Settings
-from server.wiring import build_replica
 from tutti_asr_client.address import QueryValue, query_pairs
 from tutti_asr_client.errors import ClientError
 from tutti_asr_client.messages import Message, decode
@@ -99,7 +98,7 @@ class LocalTranscriber:
             await asyncio.wait({sender})
             recognition.close()
 
-    async def _send(self, pcm: AsyncIterable[bytes], recognition: Recognition, sink: _Sink) -> None:
+    async def _send(self, pcm: AsyncIterable[bytes], recognition: ActiveSession, sink: _Sink) -> None:
         session, clock = recognition.session, self._replica.clock
         try:
             async for chunk in pcm:

@@ -11,7 +11,7 @@ import pytest
 from needs import need_programs
 from speech import ROOT
 
-from server.access.keys_file import Key, parse_keys
+from server.access.keys import Key, parse_keys
 from server.resume.seal import KEY_BYTES, read_keys
 from server.settings import Settings
 

@@ -11,7 +11,7 @@ from server.audio.formats import Encoding
 from server.audio.packets import Demuxer, PacketCodec, Track
 from server.audio.pcm import PCM, Resampler, downmix
 from server.audio.raw import PlainReader
-from server.errors_part import Inflated, NotInstalled, NotTaken, Undecodable
+from server.errors import Inflated, NotInstalled, NotTaken, Undecodable
 
 RATES = range(8_000, 48_001)
 MAX_CHANNELS = 8

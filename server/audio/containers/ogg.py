@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from server.audio.formats import OPUS_RATE
-from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Patience, Track
-from server.errors_part import NotTaken, Undecodable
+from server.audio.packets import MAX_PACKET_BYTES, NonAudioBudget, PacketCodec, Track
+from server.errors import NotTaken, Undecodable
 
 MAGIC = b"OggS"
 HEAD_BYTES = 27
@@ -25,7 +25,7 @@ class OggDemuxer:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = Patience()
+        self._patience = NonAudioBudget()
         self._serial: bytes | None = None  # of the stream that is read
         self._heard = False  # audio of that stream
         self._packet = bytearray()

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from server.audio.packets import MAX_SETUP_BYTES, Patience, Track
+from server.audio.packets import MAX_SETUP_BYTES, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
-from server.errors_part import NotTaken, Undecodable
+from server.errors import NotTaken, Undecodable
 
 MAGIC = b"RIFF"
 RIFF_BYTES, CHUNK_HEAD_BYTES, FORMAT_BYTES = 12, 8, 16
@@ -33,7 +33,7 @@ class WavDemuxer:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = Patience()
+        self._patience = NonAudioBudget()
         self._begun = False
         self._skip = 0  # bytes of a chunk that is not wanted
         self._track: Track | None = None

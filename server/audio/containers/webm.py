@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterator
 
 from server.audio.containers.ogg import opus_track
-from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, Patience, Track
+from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
-from server.errors_part import NotTaken, Undecodable
+from server.errors import NotTaken, Undecodable
 
 MAGIC = b"\x1a\x45\xdf\xa3"
 SEGMENT, CLUSTER, BLOCK_GROUP = 0x18538067, 0x1F43B675, 0xA0
@@ -35,7 +35,7 @@ class WebmDemuxer:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._skip = 0  # bytes of an element that is not wanted
-        self._patience = Patience()
+        self._patience = NonAudioBudget()
         self._number: int | None = None  # of the track that is read
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:

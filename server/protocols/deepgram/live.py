@@ -1,29 +1,56 @@
-"""A live connection in Deepgram's protocol: its frames in, its frames out. What is the same in all protocols is
-`server.streaming.connection`'s.
-"""
+"""A live connection in Deepgram's protocol: client frames in, results as JSON out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.websockets import WebSocket
 
-from server.audio.decode_queue import DecodingPool
-from server.audio.decoder import LiveDecoder
+from model.ctc.bias import BiasError
+from server.audio.decode_queue import DecodingPool, LiveDecoder
 from server.audio.formats import AudioForm
-from server.errors import BadFrame
+from server.errors import BadFrame, CloseReason, KeytermsTooOften
 from server.operations.metrics import Metrics
-from server.protocols.deepgram.configuring import configure
-from server.protocols.deepgram.deepgram import Projector
-from server.protocols.deepgram.deepgram_frames import CloseStream, Configure, Finalize, parse_frame
-from server.recognition.events import CloseReason, Event, Final, FinalReason, Partial, StepTiming
+from server.protocols.deepgram.messages import (
+    CloseStream,
+    Configure,
+    ConfigureFailure,
+    ConfigureSuccess,
+    Error,
+    Finalize,
+    Latency,
+    Metadata,
+    Results,
+    ResultsMetadata,
+    SpeechStartedOut,
+    StepReport,
+    UtteranceEnd,
+    parse_frame,
+)
+from server.protocols.deepgram.query import ListenRequest
+from server.protocols.deepgram.transcript import Transcript
+from server.recognition.events import (
+    Closed,
+    Event,
+    Final,
+    FinalReason,
+    Partial,
+    SpeechStarted,
+    StepTiming,
+    StreamBroken,
+    UtteranceGap,
+)
 from server.recognition.session import Session
+from server.served_model import ModelCard
 from server.streaming.connection import Connection
-from server.streaming.deadlines import LiveLimits
+from server.streaming.flow_control import LiveLimits
 from server.streaming.outbox import FrameKind, OutFrame
 
 
-class LiveStream(Connection):
+class DeepgramStream(Connection):
     """A connection in Deepgram's protocol."""
 
     protocol = "deepgram"
@@ -105,3 +132,160 @@ def _frame(event: Event, payload: bytes, timing: StepTiming | None) -> OutFrame:
     if isinstance(event, Final):
         return OutFrame(payload, FrameKind.FINAL, timing, flushed=event.reason is not FinalReason.MAX_LEN)
     return OutFrame(payload, FrameKind.OTHER)
+
+
+def configure(session: Session, projector: Projector, phrases: Sequence[str] | None) -> bytes:
+    """Change the key terms, where other ones are given; return the answer, which names those that hold now."""
+    held = session.keyterms.phrases
+    if phrases is None or tuple(phrases) == held:
+        return projector.configured(held)
+    if phrases and not session.supports_keyterms:
+        return projector.not_configured(
+            "CONFIGURE_KEYTERMS_NOT_SUPPORTED", "this server decodes greedily, which knows no key terms"
+        )
+    try:
+        session.replace_phrases(phrases)
+    except KeytermsTooOften as error:
+        return projector.not_configured("CONFIGURE_ALREADY_PENDING", str(error))
+    except BiasError as error:
+        return projector.not_configured("CONFIGURE_KEYTERM_LIMIT_EXCEEDED", str(error))
+    return projector.configured(session.keyterms.phrases)
+
+
+MAX_ECHO = 256  # characters of a client's own text that an error frame repeats
+_encode = msgspec.json.Encoder().encode
+
+
+class Projector:
+    """Projects the events of one connection."""
+
+    def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
+        self._request = request
+        self._channels = channels
+        self._request_id = request_id
+        self._created = created
+        self._model = model
+        self._reports = request.step_results or request.stable_words or request.latency
+        self._metadata = msgspec.Raw(_encode(ResultsMetadata(request_id, model.info, model.uuid)))
+        self._transcripts = [Transcript(request.style, punctuated=request.punctuated_words) for _ in range(channels)]
+
+    def frame(self, event: Event, timing: StepTiming | None = None, write_s: float = 0.0) -> bytes | None:
+        """Return the frame for an event, or None where this client did not ask for it. Events come in their order.
+
+        `timing` is that of the step which the event answers, `write_s` how long the frame before took to write.
+        """
+        match event:
+            case Partial() | Final():
+                return self._results(event, timing, write_s)
+            case SpeechStarted():
+                started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
+                return _encode(started) if self._request.vad_events else None
+            case UtteranceGap():
+                return _encode(UtteranceEnd((event.channel, self._channels), _seconds(event.last_word_end_s)))
+            case Closed():
+                return self._summary(event)
+            case StreamBroken():
+                return _encode(Error("InternalError", "recognition failed on this stream"))
+            case _:
+                assert_never(event)
+
+    @property
+    def openings(self) -> tuple[tuple[str, ...], ...]:
+        """By channel, what the next segment's sentence has begun with."""
+        return tuple(transcript.opening for transcript in self._transcripts)
+
+    def restore(self, openings: Sequence[tuple[str, ...]]) -> None:
+        """Go on behind what another connection's projector wrote."""
+        for transcript, opening in zip(self._transcripts, openings, strict=True):
+            transcript.restore(opening)
+
+    def complaint(self, description: str, text: str) -> bytes:
+        """Answer a text frame that means nothing."""
+        return _encode(Error("SchemaError", description, text[:MAX_ECHO]))
+
+    def undecodable(self, description: str) -> bytes:
+        """Tell what is wrong with the audio, which ends the stream."""
+        return _encode(Error("DATA-0000", description))
+
+    def configured(self, keyterms: Sequence[str]) -> bytes:
+        """Answer a change of settings with the key terms that hold now."""
+        return _encode(ConfigureSuccess(self._request_id, list(keyterms)))
+
+    def not_configured(self, code: str, description: str) -> bytes:
+        """Answer a change of settings that cannot be made."""
+        return _encode(ConfigureFailure(self._request_id, code, description))
+
+    def _results(self, event: Partial | Final, timing: StepTiming | None, write_s: float) -> bytes:
+        transcript = self._transcripts[event.channel]
+        if isinstance(event, Partial):
+            reason = None
+            channel, words = transcript.partial(event.words)
+        else:
+            reason = event.reason
+            channel, words = transcript.final(event.words, ends=reason is not FinalReason.MAX_LEN)
+        results = Results(
+            channel_index=(event.channel, self._channels),
+            start=_seconds(event.start_s),
+            duration=_seconds(event.duration_s),
+            is_final=reason is not None,
+            speech_final=reason not in (None, FinalReason.MAX_LEN),
+            from_finalize=reason is FinalReason.FINALIZE,
+            channel=channel,
+            metadata=self._metadata,
+            tutti=self._report(event, words, timing, write_s) if self._reports else UNSET,
+        )
+        return _encode(results)
+
+    def _report(
+        self, event: Partial | Final, words: int, timing: StepTiming | None, write_s: float
+    ) -> StepReport | UnsetType:
+        request = self._request
+        report = StepReport(event.stable_words if isinstance(event, Partial) else words)
+        if timing is None:
+            return report if request.stable_words else UNSET
+        if request.step_results:
+            report.audio_processed_s = _seconds(event.start_s + event.duration_s)
+            report.queue_wait_ms = _ms(timing.queue_wait_s)
+            report.step_ms = _ms(timing.step_s)
+            report.decode_ms = _ms(timing.decode_s)
+            delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
+            report.endpoint_delay_ms = UNSET if delay_s is None else round(delay_s * 1e3, 1)
+        if request.latency:
+            report.latency = latency(timing, write_s)
+        return report
+
+    def _summary(self, event: Closed) -> bytes:
+        model = self._model
+        heard = event.audio_s > 0
+        summary = Metadata(
+            transaction_key="deprecated",
+            request_id=self._request_id,
+            sha256="incomplete",
+            created=self._created,
+            duration=_seconds(event.audio_s),
+            channels=self._channels,
+            models=[model.uuid] if heard else UNSET,
+            model_info={model.uuid: model.info} if heard else UNSET,
+        )
+        return _encode(summary)
+
+
+def latency(timing: StepTiming, write_s: float) -> Latency:
+    """Say where the time of a result went; `write_s` is that of the result before."""
+    return Latency(
+        queue_ms=_ms(timing.queue_wait_s),
+        step_ms=_ms(timing.step_s),
+        handover_ms=_ms(timing.handover_s),
+        decode_ms=_ms(timing.decode_s),
+        write_ms=_ms(write_s),
+        batch=timing.rows,
+    )
+
+
+def _seconds(value: float) -> float:
+    """Microseconds are enough to name a sample at any rate, and keep binary noise off the wire."""
+    return round(value, 6)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

@@ -1,16 +1,11 @@
-"""Deepgram's messages to the client as shapes: `type` first, and every field always. They know no event.
-
-Source: protocols.md 3.6 and 3.11. Clients index the fields without looking, so none may be missing; what is `UNSET` by
-default is sent to those alone who asked for it.
-"""
+"""Deepgram's messages in both directions as shapes, and the parser of client frames. Pure."""
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass
-
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from server.errors import BadFrame
 
 
 class WordOut(msgspec.Struct):
@@ -140,20 +135,42 @@ class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure")
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """What clients are told about the model. `uuid` follows from the digest of its weights."""
+class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
+    """The client is still there; nothing to do but to reset the idle timer."""
 
-    name: str
-    version: str
-    uuid: str
 
-    @classmethod
-    def of(cls, name: str, version: str, digest: str) -> ModelCard:
-        """Name a model by its weights."""
-        return cls(name, version, str(uuid.uuid5(uuid.NAMESPACE_OID, digest)))
+class Finalize(msgspec.Struct, tag_field="type", tag="Finalize", frozen=True):
+    """Flush one channel, or all of them, and stay open."""
 
-    @property
-    def info(self) -> dict[str, str]:
-        """The wire form."""
-        return {"name": self.name, "version": self.version, "arch": "ctc-rnn"}
+    channel: int | None = None
+
+
+class CloseStream(msgspec.Struct, tag_field="type", tag="CloseStream", frozen=True):
+    """Flush and end."""
+
+
+class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
+    """Change settings in mid-stream; `keyterms` is the only one that a client sends today."""
+
+    keyterms: list[str] | None = None
+
+
+MAX_CHARACTERS = 32_768  # of a frame: the largest set of key terms, escaped, is half of that
+Action = KeepAlive | Finalize | CloseStream | Configure
+
+_decode = msgspec.json.Decoder(Action).decode
+
+
+def parse_frame(text: str, channels: int) -> Action:
+    """Read a text frame on a connection with this many recognised channels. Raises: BadFrame saying what is wrong."""
+    if len(text) > MAX_CHARACTERS:
+        raise BadFrame(f"the text has more than {MAX_CHARACTERS} characters")
+    try:
+        action: Action = _decode(text)
+    except msgspec.ValidationError as error:
+        raise BadFrame("unknown message type, or a field of the wrong type") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFrame("the text is not a JSON object") from error
+    if isinstance(action, Finalize) and action.channel is not None and not 0 <= action.channel < channels:
+        raise BadFrame(f"channel must be from 0 to {channels - 1}")
+    return action

@@ -15,14 +15,14 @@ from model.ctc.bias import BiasError
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
-from server.recognition.session import SessionOptions
+from server.recognition.session import DEFAULT_ENDPOINTING_MS, SessionOptions
+from server.served_model import Models
 from server.text.formatting import Style
 
 Pairs = Iterable[tuple[str, str]]
 
 SAMPLE_RATES = range(8_000, 48_001)
 DOWNMIX_CHANNELS = range(1, 9)
-DEFAULT_ENDPOINTING_MS = 10.0  # Source: protocols.md 3.4
 MAX_MS = 3_600_000
 BUDGETS_MS = range(20, 10_001)  # less than that of others is a place before them; more than an upload's is none at all
 
@@ -44,20 +44,6 @@ FEATURES = {  # that a client would miss in its transcript, or find there what i
     "diarize", "diarize_model", "diarize_version", "detect_entities", "detect_language", "language",
     "profanity_filter", "redact", "replace", "search",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Which model names a client may ask for; every alias leads to the one model that is served."""
-
-    name: str
-    aliases: Mapping[str, str]
-    strict: bool
-
-    def check(self, asked: str) -> None:
-        """Raises: BadParameter when names are strict and this one is unknown."""
-        if self.strict and asked != self.name and asked not in self.aliases:
-            raise BadParameter(f"model: {asked[:64]!r} is not served here")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""The words of one channel as Deepgram's JSON, formatted as its client asked. Pure.
-
-Every interim repeats the words of its segment; those that stand as in the frame before are not encoded again.
-"""
+"""Words of a channel as Deepgram's JSON, of live results and of uploaded recordings. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import msgspec
 from msgspec import UNSET
 
 from model.ctc.words import Word
-from server.protocols.deepgram.messages import Alternative, WordOut
+from server.protocols.deepgram.messages import Alternative, Alternatives, WordOut
+from server.served_model import ModelCard
 from server.text.formatting import FormattedWord, Sentences, Style
 
 _encode = msgspec.json.Encoder().encode
@@ -78,3 +76,55 @@ def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
     """Build one word as it was recognised and, where the client formats, as it is shown."""
     start_s, end_s = round(word.start_s, 3), round(word.end_s, 3)
     return WordOut(word.text, start_s, end_s, round(word.confidence, 4), text if punctuated else UNSET)
+
+
+class Summary(msgspec.Struct):
+    """What was recognised with what."""
+
+    transaction_key: str
+    request_id: str
+    sha256: str
+    created: str
+    duration: float
+    channels: int
+    models: list[str]
+    model_info: dict[str, dict[str, str]]
+
+
+class Channels(msgspec.Struct):
+    """One transcript a channel; utterances are not split off."""
+
+    channels: list[Alternatives]
+    utterances: list[str]
+
+
+class Answer(msgspec.Struct):
+    """The whole answer."""
+
+    metadata: Summary
+    results: Channels
+
+
+def recording_answer(
+    transcripts: Sequence[Sequence[FormattedWord]],
+    *,
+    request_id: str,
+    sha256: str,
+    created: str,
+    duration_s: float,
+    model: ModelCard,
+    punctuated: bool,
+) -> bytes:
+    """Build the answer from each channel's words."""
+    summary = Summary(
+        transaction_key="deprecated",
+        request_id=request_id,
+        sha256=sha256,
+        created=created,
+        duration=round(duration_s, 6),
+        channels=len(transcripts),
+        models=[model.uuid],
+        model_info={model.uuid: model.info},
+    )
+    channels = [Alternatives((alternative(words, punctuated),)) for words in transcripts]
+    return msgspec.json.encode(Answer(summary, Channels(channels, [])))

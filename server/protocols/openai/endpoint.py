@@ -8,12 +8,12 @@ from dataclasses import replace
 from fastapi import WebSocket
 from starlette.responses import Response
 
-from server.access.guard import Door
+from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.errors import BadParameter, Refused
-from server.protocols.adapter_connection import AdaptedStream, serve
-from server.protocols.openai.errors import error_body
+from server.protocols.adapter_connection import AdapterConnection, serve
+from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SILENCE_MS, SessionSettings
 from server.recognition.session import Session, SessionOptions
@@ -25,7 +25,7 @@ SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers
 class RealtimeEndpoint:
     """The endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Door) -> None:
+    def __init__(self, replica: Replica, door: Guard) -> None:
         self._replica = replica
         self._door = door
 
@@ -49,7 +49,7 @@ class RealtimeEndpoint:
         except Refused as error:
             await socket.send_denial_response(refusal(self._door, error, request_id))
 
-    def _stream(self, socket: WebSocket, request_id: str) -> tuple[AdaptedStream, Session]:
+    def _stream(self, socket: WebSocket, request_id: str) -> tuple[AdapterConnection, Session]:
         replica, query = self._replica, socket.query_params
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server transcribes; ask for intent=transcription")
@@ -65,7 +65,7 @@ class RealtimeEndpoint:
             min_silence_ms=replica.limits.min_endpoint_ms,
         )
         session = replica.session(options, replica.limits)
-        stream = AdaptedStream(
+        stream = AdapterConnection(
             socket,
             session,
             adapter,
@@ -88,7 +88,7 @@ def realtime_credentials(authorization: str | None, subprotocols: Sequence[str])
     return replace(given, subprotocol=subprotocol)
 
 
-def refusal(door: Door, error: Refused, request_id: str) -> Response:
+def refusal(door: Guard, error: Refused, request_id: str) -> Response:
     """Count a refusal, and tell it in OpenAI's form."""
     told = door.refuse(error, request_id)
     headers = {"x-request-id": request_id}

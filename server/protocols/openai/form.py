@@ -10,9 +10,9 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 
 from model.ctc.bias import BiasError
 from server.errors import BadParameter
-from server.protocols.deepgram.query import Models
 from server.protocols.openai.answers import AnswerFormat
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms
+from server.served_model import Models
 
 MAX_FIELDS = 256  # key terms among them
 MAX_FIELD_BYTES = 65_536

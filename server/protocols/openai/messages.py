@@ -1,7 +1,4 @@
-"""OpenAI Realtime's events in both directions, as shapes. Pure.
-
-Source: protocols.md 5.1; the types of the `openai` package 3.51.0.
-"""
+"""OpenAI's messages as shapes: Realtime events in both directions, and errors. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,38 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.openai.errors import MESSAGE
+
+MESSAGE, SERVER, KEY = "invalid_request_error", "server_error", "authentication_error"
+_CODES = {401: "invalid_api_key", 403: "insufficient_permissions", 429: "rate_limit_exceeded", 503: "server_overloaded"}
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong; `param` names the field that it is about."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of an answer that is a refusal."""
+
+    error: ErrorDetail
+
+
+def error_body(status: int, message: str) -> bytes:
+    """Build the body of a refusal with this HTTP status."""
+    field, colon, _ = message.partition(": ")
+    param = field if colon and field.isidentifier() else None
+    return msgspec.json.encode(ErrorBody(ErrorDetail(message, _kind(status), param, _CODES.get(status))))
+
+
+def _kind(status: int) -> str:
+    if status in (401, 403):
+        return KEY
+    return SERVER if status >= 500 else MESSAGE
+
 
 MAX_ECHO = 64  # characters of a client's own text that an error repeats
 DELTA = "conversation.item.input_audio_transcription.delta"

@@ -12,14 +12,13 @@ from typing import Any
 import msgspec
 
 from model.ctc.words import Word
-from server.errors import BadFrame
-from server.protocols.deepgram.query import Models
-from server.protocols.openai.errors import SERVER
+from server.errors import BadFrame, CloseReason
 from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
 from server.protocols.openai.messages import (
     COMPLETED,
     DELTA,
     MAX_ECHO,
+    SERVER,
     ClientEvent,
     RealtimeError,
     Spoken,
@@ -30,7 +29,6 @@ from server.protocols.openai.messages import (
 from server.protocols.openai.settings import SessionSettings
 from server.recognition.events import (
     Closed,
-    CloseReason,
     Event,
     Final,
     FinalReason,
@@ -39,6 +37,7 @@ from server.recognition.events import (
     StepTiming,
     StreamBroken,
 )
+from server.served_model import Models
 from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say
 from server.streaming.outbox import FrameKind
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, BadParameter
-from server.protocols.deepgram.query import Models
+from server.served_model import Models
 
 RATE = 24_000  # of audio/pcm, unless the client says another one
 TELEPHONE_RATE = 8_000

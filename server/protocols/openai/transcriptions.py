@@ -10,17 +10,16 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from server.access.guard import Door
+from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, ClientGone, Refused
-from server.protocols.deepgram.query import DEFAULT_ENDPOINTING_MS
 from server.protocols.openai.answers import answer, joined
 from server.protocols.openai.endpoint import refusal
-from server.protocols.openai.errors import error_body
 from server.protocols.openai.form import TranscriptionForm, parse_form
-from server.protocols.openai.messages import Usage
+from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognised, Recordings, Wanted
+from server.recognition.session import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica, new_request_id
 from server.text.formatting import FormattedWord, Style
 
@@ -44,7 +43,7 @@ class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
 class Transcriptions:
     """The endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Door, recordings: Recordings) -> None:
+    def __init__(self, replica: Replica, door: Guard, recordings: Recordings) -> None:
         self._replica = replica
         self._door = door
         self._recordings = recordings

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from server.errors import BadFrame
-from server.protocols.deepgram.deepgram import Projector
+from server.protocols.deepgram.live import Projector
 from server.protocols.twilio.messages import CODECS, Message, Told, check_start, decode_payload, parse_message, told
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
 from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say

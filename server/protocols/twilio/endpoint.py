@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from dataclasses import replace
 
 from fastapi import WebSocket
 
-from server.access.guard import Door
+from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, Close, Refused
-from server.protocols.adapter_connection import AdaptedStream, serve
-from server.protocols.deepgram.deepgram import Projector
+from server.errors import BadParameter, Close, CloseReason, NotAuthorised, Refused
+from server.protocols.adapter_connection import AdapterConnection, serve
+from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
 from server.protocols.twilio.forward import Forward
-from server.protocols.twilio.signature import check_signature
-from server.recognition.events import CloseReason
-from server.recognition.recognition import Recognition
+from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
 from server.replica import Replica, created_now, new_request_id
 from server.streaming.outbox import OutFrame
@@ -28,12 +29,12 @@ _TOLD = {"encoding", "sample_rate", "channels", "multichannel"}  # by the stream
 UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered", "error")
 
 
-class TwilioStream(AdaptedStream):
+class TwilioStream(AdapterConnection):
     """A call, whose text may go elsewhere."""
 
     forward: Forward | None = None
 
-    async def run(self, recognition: Recognition) -> None:
+    async def run(self, recognition: ActiveSession) -> None:
         """Serve the accepted connection to its end, and let the last text go out."""
         await super().run(recognition)
         if self.forward is not None:
@@ -54,7 +55,7 @@ class TwilioStream(AdaptedStream):
 class TwilioEndpoint:
     """The endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Door) -> None:
+    def __init__(self, replica: Replica, door: Guard) -> None:
         self._replica = replica
         self._door = door
 
@@ -113,3 +114,16 @@ class TwilioEndpoint:
         pairs = [pair for pair in socket.query_params.multi_items() if pair[0] not in _OWN | _TOLD]
         keyterms = replica.decoder.supports_bias
         return parse_query(pairs, replica.models, replica.settings.max_channels, supports_keyterms=keyterms)
+
+
+def signature(url: str, auth_token: str) -> str:
+    """What Twilio sends as `X-Twilio-Signature` with a handshake to this URL."""
+    return base64.b64encode(hmac.digest(auth_token.encode(), url.encode(), hashlib.sha1)).decode()
+
+
+def check_signature(given: str | None, url: str, auth_token: str) -> None:
+    """Raises: NotAuthorised. Some of Twilio's regions sign the URL with a slash at its end."""
+    offered = (given or "").encode("utf-8", "replace")
+    expected = [signature(candidate, auth_token).encode() for candidate in (url, url.rstrip("/") + "/")]
+    if not sum(hmac.compare_digest(offered, one) for one in expected):
+        raise NotAuthorised("Twilio did not sign this request.")

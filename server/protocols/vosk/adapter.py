@@ -12,9 +12,9 @@ from collections import deque
 
 from model.ctc.words import Word
 from server.audio.raw import PlainCodec
-from server.errors import BadFrame
+from server.errors import BadFrame, CloseReason
 from server.protocols.vosk.messages import DEFAULT_RATE, Config, final_frame, key_terms, parse_frame, partial_frame
-from server.recognition.events import Closed, CloseReason, Event, Final, FinalReason, Partial, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
 from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say
 from server.streaming.outbox import FrameKind
 
