@@ -92,7 +92,7 @@ samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
 	@$(BIN)/python -c 'from model.training.samples import make_samples; print(make_samples())'
 
 screenshots: setup  ## picture the browser page anew (chromium)
-	@$(BIN)/python tests/page_screenshots.py
+	@$(BIN)/python tests/support/page_screenshots.py
 
 dashboard: setup  ## generate the Grafana dashboard anew
 	@$(BIN)/python -m deploy.grafana.dashboard

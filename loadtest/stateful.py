@@ -1,8 +1,8 @@
 """A million steps of the scheduler's property test, once, with a record of what was run.
 
-`python -m loadtest.stateful --steps 1000000` runs `tests/test_batcher_stateful.py` under one seed after another until
-there are as many, and writes `loadtest/results/stateful.json`. A seed that fails can be run again by itself:
-`pytest tests/test_batcher_stateful.py --hypothesis-seed=SEED`. Owns the counting; the test says what must hold.
+`python -m loadtest.stateful --steps 1000000` runs `tests/batching/test_batcher_stateful.py` under one seed after
+another until there are as many, and writes `loadtest/results/stateful.json`. To run a seed that failed again by itself:
+`pytest tests/batching/test_batcher_stateful.py --hypothesis-seed=SEED`. Owns the counting; the test has the rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "loadtest" / "results" / "stateful.json"
-TEST = "tests/test_batcher_stateful.py"
+TEST = "tests/batching/test_batcher_stateful.py"
 STEPS_VARIABLE = "TUTTI_STATEFUL_STEPS"
 WITHIN_S = 600.0
 """For one seed, which takes a quarter of a minute."""

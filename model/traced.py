@@ -5,7 +5,7 @@ beside a busy event loop the model thread waits for it every time, up to a switc
 it returns, and once more for nearly each tensor that Python handed in: torch keeps such a tensor's Python object alive
 while C++ alone refers to it, and takes the lock whenever that begins or ends. So the graph that serves, `SlabStep`, is
 given numbers only: inputs, states and the list of rows lie in memory that the graph refers to by itself. The operations
-and their order stay the same, so the results do too, to the bit (tests/test_network.py).
+and their order stay the same, so the results do too, to the bit (tests/model/test_network.py).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class SileroVad:
 
     @property
     def min_rows(self) -> int:
-        """From four rows on, a row has the same bits in every batch. Source: measured on x86, tests/test_vad.py."""
+        """From four rows on, a row has the same bits in every batch. Source: tests/model/test_vad.py, on x86."""
         return 4
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -14,7 +14,7 @@ Not said: how long a batch takes, and how much audio a client sends at a time. I
 
 p98 was not fitted. It comes out at two batches, 59 ms; the paper's 70 ms include what is not simulated, such as
 decoding.
-`tests/test_simulation_deep_speech.py` holds all of this.
+`tests/batching/test_simulation_deep_speech.py` holds all of this.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Tiler:
 MODEL_RATE_HZ = 16_000
 MARGIN_S = 0.12
 """Of audio before the first sample that is wanted: longer than the filter at any rate. Source: 104 ms at 8 kHz, less at
-all others, measured with soxr 1.1; tests/test_resume_priming.py holds it to that."""
+all others, measured with soxr 1.1; tests/server/audio/test_pcm_replay.py holds it to that."""
 BLOCKS = {8_000: 830, 12_000: 2_490, 24_000: 2_202, 32_000: 1_660, 48_000: 4_404}
 """Samples of a block by rate. Source: measured as above. At other rates the samples are the same but for fewer than one
 in 200, which differs by one unit of 32,768."""

@@ -2,7 +2,7 @@
 
 Looking through everything stops all streams at once, for 20 to 160 ms at 300 streams (loadtest/LOG.md), and CPython
 does so by itself every few seconds where streams come and go. Streams, refusals and uploads leave no cycles behind
-(tests/test_garbage.py), so there is next to nothing to find, and it can wait.
+(tests/server/operations/test_gc_schedule.py), so there is next to nothing to find, and it can wait.
 """
 
 from __future__ import annotations

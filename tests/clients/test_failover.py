@@ -1,0 +1,93 @@
+"""Our clients beside real servers that share a key, their connections cut on the way: no word is lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from cutting_proxy import CuttingProxy
+from live_server import LiveServer
+from needs import missing
+from spelling import silence, spell
+
+from server.resume.seal import new_key
+
+ROOT = Path(__file__).parents[2]
+KEY = new_key()
+TEXTS = ("hello there", "the second sentence is longer than the first", "three", "and here it ends")
+CUTS = (3_000, 9_000, 9_000)
+WITHIN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[list[str]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(LiveServer(resume_keys=(KEY,))).host for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def audio() -> np.ndarray:
+    return np.concatenate([part for text in TEXTS for part in (spell(text), silence(0.9))])
+
+
+def test_the_command_line_does_not_notice(hosts: list[str], audio: np.ndarray, tmp_path: Path) -> None:
+    recording = tmp_path / "speech.wav"
+    soundfile.write(recording, audio, 16_000)
+
+    def finals(url: str) -> list[Any]:
+        command = [sys.executable, "-m", "server.cli", "transcribe", str(recording), "--json", "--resumable"]
+        done = subprocess.run(
+            [*command, "--url", url], cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        return [(line["start"], line["duration"], line["text"], line["words"]) for line in lines if "start" in line]
+
+    whole = finals(f"ws://{hosts[0]}")
+    with CuttingProxy(hosts, CUTS).running() as proxy:
+        moved = finals(proxy.url)
+    assert proxy.cut == len(CUTS)
+    assert moved == whole
+    assert " ".join(text for _, _, text, _ in whole if text) == " ".join(TEXTS)
+
+
+def test_the_javascript_client_does_not_notice(hosts: list[str], audio: np.ndarray, tmp_path: Path) -> None:
+    modules = ROOT / "build" / "ecosystem" / "node" / "node_modules"
+    need_node_module("ws", modules)
+    raw = tmp_path / "speech.raw"
+    raw.write_bytes(audio.astype("<i2").tobytes())
+
+    def heard(url: str) -> list[dict[str, Any]]:
+        script = ["node", str(ROOT / "tests" / "support" / "resumable_stream.mjs"), url, str(raw), str(modules)]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def finals(lines: list[dict[str, Any]]) -> list[Any]:
+        shown = [line for line in lines if line["type"] == "Results" and line["isFinal"]]
+        return [(line["start"], line["duration"], line["transcript"], line["words"]) for line in shown]
+
+    whole = heard(f"ws://{hosts[0]}")
+    with CuttingProxy(hosts, CUTS).running() as proxy:
+        moved = heard(proxy.url)
+    assert proxy.cut == len(CUTS)
+    assert finals(moved) == finals(whole)
+    assert " ".join(text for _, _, text, _ in finals(whole) if text) == " ".join(TEXTS)
+    assert [line["type"] for line in moved if line["type"] in ("lost", "refused", "failed")] == []
+    assert sum(line.get("resumed", False) for line in moved) >= 2
+
+
+def need_node_module(name: str, modules: Path) -> None:
+    """Skip without it; in CI it fails."""
+    if shutil.which("node") and (modules / name).exists():
+        return
+    missing(f"no {name} for node; make it: python tests/ecosystem/environments.py node")

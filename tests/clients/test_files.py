@@ -1,0 +1,210 @@
+"""The client's files, command line and terminal, against a server that is known to the letter."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from client_bench import WITHIN_S, noise, results, wait_for
+from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
+from fake_recognition import FakeRecognition, Shape
+from fake_replica import FakeReplica, Fate
+from rich.console import Console
+
+from tutti_asr_client.errors import Unreachable
+from tutti_asr_client.files.audio import read_pcm
+from tutti_asr_client.files.display import TerminalDisplay, growing
+from tutti_asr_client.files.file_result import Failed, Transcribed
+from tutti_asr_client.files.pacing import PcmSource
+from tutti_asr_client.files.transcribe import run, run_remote, transcribe_files
+from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
+from tutti_asr_client.messages import Message, Results
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.transcript import Transcript
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"r{number}.wav" for number in range(4)]
+    for number, path in enumerate(paths):
+        soundfile.write(path, np.frombuffer(noise(3.5 + number, seed=number), np.int16), 16000)
+    return paths
+
+
+def test_files_are_transcribed_in_order_and_side_by_side(recordings: list[Path]) -> None:
+    async def main() -> None:
+        async with FakeListen().running() as server:
+            outcomes = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
+        assert [outcome.path for outcome in outcomes] == recordings
+        for outcome, path in zip(outcomes, recordings, strict=True):
+            assert isinstance(outcome, Transcribed)
+            pcm = read_pcm(path)
+            assert outcome.text == text_of(pcm.tobytes())
+            assert outcome.duration_s == pytest.approx(len(pcm) / 16000)
+            assert 0.0 <= outcome.final_latency_s <= outcome.elapsed_s
+
+    wait_for(main())
+
+
+def test_one_bad_file_does_not_stop_the_others(recordings: list[Path], tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeListen(lambda number: Plan(refuse=503) if number == 0 else Plan()).running() as server:
+            files = [recordings[0], tmp_path / "none.wav", recordings[1]]
+            outcomes = await transcribe_files(files, RemoteTranscriber(server.url), concurrency=1)
+        refused, missing, good = outcomes
+        assert isinstance(refused, Failed)
+        assert "503" in refused.problem
+        assert isinstance(missing, Failed)
+        assert missing.problem == "no such file"
+        assert isinstance(good, Transcribed)
+
+    wait_for(main())
+
+
+def test_real_time_messages_come_when_they_have_been_spoken() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        source = PcmSource(np.frombuffer(noise(2.5), np.int16), 16000, realtime=True)
+        began_s = loop.time()
+        times = [(loop.time() - began_s, len(message)) async for message in source]
+        spoken_s = (STEP_S, 2 * STEP_S, 2.5 * STEP_S)
+        assert [size for _, size in times] == [STEP_BYTES, STEP_BYTES, STEP_BYTES // 2]
+        assert all(at_s >= due_s - 0.002 for (at_s, _), due_s in zip(times, spoken_s, strict=True))
+        assert source.ended_s is not None
+        assert source.ended_s - began_s >= times[-1][0]
+
+    wait_for(main())
+
+
+def test_json_lines_and_exit_codes(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeListen().in_thread() as server:
+        assert run_remote(recordings[:2], url=server.url, as_json=True, concurrency=1) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["type"] for line in lines] == ["final", "file"] * 2
+        assert lines[1]["text"] == text_of(read_pcm(recordings[0]).tobytes())
+        assert {"words", "duration_s", "real_time_factor", "final_latency_ms", "file"} <= lines[1].keys()
+        assert run_remote([recordings[0].with_name("none.ogg")], url=server.url) == 1
+        assert json.loads(capsys.readouterr().out)["error"] == "no such file"
+
+
+def test_a_full_server_is_waited_for_and_the_user_told(
+    recordings: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeListen(lambda number: Plan(refuse=503 if number == 0 else 0)).in_thread() as server:
+        assert run_remote(recordings[:1], url=f"ws://127.0.0.1:9, {server.url}", as_json=True, retry_s=10.0) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[-1])["text"] == text_of(read_pcm(recordings[0]).tobytes())
+    assert "no room" in shown.err
+    assert "next try" in shown.err
+
+
+def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
+    async def main() -> None:
+        async with FakeReplica(lambda number: Fate(hear=20) if number < 2 else Fate()).running() as server:
+            transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
+            [outcome] = await transcribe_files([recordings[3]], transcriber)
+            assert server.handshakes == 1
+            pcm = np.tile(read_pcm(recordings[3]), 20)
+            messages = [m async for m in transcriber.stream(PcmSource(pcm, 16000, realtime=False))]
+            assert server.handshakes == 3
+        assert isinstance(outcome, Transcribed)
+        said = " ".join(m.text for m in messages if isinstance(m, Results) and m.is_final and m.text)
+        whole = FakeRecognition(Shape(rate=16000))
+        wanted = [f for part in (pcm.tobytes(), '{"type":"CloseStream"}') for f in whole.hear(part)]
+        texts = [f["channel"]["alternatives"][0]["transcript"] for f in wanted if f.get("is_final")]
+        assert said == " ".join(text for text in texts if text)
+
+    wait_for(main())
+
+
+def test_ctrl_c_ends_the_recordings_where_they_are_and_keeps_what_was_said(tmp_path: Path) -> None:
+    long, never = tmp_path / "long.wav", tmp_path / "never.wav"
+    soundfile.write(long, np.frombuffer(noise(800), np.int16), 16000)
+    soundfile.write(never, np.frombuffer(noise(3), np.int16), 16000)
+    with FakeListen().in_thread() as server:
+        code = (
+            "import sys; from pathlib import Path; from tutti_asr_client.files.transcribe import run_remote;"
+            f"sys.exit(run_remote([Path({str(long)!r}), Path({str(never)!r})], url={server.url!r}, realtime=True, "
+            "concurrency=1))"
+        )
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as process:
+            while not (server.connections and len(server.connections[0].audio) > 3 * STEP_BYTES):
+                time.sleep(0.02)  # another process's audio has no event here
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=WITHIN_S)
+        heard = bytes(server.connections[0].audio)
+    assert process.returncode == 130
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["type"] for line in lines] == ["final", "file", "error"]
+    assert lines[1]["text"] == text_of(heard)
+    assert lines[1]["duration_s"] == pytest.approx(len(heard) / 32_000, abs=1e-3)
+    assert "interrupted" in lines[2]["error"]
+
+
+def test_ctrl_c_is_exit_code_130(recordings: list[Path]) -> None:
+    def interrupted() -> AbstractAsyncContextManager[Transcriber]:
+        raise KeyboardInterrupt
+
+    assert run(recordings, interrupted) == 130
+
+
+def test_another_transcriber_is_shown_in_the_same_way(
+    recordings: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class InProcess:
+        sample_rate = 16000
+
+        async def stream(self, pcm: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+            audio = b"".join([message async for message in pcm])
+            yield results(text_of(audio), final=True)
+
+    class Opened:
+        async def __aenter__(self) -> InProcess:
+            return InProcess()
+
+        async def __aexit__(self, *_: object) -> None:
+            return
+
+    opening: Callable[[], AbstractAsyncContextManager[Transcriber]] = Opened  # type: ignore[assignment]
+    assert run(recordings[:1], opening) == 0
+    final, closing = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert final["text"] == closing["text"] == text_of(read_pcm(recordings[0]).tobytes())
+
+
+def test_unstable_words_are_dim() -> None:
+    transcript = Transcript()
+    transcript.add(results("we said", final=True))
+    transcript.add(results("turn the lie", stable=2))
+    line = growing(Path("a.wav"), transcript)
+    assert line.plain == "a.wav  we said turn the lie"
+    dim = [span for span in line.spans if span.style == "dim"]
+    assert [line.plain[span.start : span.end] for span in dim] == [" lie"]
+
+
+def test_the_terminal_shows_text_and_failures() -> None:
+    out = io.StringIO()
+    with TerminalDisplay(Console(file=out, force_terminal=True, width=100)) as display:
+        transcript = Transcript()
+        transcript.add(results("hello there"))
+        display.results(Path("a.wav"), results("hello there"), transcript)
+        display.done(Transcribed(Path("a.wav"), "hello there", (), 2.0, 0.1, 0.012))
+        display.done(Failed(Path("b.wav"), Unreachable("ws://h", "nobody")))
+    for shown in ("hello there", "final after 12 ms", "no server at ws://h"):
+        assert shown in out.getvalue()
+
+
+def test_clients_import_no_torch() -> None:
+    code = "import sys, tutti_asr_client.files.transcribe; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0

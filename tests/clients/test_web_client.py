@@ -1,0 +1,50 @@
+"""The page's JavaScript without a browser: its own tests under node, and nothing in it that is not served."""
+
+import re
+import subprocess
+
+import pytest
+from needs import need_programs
+from speech import ROOT
+
+from server.http.page import ASSETS, PAGE
+
+WEB = ROOT / "server" / "web"
+IMPORT = re.compile(r'from "([^"]+)"|URL\("([^"]+)", import')
+
+
+@pytest.mark.parametrize(("suite", "least"), [("tutti_client", 25), ("continuity", 3)])
+def test_the_javascript_client_passes_its_tests(suite, least):
+    need_programs("node")
+    run = subprocess.run(
+        ["node", "--test", f"tests/clients/{suite}.test.mjs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    assert int(re.search(r"^# pass (\d+)$", run.stdout, re.MULTILINE)[1]) >= least
+
+
+def test_every_file_of_the_page_is_served():
+    assert {path.name for path in WEB.iterdir()} == {PAGE, *ASSETS}
+
+
+def test_what_the_files_refer_to_is_served_from_here():
+    named = set(re.findall(r'(?:src|href)="([^"]+)"', (WEB / PAGE).read_text()))
+    assert named >= {"web/app.js", "web/style.css"}
+    assert all(name.removeprefix("web/") in ASSETS for name in named)
+    for script in WEB.glob("*.js"):
+        source = script.read_text()
+        imported = {module.removeprefix("./") or worklet for module, worklet in IMPORT.findall(source)}
+        assert imported <= set(ASSETS)
+        assert not re.search(r"(http|ws)s?://[a-z]", source)
+
+
+@pytest.mark.parametrize("name", ["style.css", "index.html"])
+def test_nothing_is_taken_from_elsewhere_or_written_inline(name):
+    """The policy that the page is served with would refuse it, in a user's browser."""
+    text = (WEB / name).read_text()
+    assert not re.search(r"//[a-z]|@import|url\(| style=| on[a-z]+=|<style", text)

@@ -1,0 +1,172 @@
+"""Prefix beam search: what it takes in time and memory stays bounded, and what it cannot search is refused."""
+
+import numpy as np
+import pytest
+from beam_toys import FRAME_S, LETTERS, decoder, heard, random_log_probs, seen, speech_like
+from ctc_symbols import log_probs, spell
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.weights import DecodingWeights
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def test_memory_and_work_of_a_long_stream_do_not_grow():
+    """Ten minutes of noise, the words taken as they become stable: the tree never outgrows its block."""
+    made, rows = decoder(16), speech_like(5, 15_000)
+    state, open_words = made.start(0), 0
+    for part in np.split(rows, 1_500):
+        made.advance([state], part[None])
+        made.take(state, made.stable_words(state))
+        open_words = max(open_words, len(made.words(state)))
+    assert state.frames == 15_000
+    assert open_words < 60
+    assert len(state.committed) == 0
+
+
+@pytest.mark.parametrize("beams", [1, 4, 64])
+def test_a_text_without_any_space_stays_bounded(beams):
+    rows = random_log_probs(7, 3_000, len(LETTERS))
+    rows[:, 1] = -np.inf
+    made = decoder(beams)
+    state = made.start(0)
+    made.advance([state], rows[None])
+    words = made.take(state)
+    assert [len(w.text) for w in words] == [48]
+
+
+def test_letters_beyond_the_longest_word_are_heard_as_blank():
+    """The last letter once more as well, else the search is driven to texts that the frames are against."""
+    made, state = heard("a_" * 60 + "____ab")
+    assert [w.text for w in made.take(state)] == ["a" * 48]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("beams", [1, 8])
+def test_frames_that_are_no_distribution_are_passed_over(value, beams):
+    made, state = heard("_ab", beams)
+    made.advance([state], np.full((1, 3, len(LETTERS)), value, np.float32))
+    assert state.frames == 6
+    made.advance([state], log_probs(spell("_b"))[None])
+    assert [w.text for w in made.take(state)] == ["abb"]
+
+
+@given(seeds, st.sampled_from([1, 4]), st.sampled_from([np.nan, np.inf, -np.inf, -1e30]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_broken_model_harms_its_own_stream_at_most_for_a_while(seed, beams, value, with_lm):
+    """Single values that are no log-probabilities, anywhere: the stream can be read, and what follows is heard.
+
+    A letter that was doubtful when the text was taken may still join the word that follows.
+    """
+    rows, made = speech_like(seed, 300), decoder(beams, lm=with_lm)
+    rows[np.random.default_rng(seed).random(rows.shape) < 0.2] = value
+    state = made.start(0)
+    for part in np.split(rows, 30):
+        made.advance([state], part[None])
+        assert all(0 <= w.confidence <= 1 for w in made.words(state))
+    made.take(state)
+    made.advance([state], log_probs(spell("___ab___"), certainty=0.999)[None])
+    assert made.take(state)[-1].text.endswith("ab")
+
+
+def test_no_frames_and_no_streams_change_nothing():
+    made, state = heard("_ab")
+    before = seen(made, state)
+    made.advance([state], np.zeros((1, 0, len(LETTERS)), np.float32))
+    made.advance([], np.zeros((0, 2, len(LETTERS)), np.float32))
+    assert seen(made, state) == before
+
+
+def test_a_vocabulary_of_the_blank_alone_hears_nothing():
+    made = BeamDecoder(("",), FRAME_S)
+    state = made.start(0)
+    made.advance([state], np.zeros((1, 5, 1), np.float32))
+    assert (made.take(state), state.frames, state.silence_frames) == ((), 5, 5)
+
+
+@given(seeds, st.sampled_from([1, 8]))
+@settings(max_examples=40, deadline=None)
+def test_other_key_terms_in_the_middle_of_one_and_back_again_change_nothing(seed, beams):
+    """As long as no word is committed: what is committed is not judged again, and begins no key term afterwards."""
+    first, other = Bias.of([("a b", 3.0), ("cab", 2.0)]), Bias.of([("ab", 2.0)])
+    made, rows = decoder(beams), speech_like(seed, 30)
+    state, never = made.start(0, first), made.start(0, first)
+    made.advance([state, never], np.stack([rows[:10]] * 2))
+    assume(not made.stable_words(state))
+    made.set_bias(state, other)
+    made.set_bias(state, first)
+    assert seen(made, state) == seen(made, never)
+    made.advance([state, never], np.stack([rows[10:]] * 2))
+    assert [w.text for w in made.take(state)] == [w.text for w in made.take(never)]
+
+
+def test_a_released_state_is_refused():
+    made, state = heard("ab")
+    made.words(state)  # which are remembered
+    made.release(state)
+    uses = [made.release, made.words, made.take, lambda s: made.take(s, 0), lambda s: made.set_bias(s, NO_BIAS)]
+    for use in [*uses, lambda s: made.set_bias(s, Bias.of([("a", 1.0)]))]:
+        with pytest.raises(ValueError, match="released"):
+            use(state)
+    with pytest.raises(ValueError, match="released"):
+        made.advance([state], log_probs(spell("a"))[None])
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 4), (2, 2, 5), (2, 5)])
+def test_log_probs_of_another_shape_are_refused(shape):
+    made, state = heard("ab")
+    with pytest.raises(ValueError, match="log-probs"):
+        made.advance([state], np.zeros(shape, np.float32))
+
+
+UNFIT = [(0, LETTERS), (65, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", *"x" * 63)), (4, ("", "ab")), (4, ("", ""))]
+
+
+@pytest.mark.parametrize(("beams", "vocabulary"), UNFIT)
+def test_what_cannot_be_searched_is_refused(beams, vocabulary):
+    with pytest.raises(ValueError):
+        BeamDecoder(vocabulary, FRAME_S, beams=beams)
+
+
+@pytest.mark.parametrize(
+    "options", [{"kept_share": 0}, {"kept_share": 1.1}, {"kept_share": np.nan}, {"kept_symbols": 0}]
+)
+def test_a_frame_keeps_something(options):
+    with pytest.raises(ValueError, match="keep"):
+        BeamDecoder(LETTERS, FRAME_S, **options)
+
+
+@pytest.mark.parametrize("weights", [{"word_bonus": 1e300}, {"word_bonus": -1e300}, {"keyterm_boost": np.nan}])
+def test_weights_that_no_sum_can_hold_are_refused(weights):
+    with pytest.raises(ValueError, match=next(iter(weights))):
+        DecodingWeights(**weights)
+
+
+@pytest.mark.parametrize("bonus", [-9, 9])
+def test_warming_up_writes_words_whether_or_not_there_are_any(bonus, monkeypatch):
+    from model.ctc import kernel
+
+    calls, write_best = [], kernel.write_best
+    monkeypatch.setattr(kernel, "write_best", lambda *arguments: calls.append(arguments) or write_best(*arguments))
+    decoder(weights=DecodingWeights(word_bonus=bonus)).warm_up()
+    assert calls
+
+
+def test_warming_up_leaves_nothing_to_compile():
+    from model.ctc import kernel
+
+    made = decoder()
+    made.warm_up()
+    entries = [kernel.start_stream, kernel.advance_streams, kernel.write_best, kernel.take_words]
+    entries += [kernel.take_text, kernel.set_terms]
+    before = [len(entry.signatures) for entry in entries]
+    state = made.start(3, Bias.of([("ab", 1.0)]))
+    made.advance([state], speech_like(2, 100)[None])
+    made.words(state)
+    made.take(state, 1)
+    made.set_bias(state, NO_BIAS)
+    made.take(state)
+    assert [len(entry.signatures) for entry in entries] == before == [1] * len(entries)

@@ -1,0 +1,236 @@
+"""Key terms: the automaton against a naive reading, and their effect on what a beam search hears."""
+
+import numpy as np
+import pytest
+from beam_toys import FRAME_S, LETTERS, began_as, toy_lm, unknown
+from ctc_symbols import log_probs, spell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.ctc import terms as automaton
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias, BiasError
+from model.ctc.greedy import GreedyDecoder
+from model.ctc.weights import DecodingWeights
+from model.lm.characters import LETTERS as COLUMNS
+
+
+def score(bias, text, *, ended=True):
+    """What a text earns so far, or for good if it ends: the automaton, walked letter by letter."""
+    state, earned = automaton.START, 0.0
+    for character in text + " " * ended:
+        column = automaton.SPACE_COLUMN if character == " " else COLUMNS.find(character)
+        while True:
+            children = range(bias.ints[state, automaton.FIRST], bias.ints[state + 1, automaton.FIRST])
+            fitting = [child for child in children if bias.ints[child, automaton.COLUMN] == column]
+            if fitting or state in (automaton.START, automaton.ELSEWHERE):
+                break
+            earned += bias.floats[state, automaton.BANK]
+            state = int(bias.ints[state, automaton.FAIL])
+        state = fitting[0] if fitting else automaton.START if character == " " else automaton.ELSEWHERE
+    return earned + float(bias.floats[state, automaton.BANK if ended else automaton.VALUE])
+
+
+def most_earned(phrases, words):
+    """The most that phrases without overlap can earn."""
+    best = [0.0]
+    for end in range(1, len(words) + 1):
+        options = [best[-1]]
+        for phrase, weight in phrases:
+            term = phrase.split()
+            if words[max(0, end - len(term)) : end] == term:
+                options.append(best[end - len(term)] + weight * sum(map(len, term)))
+        best.append(max(options))
+    return best[-1]
+
+
+# the automaton
+
+words_of_few_letters = st.text("ab", min_size=1, max_size=3)
+texts = st.lists(words_of_few_letters, max_size=12)
+phrases_of_words = st.lists(words_of_few_letters, min_size=1, max_size=3).map(" ".join)
+
+
+@given(phrases_of_words, st.sampled_from([0.5, 2.0]), texts)
+@settings(max_examples=300, deadline=None)
+def test_one_phrase_earns_wherever_it_stands_complete(phrase, weight, words):
+    assert score(Bias.of([(phrase, weight)]), " ".join(words)) == pytest.approx(most_earned([(phrase, weight)], words))
+
+
+@given(st.dictionaries(words_of_few_letters, st.sampled_from([-1.0, 0.5, 2.0]), min_size=1, max_size=6), texts)
+@settings(max_examples=300, deadline=None)
+def test_single_words_earn_each_for_itself(weights, words):
+    expected = sum(weights.get(word, 0.0) * len(word) for word in words)
+    assert score(Bias.of(weights.items()), " ".join(words)) == pytest.approx(expected)
+
+
+@given(st.dictionaries(phrases_of_words, st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=6), texts)
+@settings(max_examples=500, deadline=None)
+def test_phrases_that_overlap_earn_something_and_never_more_than_could_be(weights, words):
+    text, bias = " ".join(words), Bias.of(weights.items())
+    most = most_earned(list(weights.items()), words)
+    assert score(bias, text) <= most + 1e-9
+    assert (score(bias, text) > 0) == (most > 0)
+
+
+@given(st.dictionaries(phrases_of_words, st.sampled_from([-2.0, 0.5, 2.0]), min_size=1, max_size=6), texts)
+@settings(max_examples=300, deadline=None)
+def test_no_symbol_adds_more_than_the_search_reckons_with(weights, words):
+    bias, text = Bias.of(weights.items()), " ".join(words)
+    so_far = [score(bias, text[:i], ended=False) for i in range(len(text) + 1)]
+    assert max(np.diff(so_far), default=0.0) <= bias.floats[0, automaton.GAIN] + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("text", "earned"),
+    [
+        ("k", 1),  # letter by letter
+        ("kube", 4),
+        ("kuber", 0),  # and given back
+        ("kub ", 0),
+        ("kube ", 4),  # kept at the end of the word
+        ("kube x", 4),
+        ("x kube", 4),
+        ("xkube", 0),  # not inside another word
+        ("new ", 6),
+        ("new york", 14),
+        ("new yorker", 0),
+        ("new york c", 16),  # a longer phrase takes over
+        ("new york city ", 22),
+        ("new york city x", 14),  # what it promised is given back, what was complete is not
+        ("new york city hall ", 30),
+    ],
+)
+def test_what_a_beginning_has_earned(text, earned):
+    bias = Bias.of([("kube", 1.0), ("new york", 2.0), ("new york city hall", 2.0)])
+    assert score(bias, text, ended=False) == earned
+
+
+def test_a_text_that_ends_gives_back_what_is_not_complete():
+    bias = Bias.of([("new york", 2.0)])
+    assert score(bias, "new", ended=False) == 6
+    assert score(bias, "new") == 0
+    assert score(bias, "new york") == 14
+
+
+def test_a_phrase_that_breaks_off_may_be_the_beginning_of_another():
+    bias = Bias.of([("new york city", 1.0), ("york times", 1.0)])
+    assert score(bias, "new york times") == 9
+
+
+def test_phrases_are_spelled_as_the_model_spells():
+    bias = Bias.of([("Café-Zürich!", 1.0), ("O’Neill", None), ("…", 3.0), ("42", 1.0), (" a  B ", 2.0)], 1.5)
+    assert bias.phrases == (("cafe zurich", 1.0), ("o'neill", 1.5), ("a b", 2.0))
+
+
+def test_the_last_of_equal_phrases_counts_and_weights_are_bounded():
+    assert Bias.of([("a", 1.0), ("A", 99.0)]).phrases == (("a", 10.0),)
+
+
+def test_equal_key_terms_share_one_automaton():
+    assert Bias.of([("a", 1.0)]) is Bias.of([("A", None)])
+    assert not Bias.of([("?", 1.0)])
+    assert Bias.of([]) == NO_BIAS
+    assert hash(Bias.of([("ab", 1.0)])) != hash(NO_BIAS)
+
+
+@pytest.mark.parametrize(
+    "phrases",
+    [
+        [(f"{'a' * i}", 1.0) for i in range(1, 1_002)],
+        [("a" * 10_000, 1.0), ("b" * 10_000, 1.0)],
+        [(" ".join("a" * 21), 1.0)],
+        [("a", float("nan"))],
+    ],
+)
+def test_too_much_is_refused(phrases):
+    with pytest.raises(BiasError):
+        Bias.of(phrases)
+
+
+# in the search
+
+WEIGHTS = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=4.0, unknown_letter_cost=1.0, keyterm_boost=1.0)
+
+
+def doubt(text, place, rival, lead):
+    """Log-probs of `text` in which the symbol at `place` has a rival that is likelier by `lead`."""
+    rows = log_probs(spell(text), certainty=0.97)
+    share = 0.97 / (1 + np.exp(lead))
+    rows[place, LETTERS.index(text[place])], rows[place, LETTERS.index(rival)] = np.log([share, 0.97 - share])
+    return rows
+
+
+def text_with(rows, bias, lm=None, weights=WEIGHTS):
+    made = BeamDecoder(LETTERS, FRAME_S, beams=16, lm=lm, weights=weights)
+    state = made.start(0, bias)
+    made.advance([state], rows[None])
+    return " ".join(w.text for w in made.take(state))
+
+
+def test_a_key_term_wins_over_what_sounds_a_little_likelier_without_a_language_model():
+    rows = doubt("_cac_", 3, "b", 2.0)
+    assert text_with(rows, NO_BIAS) == "cab"
+    assert text_with(rows, Bias.of([("cac", 1.0)])) == "cac"
+    assert text_with(rows, Bias.of([("cac", 0.5)])) == "cab"  # earns 1.5, lacks 2
+    assert text_with(rows, Bias.of([("caca", 1.0)])) == "cab"  # not a whole word
+    assert text_with(rows, Bias.of([("cab", -1.0)])) == "cac"  # suppressed
+    assert text_with(rows, Bias.of([("ca", -5.0)])) == "cab"  # another word
+
+
+def test_an_unknown_word_of_a_key_term_costs_no_more_than_what_it_began_as():
+    """`cac` is unknown and begins as `cab`, which is known."""
+    lm, known = toy_lm(), toy_lm().score(["cab"], eos=False)[0]
+    cost = known - unknown(3, WEIGHTS), known - began_as("cac", lm, WEIGHTS)
+    assert cost[0] > 2.5
+    assert cost[1] < 0.5
+    rows = doubt("_cac_", 3, "b", 1.0)
+    assert text_with(rows, NO_BIAS, lm) == "cab"
+    assert text_with(rows, Bias.of([("cac", 0.6)]), lm) == "cac"  # 1.8 for a lead of 1 and some of the cost
+    assert text_with(rows, Bias.of([("cac a", 0.6)]), lm) == "cab"  # incomplete: it costs what unknown words cost
+
+
+def test_streams_of_one_batch_have_their_own_key_terms():
+    made = BeamDecoder(LETTERS, FRAME_S, weights=WEIGHTS)
+    rows = doubt("_cac_", 3, "b", 2.0)
+    biases = [NO_BIAS, Bias.of([("cac", 1.0)]), Bias.of([("cab", 1.0)]), Bias.of([("caca", 1.0)])]
+    states = [made.start(0, bias) for bias in biases]
+    made.advance(states, np.stack([rows] * len(states)))
+    assert [made.take(state)[0].text for state in states] == ["cab", "cac", "cab", "cab"]
+
+
+def test_key_terms_may_change_while_a_word_is_open():
+    """What has been heard and is not stable is judged by the new ones; the old ones leave no trace."""
+    made = BeamDecoder(LETTERS, FRAME_S, weights=WEIGHTS, lm=toy_lm())
+    rows, wanted = doubt("_cac_ a", 3, "b", 2.0), Bias.of([("cac", 3.0)])
+    for cut in range(len(rows)):
+        for first, second in ((NO_BIAS, wanted), (wanted, NO_BIAS)):
+            changed, fresh = made.start(0, first), made.start(0, second)
+            for state in (changed, fresh):
+                made.advance([state], rows[None, :cut])
+                made.set_bias(state, second)
+                made.advance([state], rows[None, cut:])
+            assert made.take(changed) == made.take(fresh)
+
+
+def test_stable_words_stay_when_key_terms_change():
+    made = BeamDecoder(LETTERS, FRAME_S, weights=WEIGHTS)
+    state = made.start(0)
+    made.advance([state], log_probs(spell("_cab_ __a"), certainty=0.999)[None])
+    stable = made.words(state)[: made.stable_words(state)]
+    assert [w.text for w in stable] == ["cab"]
+    made.set_bias(state, Bias.of([("cab", -10.0)]))
+    made.advance([state], log_probs(spell("__"), certainty=0.9)[None])
+    assert made.words(state)[:1] == stable
+
+
+def test_greedy_decoding_takes_key_terms_and_ignores_them():
+    made = GreedyDecoder(LETTERS, FRAME_S)
+    state = made.start(0, Bias.of([("cac", 9.0)]))
+    made.set_bias(state, Bias.of([("caa", 9.0)]))
+    made.advance([state], doubt("_cac_", 3, "b", 2.0)[None])
+    assert [w.text for w in made.words(state)] == ["cab"]
+    assert not made.supports_bias
+    made.release(state)
+    with pytest.raises(ValueError, match="released"):
+        made.release(state)

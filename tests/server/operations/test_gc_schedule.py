@@ -1,0 +1,147 @@
+"""Nothing that comes and goes is left to the garbage collector, which therefore may wait until nobody is listening."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer, transcript
+from spelling import spell
+from websockets.exceptions import InvalidStatus
+from websockets.server import ServerProtocol
+from websockets.sync.client import connect
+
+from server.audio.decode_queue import DecodeQueue
+from server.operations import gc_schedule as rules
+from server.operations.gc_schedule import AT_LATEST_S, SETTLED_S, GcSchedule
+from server.operations.watchdog import PERIOD_S
+from server.recognition.session import Session
+from server.streaming.connection import Connection
+from server.streaming.outbox import Writer
+from server.streaming.websocket import StreamWebSocket
+
+Start = Callable[..., LiveServer]
+OF_A_STREAM = (Connection, DecodeQueue, StreamWebSocket, ServerProtocol, Session, Writer)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[Callable[[], list[str]]]:
+    """No collector runs; returns the names of what belongs to a stream and is still there."""
+    gc.collect()
+    before = weakref.WeakSet(_of_streams())
+    gc.disable()
+    try:
+        yield lambda: sorted(type(each).__name__ for each in _of_streams() if each not in before)
+    finally:
+        gc.enable()
+
+
+def _of_streams() -> list[object]:
+    return [each for each in gc.get_objects() if issubclass(type(each), OF_A_STREAM)]
+
+
+def wait_until_gone(server: LiveServer, left: Callable[[], list[str]]) -> None:
+    server.wait_idle()
+    for _ in range(20):
+        if not left():
+            return
+        server.http.get("/healthz").raise_for_status()  # a turn of the event loop, and of the transport that ends
+    assert not left()
+
+
+@pytest.mark.parametrize("query", [{}, {"resumable": "true"}, {"encoding": "mulaw", "sample_rate": 8_000}])
+def test_a_stream_that_has_ended_is_gone(
+    live_server: Start, uncollected: Callable[[], list[str]], query: dict[str, object]
+) -> None:
+    server = live_server()
+    with server.listen(**query) as client:
+        if "encoding" not in query:
+            client.send(spell("hello"))
+            assert transcript(client.finish()) == "hello"
+        else:
+            client.finish()
+    wait_until_gone(server, uncollected)
+
+
+def test_a_client_that_vanishes_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+    server = live_server()
+    client = server.listen()
+    client.send(spell("hello"))
+    client.socket.socket.close()
+    wait_until_gone(server, uncollected)
+
+
+def test_a_refusal_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+    server = live_server(max_streams=1)
+    with server.listen() as held:
+        for query in ("encoding=linear16&sample_rate=16000", "encoding=nonsense"):
+            with pytest.raises(InvalidStatus):
+                connect(f"ws://{server.host}/v1/listen?{query}", open_timeout=WAIT_S, proxy=None)
+        held.finish()
+    wait_until_gone(server, uncollected)
+
+
+def test_an_upload_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+    server = live_server()
+    answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=spell("hello").tobytes())
+    assert "hello" in answer.text
+    wait_until_gone(server, uncollected)
+
+
+def test_everything_is_collected_when_nobody_listens_any_more_and_at_the_latest_after_a_while() -> None:
+    collections: list[float] = []
+    garbage = GcSchedule(0.0, lambda: collections.append(now))
+    now = 0.0
+    for now in range(600):  # idle from the beginning: nothing has happened
+        garbage.look(now, 0)
+    assert not collections
+    for now in range(600, 700):
+        garbage.look(now, 3)
+    assert not collections
+    for now in range(700, 800):
+        garbage.look(now, 0)
+    assert collections == [699 + SETTLED_S]
+    for now in range(800, 3_000):
+        garbage.look(now, 3)
+    assert collections[1:] == [699 + SETTLED_S + AT_LATEST_S, 699 + SETTLED_S + 2 * AT_LATEST_S]
+
+
+def test_a_server_that_nobody_listens_to_any_more_collects(
+    live_server: Start, uncollected: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
+    server = live_server()
+    cycle = _Cycle()
+    left = weakref.ref(cycle)
+    del cycle
+    with server.listen() as client:  # stays for two heartbeats, or it was never seen
+        time.sleep(2 * PERIOD_S)
+        assert left() is not None
+        client.finish()
+    wait_until_gone(server, uncollected)
+    ends = time.monotonic() + WAIT_S
+    while left() is not None:
+        assert time.monotonic() < ends
+        time.sleep(PERIOD_S / 10)
+
+
+def test_what_is_loaded_is_spared() -> None:
+    code = (
+        "import gc; from server.operations import gc_schedule as schedule; schedule.freeze_loaded_objects();"
+        "assert gc.get_threshold() == (schedule.YOUNG, schedule.MIDDLE, schedule.NEVER);"
+        "assert gc.get_freeze_count() > 1000"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)
+
+
+class _Cycle:
+    """Only a collection ends it."""
+
+    def __init__(self) -> None:
+        self.itself = self

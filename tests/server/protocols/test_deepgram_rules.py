@@ -1,0 +1,295 @@
+"""What every client relies on, for any audio in any encoding, cut and answered in any way. Source: protocols.md 3.7."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from media_files import container
+from spelling import silence, spell
+from transport_bench import IDLE_S, MAX_CHANNELS, Frame, WireBench
+
+from server.audio.raw import alaw_table, mulaw_table
+from server.recognition.session import Limits
+from server.tools.evaluate import coded
+
+LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
+NEAR_S = 3e-6  # frames name microseconds
+CLOSES = {"CloseStream": 1000, "empty frame": 1000, "idle": 1011, "drain": 1012}
+ENCODE = {
+    "linear16": lambda pcm, _: pcm.tobytes(),
+    "linear32": lambda pcm, _: (pcm / 32_768).astype("<f4").tobytes(),
+    "mulaw": lambda pcm, _: coded(pcm, mulaw_table()).tobytes(),
+    "alaw": lambda pcm, _: coded(pcm, alaw_table()).tobytes(),
+    "flac": lambda pcm, rate: container("flac", "flac", pcm, rate),
+    "wav": lambda pcm, rate: container("wav", "pcm_s16le", pcm, rate),
+}
+LAYOUTS_KNOWN = (1, 2)  # to the encoder of these tests
+
+
+@dataclass(frozen=True)
+class Case:
+    """One client: what it asks for, and what it sends. `places` say after which share of the bytes a frame comes."""
+
+    encoding: str
+    rate: int
+    channels: int
+    multichannel: bool
+    options: dict[str, str]
+    audio: np.ndarray  # (S, C)
+    frames: tuple[Frame, ...]
+    places: tuple[float, ...]
+    end: str
+
+    @property
+    def streams(self) -> int:
+        return self.channels if self.multichannel else 1
+
+    @property
+    def query(self) -> dict[str, str]:
+        shape = {"channels": str(self.channels), "multichannel": str(self.multichannel).lower()} | self.options
+        if self.encoding == "wav":
+            return shape
+        return {"encoding": self.encoding, "sample_rate": str(self.rate)} | shape
+
+    def finalizes(self, channel: int) -> int:
+        return sum(f["type"] == "Finalize" and f.get("channel", channel) == channel for f in self.frames)
+
+    def script(self) -> list[bytes | Frame]:
+        """Stretches of bytes, with the frames between them."""
+        data = ENCODE[self.encoding](self.audio, self.rate)
+        at = sorted(round(place * len(data)) for place in self.places)
+        stretches = [data[a:b] for a, b in itertools.pairwise([0, *at, len(data)])]
+        return [
+            item for pair in itertools.zip_longest(stretches, self.frames) for item in pair if item not in (None, b"")
+        ]
+
+
+words = st.text("abcde ", min_size=1, max_size=8)
+sounds = st.one_of(
+    st.tuples(words, st.integers(0, 700)).map(lambda t: spell(t[0])[t[1] :]),
+    st.integers(0, 30_000).map(lambda n: silence(n / 16_000)),
+)
+booleans = st.sampled_from(["true", "false"])
+
+
+@st.composite
+def cases(draw: st.DrawFn, ends: Sequence[str] = tuple(CLOSES)) -> Case:
+    encoding = draw(st.sampled_from(list(ENCODE)))
+    channels = draw(st.sampled_from(LAYOUTS_KNOWN) if encoding in ("flac", "wav") else st.integers(1, MAX_CHANNELS))
+    multichannel = draw(st.booleans())
+    columns = [np.concatenate(draw(st.lists(sounds, min_size=1, max_size=3))) for _ in range(channels)]
+    length = max(1, *map(len, columns))
+    places = draw(st.lists(st.floats(0, 1), max_size=4))
+    flushable = st.integers(0, channels - 1 if multichannel else 0)
+    frame = st.one_of(
+        st.just({"type": "Finalize"}),
+        flushable.map(lambda channel: {"type": "Finalize", "channel": channel}),
+        st.sampled_from([{"type": "KeepAlive"}, {"type": "Configure", "keyterms": None}, {"type": "Pause"}]),
+    )
+    return Case(
+        encoding,
+        draw(st.sampled_from([16_000, 16_000, 8_000, 44_100])),
+        channels,
+        multichannel,
+        {"interim_results": draw(booleans), "vad_events": draw(booleans), "utterance_end_ms": "700"},
+        np.stack([np.pad(c, (0, length - len(c))) for c in columns], axis=1),
+        tuple(draw(frame) for _ in places),
+        tuple(places),
+        draw(st.sampled_from(list(ends))),
+    )
+
+
+def end(bench: WireBench, how: str) -> None:
+    """The end of a connection, whoever wants it."""
+    match how:
+        case "CloseStream":
+            bench.send({"type": "CloseStream"})
+        case "empty frame":
+            bench.send(b"")
+        case "drain":
+            bench.stream.drain()
+        case "idle":
+            bench.clock.advance(IDLE_S)
+
+
+def played(case: Case, data: st.DataObject | None = None) -> WireBench:
+    """The case in one message a stretch, each answered at once; or cut and answered as drawn."""
+    bench = WireBench(LIMITS, **case.query)
+
+    async def script(_: WireBench) -> None:
+        for item in case.script():
+            if isinstance(item, dict) or data is None:
+                bench.send(item)
+            else:
+                cuts = sorted(data.draw(st.lists(st.integers(1, max(1, len(item) - 1)), max_size=5, unique=True)))
+                for start, stop in itertools.pairwise([0, *cuts, len(item)]):
+                    if start < stop:
+                        bench.send(item[start:stop])
+            if data is None:
+                await turns(10)
+                bench.answer()
+            else:
+                await turns(data.draw(st.integers(0, 3)))
+                bench.answer(data.draw(st.integers(0, 30)), data.draw(st.integers(0, case.streams - 1)))
+        await turns(100)  # or a silence would begin before all was decoded
+        end(bench, case.end)
+
+    bench.run(script)
+    return bench
+
+
+async def turns(count: int) -> None:
+    """Let the event loop turn."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def results(frames: Sequence[Frame], channel: int) -> list[Frame]:
+    """What was said about one channel."""
+    return [f for f in frames if f["type"] == "Results" and f["channel_index"][0] == channel]
+
+
+@settings(max_examples=120)
+@given(cases(), st.data())
+def test_what_is_said_depends_on_the_audio_and_the_frames_alone(case: Case, data: st.DataObject) -> None:
+    whole, cut = played(case), played(case, data)
+    for channel in range(case.streams):
+        assert results(cut.frames, channel) == results(whole.frames, channel)
+    assert cut.frames[-1] == whole.frames[-1]
+
+
+@settings(max_examples=120)
+@given(cases(), st.data())
+def test_results_tile_time_and_come_in_its_order(case: Case, data: st.DataObject) -> None:
+    """Rules 1 and 7; and an interim comes only where it was asked for."""
+    bench = played(case, data)
+    frames, duration_s = bench.frames, len(case.audio) / case.rate
+    for channel in range(case.streams):
+        segment_s = cursor_s = 0.0
+        for said in results(frames, channel):
+            end_s = said["start"] + said["duration"]
+            assert said["channel_index"] == [channel, case.streams]
+            assert said["start"] == pytest.approx(segment_s, abs=NEAR_S)
+            assert end_s >= cursor_s - NEAR_S, "never an older result after a newer one"
+            for word in said["channel"]["alternatives"][0]["words"]:
+                assert said["start"] - 1e-3 <= word["start"] <= word["end"] <= end_s + 1e-3
+            cursor_s = end_s
+            if said["is_final"]:
+                segment_s = end_s
+            else:
+                assert case.options["interim_results"] == "true"
+                assert not said["speech_final"]
+                assert not said["from_finalize"]
+        if CLOSES[case.end] == 1000:
+            assert segment_s == pytest.approx(duration_s, abs=1e-3), "the last final ends where the audio ends"
+    assert frames[-1]["duration"] == pytest.approx(duration_s, abs=1e-3)
+
+
+@settings(max_examples=120)
+@given(cases(), st.data())
+def test_every_finalize_is_answered_once_by_each_channel_and_every_end_has_its_form(
+    case: Case, data: st.DataObject
+) -> None:
+    """Rules 3 to 6."""
+    bench = played(case, data)
+    frames = bench.frames
+    for channel in range(case.streams):
+        answers = [f for f in results(frames, channel) if f["from_finalize"]]
+        assert len(answers) == case.finalizes(channel)
+        assert all(f["is_final"] and f["speech_final"] for f in answers)
+        if CLOSES[case.end] == 1000:
+            last = results(frames, channel)[-1]
+            assert (last["is_final"], last["speech_final"], last["from_finalize"]) == (True, True, False)
+    asked = [f["type"] for f in case.frames]
+    kinds = [f["type"] for f in frames]
+    assert kinds.count("Metadata") == 1
+    assert kinds[-1] == "Metadata"
+    assert kinds.count("Error") == asked.count("Pause")
+    assert kinds.count("ConfigureSuccess") == asked.count("Configure")
+    assert case.options["vad_events"] == "true" or "SpeechStarted" not in kinds
+    assert frames[-1]["channels"] == case.streams
+    assert bench.wire.closed is not None
+    assert bench.wire.closed[0] == CLOSES[case.end]
+
+
+def test_a_finalize_in_silence_and_one_before_any_audio_are_answered_with_nothing() -> None:
+    bench = WireBench(LIMITS, encoding="mulaw", sample_rate="8000", channels="2", multichannel="true")
+
+    async def script(_: WireBench) -> None:
+        bench.send({"type": "Finalize"})
+        bench.send(b"\xff" * 2 * 4_000)  # half a second of silence
+        bench.send({"type": "Finalize", "channel": 1})
+        bench.answer()
+        bench.send({"type": "CloseStream"})
+
+    bench.run(script)
+    said = [
+        (f["channel_index"][0], f["start"], f["duration"], f["from_finalize"])
+        for f in bench.frames
+        if f["type"] == "Results"
+    ]
+    assert sorted(said[:2]) == [(0, 0.0, 0.0, True), (1, 0.0, 0.0, True)]
+    assert said[2] == (1, 0.0, 0.5, True)
+    assert sorted(said[3:]) == [(0, 0.0, 0.5, False), (1, 0.5, 0.0, False)]
+
+
+def test_an_endpoint_in_pure_silence_is_an_empty_final() -> None:
+    """Rule 2."""
+    bench = WireBench(LIMITS, encoding="linear16", sample_rate="16000", interim_results="true")
+
+    async def script(_: WireBench) -> None:
+        bench.send(silence(2.0).tobytes())
+        bench.answer()
+        bench.send({"type": "CloseStream"})
+
+    bench.run(script)
+    first = next(f for f in bench.frames if f["is_final"])
+    assert (first["speech_final"], first["from_finalize"]) == (True, False)
+    assert first["channel"]["alternatives"][0] == {"transcript": "", "confidence": 0.0, "words": []}
+
+
+def test_interims_of_each_channel_grow_by_themselves() -> None:
+    bench = WireBench(
+        LIMITS,
+        encoding="linear16",
+        sample_rate="16000",
+        channels="2",
+        multichannel="true",
+        interim_results="true",
+    )
+    pcm = np.stack([spell("left side"), spell("rest here")], axis=1)
+
+    async def script(_: WireBench) -> None:
+        bench.send(pcm.tobytes())
+        bench.answer(channel=1)
+        bench.answer(channel=0)
+        bench.send({"type": "CloseStream"})
+
+    bench.run(script)
+    for channel, text in enumerate(["left side", "rest here"]):
+        shown = [f["channel"]["alternatives"][0]["transcript"] for f in results(bench.frames, channel)]
+        assert len(shown) > 3
+        assert shown[-1] == text
+        assert all(text.startswith(part) for part in shown)
+        assert [len(part) for part in shown] == sorted(len(part) for part in shown)
+
+
+def test_without_audio_metadata_names_no_model() -> None:
+    bench = WireBench(LIMITS, encoding="linear16", sample_rate="16000")
+
+    async def script(_: WireBench) -> None:
+        bench.send({"type": "KeepAlive"})
+        bench.send({"type": "CloseStream"})
+
+    bench.run(script)
+    last, metadata = bench.frames
+    assert (last["is_final"], last["speech_final"], last["duration"]) == (True, True, 0.0)
+    assert metadata["type"] == "Metadata"
+    assert {"models", "model_info"}.isdisjoint(metadata)

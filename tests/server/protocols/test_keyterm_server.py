@@ -1,0 +1,156 @@
+"""Key terms and beam search end to end: a real socket, the real decoder, a model that mishears one letter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from live_server import LiveServer, transcript
+from needs import need_package
+from spelling import CONFIG, SpellingModel, silence, spell
+from torch import Tensor
+from uploaded import encoded, said
+
+from model.config import ENGLISH
+from model.ctc.beam import BeamDecoder
+from tutti_asr_client.live import connect
+from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Results
+
+Start = Callable[..., LiveServer]
+Q, K = ENGLISH.index("q"), ENGLISH.index("k")
+AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # a kite, as this model hears it
+
+
+class MishearingModel(SpellingModel):
+    """A spelling model that is not quite sure that a "q" is no "k"."""
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        log_probs, state = super().step(inputs, state)
+        q = log_probs[:, :, Q] > -1  # (B, frames_per_step)
+        log_probs[:, :, Q] = torch.where(q, np.log(0.6), log_probs[:, :, Q])
+        log_probs[:, :, K] = torch.where(q, np.log(0.39), log_probs[:, :, K])
+        return log_probs, state
+
+
+@pytest.fixture(scope="module")
+def beam() -> BeamDecoder:
+    """A narrow beam without a language model."""
+    decoder = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=4)
+    decoder.warm_up()
+    return decoder
+
+
+@pytest.fixture
+def server(live_server: Start, beam: BeamDecoder) -> LiveServer:
+    return live_server(model=MishearingModel(), decoder=beam)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({}, "the qite flew"),
+        ({"keyterm": "kite"}, "the kite flew"),
+        ({"keyterm": "kite flew"}, "the kite flew"),
+        ({"keyterm": "something else"}, "the qite flew"),
+        ({"keywords": "kite:2"}, "the kite flew"),
+        ({"keyterm": "kite", "smart_format": "true"}, "The kite flew."),
+    ],
+)
+def test_a_live_stream_hears_its_key_terms(server: LiveServer, query: dict[str, str], text: str) -> None:
+    with server.listen(**query) as client:
+        assert client.socket.response is not None
+        assert "x-ignored-params" not in client.socket.response.headers
+        client.send(AUDIO)
+        assert transcript(client.finish()) == text
+
+
+def test_key_terms_of_neighbours_in_a_batch_are_their_own(server: LiveServer) -> None:
+    clients = [server.listen(**({"keyterm": "kite"} if i % 2 else {})) for i in range(10)]
+    for client in clients:
+        client.send(AUDIO)
+    for i, client in enumerate(clients):
+        with client:
+            assert transcript(client.finish()) == ("the kite flew" if i % 2 else "the qite flew")
+
+
+def test_an_upload_hears_its_key_terms(server: LiveServer) -> None:
+    body = encoded(AUDIO, "WAV")
+    assert said(server.http.post("/v1/listen?keyterm=kite", content=body).json()) == "the kite flew"
+    assert said(server.http.post("/v1/listen", content=body).json()) == "the qite flew"
+
+
+def test_our_client_changes_its_key_terms(server: LiveServer) -> None:
+    async def talk() -> list[Any]:
+        async with connect(f"ws://{server.host}", interim_results=False) as client:
+            messages = []
+            for keyterms in (["kite"], [], ["x"] * 1_000):
+                await client.configure(keyterms)
+                messages.append(await anext(client))
+                await client.send(AUDIO)
+                await client.finalize()
+                while not (isinstance(message := await anext(client), Results) and message.from_finalize):
+                    messages.append(message)
+                messages.append(message)
+            await client.close_stream()
+            async for _ in client:
+                pass
+            return messages
+
+    messages = asyncio.run(talk())
+    answers = [m for m in messages if not isinstance(m, Results)]
+    assert answers[:2] == [ConfigureSuccess(("kite",)), ConfigureSuccess()]
+    assert isinstance(answers[2], ConfigureFailure)
+    texts = [m.text for m in messages if isinstance(m, Results) and m.text]
+    assert texts == ["the kite flew", "the qite flew", "the qite flew"]
+
+
+def test_partials_of_a_beam_keep_what_they_called_stable(server: LiveServer) -> None:
+    with server.listen(interim_results="true", stable_words="true", keyterm="kite") as client:
+        client.send(np.concatenate([spell("one two three the qite flew over the hill "), silence(1.0)]))
+        frames = client.finish()
+    stable: list[str] = []
+    results = [f for f in frames if f["type"] == "Results"]
+    for found in results:
+        words = [w["word"] for w in found["channel"]["alternatives"][0]["words"]]
+        assert words[: len(stable)] == stable
+        stable = [] if found["is_final"] else words[: found["tutti"]["stable_words"]]
+    assert transcript(frames) == "one two three the kite flew over the hill"
+    assert sum(not f["is_final"] for f in results) > 5
+
+
+def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
+    need_package("deepgram")
+    from deepgram import DeepgramClient
+    from deepgram.core.events import EventType
+    from deepgram.environment import DeepgramClientEnvironment
+    from deepgram.listen.v1.types.listen_v1configure import ListenV1Configure
+
+    http, ws = f"http://{server.host}", f"ws://{server.host}"
+    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+    texts: list[str] = []
+    kinds: list[str] = []
+
+    def heard(message: Any) -> None:
+        kinds.append(message.type)
+        if message.type == "Results" and message.is_final:
+            texts.append(message.channel.alternatives[0].transcript)
+
+    options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "keyterm": ["kite", "box car"]}
+    client = DeepgramClient(api_key="any", environment=here)
+    with client.listen.v1.connect(model="nova-3", **options) as stream:
+        stream.on(EventType.MESSAGE, heard)
+        reader = threading.Thread(target=stream.start_listening)
+        reader.start()
+        stream.send_media(AUDIO.tobytes())
+        stream.send_finalize()
+        stream.send_configure(ListenV1Configure(keyterms=[]))
+        stream.send_media(AUDIO.tobytes())
+        stream.send_close_stream()
+        reader.join(timeout=20)
+    assert [text for text in texts if text] == ["the kite flew", "the qite flew"]
+    assert kinds.count("ConfigureSuccess") == 1

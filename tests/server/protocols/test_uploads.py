@@ -1,0 +1,166 @@
+"""Recordings by POST: decoded off the event loop, recognised behind live streams, answered in Deepgram's form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from live_server import LiveServer, transcript
+from spelling import GatedSpellingModel, silence, spell
+from uploaded import encoded, said
+
+Start = Callable[..., LiveServer]
+
+
+@pytest.mark.parametrize(
+    ("container", "subtype", "rate"),
+    [("WAV", "PCM_16", 16_000), ("FLAC", None, 16_000), ("WAV", "FLOAT", 16_000), ("WAV", "PCM_16", 48_000)],
+)
+def test_a_recording_is_transcribed_with_all_fields(
+    live_server: Start, container: str, subtype: str | None, rate: int
+) -> None:
+    server = live_server()
+    audio = np.concatenate([spell("hello", rate), silence(3.0, rate), spell("world", rate)])
+    body = encoded(audio if subtype != "FLOAT" else audio / 32_768, container, rate, subtype)
+    response = server.http.post(
+        "/v1/listen?model=nova-3&keyterm=x", content=body, headers={"Content-Type": "audio/wav"}
+    )
+    answer = response.json()
+    assert response.status_code == 200
+    assert said(answer) == "hello world" or said(answer) == "helloworld"  # no space was spelled
+    assert answer["metadata"]["duration"] == pytest.approx(len(audio) / rate, abs=1e-3)
+    assert answer["metadata"]["request_id"] == response.headers["dg-request-id"]
+    assert response.headers["x-ignored-params"] == "keyterm"
+    assert len(answer["metadata"]["sha256"]) == 64
+    assert answer["metadata"]["models"] == list(answer["metadata"]["model_info"])
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="completed",protocol="upload"}') == 1
+
+
+def test_a_long_recording_goes_through_in_bounded_pieces(live_server: Start) -> None:
+    server = live_server()
+    text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "ijklmnop") * 5
+    answer = server.http.post("/v1/listen", content=encoded(spell(text), "FLAC")).json()
+    assert said(answer) == text
+    words = answer["results"]["channels"][0]["alternatives"][0]["words"]
+    assert [w["start"] for w in words] == sorted(w["start"] for w in words)
+
+
+def test_channels_are_mixed_or_kept_apart(live_server: Start) -> None:
+    server = live_server()
+    body = encoded(np.stack([spell("left"), spell("rest")], axis=1), "WAV")
+    apart = server.http.post("/v1/listen?multichannel=true", content=body).json()
+    assert [said(apart, 0), said(apart, 1)] == ["left", "rest"]
+    assert apart["metadata"]["channels"] == 2
+    same = encoded(np.stack([spell("both"), spell("both")], axis=1), "WAV")
+    assert said(server.http.post("/v1/listen", content=same).json()) == "both"
+
+
+def test_raw_samples_are_taken_where_the_query_describes_them(live_server: Start) -> None:
+    server = live_server()
+    path = "/v1/listen?encoding=linear16&sample_rate=8000"
+    answer = server.http.post(path, content=spell("raw", 8_000).tobytes() + b"\0").json()
+    assert said(answer) == "raw"
+    assert server.http.post(path, content=b"").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "content_type", "status", "code"),
+    [
+        ("", b"no audio at all", "audio/wav", 400, "INVALID_AUDIO"),
+        ("", b"", "audio/wav", 400, "INVALID_AUDIO"),
+        ("", b'{"url":"http://169.254.169.254/"}', "application/json", 400, "INVALID_QUERY_PARAMETER"),
+        ("", b'{"url":"http://169.254.169.254/"}', "Application/JSON; charset=utf-8", 400, "INVALID_QUERY_PARAMETER"),
+        ("", b"--x", "multipart/form-data; boundary=x", 400, "INVALID_QUERY_PARAMETER"),
+        ("?encoding=opus&sample_rate=48000", b"RIFF", "audio/ogg", 400, "INVALID_QUERY_PARAMETER"),
+        ("?callback=http://x", b"RIFF", "audio/wav", 400, "INVALID_QUERY_PARAMETER"),
+        ("?encoding=opus", b"RIFF", "audio/wav", 400, "INVALID_QUERY_PARAMETER"),
+        ("", bytes(20_001), "audio/wav", 413, "PAYLOAD_TOO_LARGE"),
+    ],
+)
+def test_what_cannot_be_transcribed_is_refused(
+    live_server: Start, *, query: str, body: bytes, content_type: str, status: int, code: str
+) -> None:
+    server = live_server(max_upload_bytes=20_000)
+    response = server.http.post("/v1/listen" + query, content=body, headers={"Content-Type": content_type})
+    assert (response.status_code, response.json()["err_code"]) == (status, code)
+    assert response.json()["request_id"] == response.headers["dg-request-id"]
+    server.wait_idle()
+
+
+def test_a_damaged_recording_and_one_too_long_are_refused_and_their_slots_come_back(live_server: Start) -> None:
+    server = live_server(max_upload_s=30.0)
+    whole = encoded(np.random.default_rng(0).integers(-3_000, 3_000, 160_000).astype(np.int16), "FLAC")
+    assert server.http.post("/v1/listen", content=whole[: len(whole) // 2]).status_code in (200, 400)
+    assert server.http.post("/v1/listen", content=encoded(silence(40.0), "FLAC")).status_code == 413
+    server.wait_idle()
+
+
+def test_a_body_that_does_not_arrive_and_one_that_breaks_off_end_without_harm(live_server: Start) -> None:
+    server = live_server(upload_timeout_s=0.2, max_uploads=1)
+    head = b"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nRIFF"
+
+    async def begin(*, wait: bool) -> bytes:
+        reader, writer = await asyncio.open_connection(*server.host.split(":"))
+        writer.write(head)
+        answer = await reader.readline() if wait else b""
+        writer.transport.abort()
+        return answer
+
+    assert asyncio.run(begin(wait=True)).startswith(b"HTTP/1.1 408 ")
+    asyncio.run(begin(wait=False))
+    assert asyncio.run(begin(wait=True)).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))
+    server.wait_idle()
+
+
+def test_a_full_server_refuses_uploads_too(live_server: Start) -> None:
+    server = live_server(max_streams=1)
+    body = encoded(spell("hi"), "WAV")
+    with server.listen():
+        response = server.http.post("/v1/listen", content=body)
+        assert response.status_code == 503
+        assert "Retry-After" in response.headers
+    server.wait_idle()
+    assert said(server.http.post("/v1/listen", content=body).json()) == "hi"
+
+
+def test_a_live_stream_is_served_while_a_recording_goes_through(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    text = "abcdefgh " * 100
+    model.shut()
+
+    async def both() -> str:
+        upload = asyncio.create_task(
+            asyncio.to_thread(server.http.post, "/v1/listen", content=encoded(spell(text), "FLAC"))
+        )
+        await asyncio.to_thread(model.wait_inside)
+        with server.listen() as client:
+            client.send(spell("live"))
+            client.say("CloseStream")
+            model.open()
+            frames = await asyncio.to_thread(client.rest)
+            assert transcript(frames[0]) == "live"
+        return said((await upload).json())
+
+    assert asyncio.run(both()) == text.strip()
+
+
+def test_a_client_that_does_not_wait_for_the_answer_frees_its_slot(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    body = encoded(spell("abcdefgh " * 200), "FLAC")
+    model.shut()
+
+    async def give_up() -> None:
+        _, writer = await asyncio.open_connection(*server.host.split(":"))
+        writer.write(f"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await asyncio.to_thread(model.wait_inside)
+        writer.transport.abort()
+
+    asyncio.run(give_up())
+    model.open()
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="upload"}') == 1

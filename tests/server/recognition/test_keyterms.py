@@ -1,0 +1,344 @@
+"""Key terms from the query and from `Configure`: bounded, per connection, from the right sample on, and given back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_server import LiveServer, transcript
+from session_bench import SessionBench
+from spelling import CONFIG, poison, silence, spell
+from uploaded import encoded, said
+from wavering import WaveringDecoder
+from websockets.exceptions import InvalidStatus
+
+from model.config import ENGLISH
+from model.ctc.bias import NO_BIAS, BiasError
+from server.errors import BadParameter, KeytermsTooOften
+from server.protocols.deepgram.query import ListenRequest, parse_query
+from server.recognition.keyterms import (
+    CHARACTERS_PER_S,
+    MAX_CHARACTERS,
+    MAX_TERMS,
+    NO_KEYTERMS,
+    ChangeAllowance,
+    Keyterms,
+)
+from server.recognition.recognizer import ActiveSession, Route, Row
+from server.recognition.steps import Marker, StepTag
+from server.served_model import Models
+
+Start = Callable[..., LiveServer]
+RAW = "encoding=linear16&sample_rate=16000"
+
+
+def query(text: str, *, supports_keyterms: bool = True) -> ListenRequest:
+    models = Models("small", {"*": "default"}, strict=False)
+    pairs = parse_qsl(text, keep_blank_values=True)
+    return parse_query(pairs, models, max_channels=2, supports_keyterms=supports_keyterms)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases", "keywords"),
+    [
+        ("", (), ()),
+        ("keyterm=foo+bar&keyterm=baz", ("foo bar", "baz"), ()),
+        ("keyterm=foo%20bar&model=nova-3&keyterm=&keyterm=+baz+", ("foo bar", "baz"), ()),
+        ("keywords=snow:2&keywords=rain", (), (("snow", 2.0), ("rain", None))),
+        ("keywords=snow:-1.5&keywords=ice+cream:3", (), (("snow", -1.5), ("ice cream", 3.0))),
+        ("keyterm=sun&keywords=snow:2", ("sun",), (("snow", 2.0),)),
+    ],
+)
+def test_every_key_term_of_a_query_counts(text: str, phrases: tuple[str, ...], keywords: tuple[object, ...]) -> None:
+    request = query(f"{RAW}&{text}")
+    assert (request.keyterms.phrases, request.keyterms.keywords) == (phrases, keywords)
+    assert request.live_options(16_000).keyterms == request.keyterms
+    assert bool(request.keyterms.bias) == bool(phrases or keywords)
+    assert request.ignored == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&".join(f"keyterm=term{i}" for i in range(MAX_TERMS + 1)),
+        "keyterm=" + "a" * (MAX_CHARACTERS + 1),
+        "keyterm=" + "+".join(["word"] * 50),
+        "keywords=snow:much",
+        "keywords=snow:",
+        "keywords=:2",
+        "keywords=snow:nan",
+        "keywords=snow:1e3",
+        "keywords=snow:999",
+    ],
+)
+def test_too_many_key_terms_and_boosts_that_are_no_numbers_are_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match=r"^key(term|words): "):
+        query(f"{RAW}&{text}")
+
+
+def test_a_decoder_without_a_bias_ignores_key_terms_and_says_so() -> None:
+    request = query(f"{RAW}&keyterm=foo&keywords=snow:much", supports_keyterms=False)
+    assert request.keyterms == NO_KEYTERMS
+    assert request.ignored == ("keyterm", "keywords")
+
+
+def test_phrases_are_replaced_and_keywords_stay() -> None:
+    terms = Keyterms.of(["foo"], [("snow", 2.0)])
+    assert terms.replaced(["bar"]) == Keyterms.of(["bar"], [("snow", 2.0)])
+    assert terms.replaced([]).bias.phrases == (("snow", 2.0),)
+    assert Keyterms.of(["foo"]).replaced([]).bias == NO_BIAS
+    with pytest.raises(BiasError):
+        terms.replaced([f"term{i}" for i in range(MAX_TERMS)])
+
+
+# In a session: the decoder writes the bias behind each word, as it was when the word was closed.
+
+
+def test_a_change_holds_for_the_audio_that_follows_and_for_every_channel() -> None:
+    bench = SessionBench(decoder=WaveringDecoder(), channels=2, multichannel=True, endpointing_ms=None)
+    gap = silence(CONFIG.delay_frames * CONFIG.frame_s)  # the words come out of the lookahead
+    both = np.stack([np.concatenate([spell(word), gap]) for word in ("one ", "six ")], axis=1).tobytes()
+    for phrases in (("a",), ("b",), ()):
+        bench.configure(*phrases)
+        bench.send(both)
+    bench.send(silence(2.0).repeat(2).tobytes())
+    bench.answer()
+    bench.close()
+    bench.answer()
+    assert bench.text(0).split() == ["one+a", "one+b", "one"]
+    assert bench.text(1).split() == ["six+a", "six+b", "six"]
+
+
+changes = st.lists(st.tuples(st.text("ab ", min_size=1, max_size=6), st.sampled_from(["", "x", "y"])), max_size=5)
+
+
+@settings(max_examples=60)
+@given(changes, st.data())
+def test_what_a_change_does_never_depends_on_when_the_steps_are_answered(
+    script: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    whole, late = (SessionBench(decoder=WaveringDecoder(), endpointing_ms=None) for _ in range(2))
+    for text, phrase in script:
+        for bench in (whole, late):
+            bench.configure(*([phrase] if phrase else []))
+            bench.send(spell(text)[:-100])
+        whole.answer()
+        late.answer(data.draw(st.integers(0, 4)))
+    for bench in (whole, late):
+        bench.send(silence(1.0))
+        bench.close()
+        bench.answer()
+    assert late.events == whole.events
+
+
+def test_changes_that_wait_take_no_more_room_than_the_audio_that_waits() -> None:
+    bench = SessionBench(decoder=WaveringDecoder())
+    bench.send(silence(0.8))
+    for i in range(1_000):
+        bench.configure(f"term {i}")
+    (channel,) = bench.session.channels
+    assert len(channel._manners) == 1
+    bench.answer()
+    assert channel.state.bias.phrases == (("term", 1.0),)
+
+
+def test_changes_cost_what_they_build_and_audio_pays_for_them() -> None:
+    """The event loop builds them: a client that changes all the time must not hold up its neighbours."""
+    full = [f"word number {i}"[:12] for i in range(MAX_TERMS)]
+    bench = SessionBench(decoder=WaveringDecoder())
+    bench.session.replace_phrases(full)
+    held = bench.session.keyterms
+    with pytest.raises(KeytermsTooOften, match=r"after [0-9.]+ s more of audio"):
+        bench.session.replace_phrases(full[:-1])
+    assert bench.session.keyterms is held
+    bench.session.replace_phrases([])
+    bench.send(silence(1.0))
+    bench.session.replace_phrases(["y" * int(CHARACTERS_PER_S)])
+    with pytest.raises(KeytermsTooOften):
+        bench.session.replace_phrases(["z" * int(CHARACTERS_PER_S)])
+
+
+def test_what_was_not_spent_adds_up_to_one_full_set() -> None:
+    allowance = ChangeAllowance()
+    allowance.spend(MAX_CHARACTERS, 1_000.0)
+    with pytest.raises(KeytermsTooOften, match=r"after 0\.2 s"):
+        allowance.spend(100, 1_000.0)
+    allowance.spend(100, 1_000.2)
+
+
+def test_too_many_terms_are_refused_as_such_and_cost_nothing() -> None:
+    bench = SessionBench(decoder=WaveringDecoder())
+    for phrases in (["x"] * (MAX_TERMS + 1), ["x" * (MAX_CHARACTERS + 1)]) * 3:
+        with pytest.raises(BiasError):
+            bench.session.replace_phrases(phrases)
+    bench.session.replace_phrases(["x" * MAX_CHARACTERS])
+
+
+def test_a_flush_keeps_the_bias() -> None:
+    bench = SessionBench(decoder=WaveringDecoder(), endpointing_ms=None)
+    bench.configure("foo")
+    for _ in range(2):
+        bench.send(np.concatenate([spell("one "), silence(0.9)]))
+        bench.finalize()
+        bench.answer()
+    assert bench.text().split() == ["one+foo", "one+foo"]
+
+
+# Behind a socket.
+
+
+def test_configure_is_answered_with_the_terms_that_hold(live_server: Start) -> None:
+    with live_server(decoder=WaveringDecoder()).listen(keyterm="foo") as client:
+        answers = []
+        for keyterms in (None, ["bar", "baz"], ["x"] * (MAX_TERMS + 1), None, []):
+            client.say("Configure", keyterms=keyterms, features={"numerals": True})
+            answers.append(client.receive())
+        client.finish()
+    kinds = [a["type"] for a in answers]
+    assert kinds == ["ConfigureSuccess", "ConfigureSuccess", "ConfigureFailure", "ConfigureSuccess", "ConfigureSuccess"]
+    assert [a.get("keyterms") for a in answers] == [["foo"], ["bar", "baz"], None, ["bar", "baz"], []]
+    assert answers[2]["code"] == "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"
+    assert len({a["request_id"] for a in answers}) == 1
+
+
+def test_configure_in_a_flood_is_refused_until_audio_comes(live_server: Start) -> None:
+    terms = [f"number {i:03} " for i in range(MAX_TERMS)]
+    with live_server(decoder=WaveringDecoder()).listen() as client:
+        answers = []
+        for i in range(3):
+            client.say("Configure", keyterms=[f"{term}{i}" for term in terms])
+            answers.append(client.receive())
+        client.say("Configure", keyterms=answers[0]["keyterms"])
+        again = client.receive()
+        client.finish()
+    assert [a["type"] for a in answers] == ["ConfigureSuccess", "ConfigureFailure", "ConfigureFailure"]
+    assert {a["code"] for a in answers[1:]} == {"CONFIGURE_ALREADY_PENDING"}
+    assert "of audio" in answers[1]["description"]
+    assert again == answers[0], "what holds already costs nothing"
+
+
+def test_without_a_bias_configure_fails_unless_it_asks_for_nothing(live_server: Start) -> None:
+    with live_server().listen(keyterm="foo") as client:
+        assert client.socket.response is not None
+        assert client.socket.response.headers["x-ignored-params"] == "keyterm"
+        client.say("Configure", keyterms=["bar"])
+        assert client.receive()["code"] == "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
+        client.say("Configure", keyterms=[])
+        assert client.receive()["keyterms"] == []
+        client.finish()
+
+
+def test_key_terms_of_one_stream_never_reach_another(live_server: Start) -> None:
+    server = live_server(decoder=WaveringDecoder())
+    audio = np.concatenate([spell("one "), silence(1.0)])
+    terms = [f"term {letter}" for letter in "abcdefgh"]
+    clients = [server.listen(endpointing="false", keyterm=term) for term in terms]
+    for client in clients:
+        client.send(audio)
+    for client, term in zip(clients, terms, strict=True):
+        with client:
+            assert transcript(client.finish()) == f"one+{term}"
+
+
+def test_an_upload_has_key_terms_too_and_too_many_are_refused(live_server: Start) -> None:
+    server = live_server(decoder=WaveringDecoder())
+    body = encoded(np.concatenate([spell("one "), silence(1.0)]), "WAV")
+    answer = server.http.post("/v1/listen?keyterm=foo&keyterm=bar+baz", content=body)
+    assert said(answer.json()) == "one+foo+bar baz"
+    assert "x-ignored-params" not in answer.headers
+    many = "&".join(f"keyterm=t{i}" for i in range(MAX_TERMS + 1))
+    refused = server.http.post(f"/v1/listen?{many}", content=body)
+    assert (refused.status_code, refused.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
+
+
+# The decoder may keep its states in slots: each comes back exactly once, whatever ends the session.
+
+
+def test_decoder_states_come_back_however_a_session_ends(live_server: Start) -> None:
+    decoder = WaveringDecoder()
+    server = live_server(decoder=decoder, max_streams=2)
+    with server.listen() as first, server.listen() as second:
+        with pytest.raises(InvalidStatus):
+            server.listen()  # refused at the door
+        first.send(spell("one"))
+        first.say("Finalize")
+        first.until(lambda f: f.get("from_finalize", False))
+        first.finish()
+        second.send(spell("two"))
+        second.vanish()
+    server.wait_idle()
+    with server.listen() as broken:
+        broken.send(np.concatenate([spell("one"), poison()]))
+        assert broken.rest()[1] == 1011
+    server.wait_idle()
+    server.http.post("/v1/listen", content=encoded(spell("three"), "WAV"))
+    assert server.http.post("/v1/listen", content=b"no audio").status_code == 400
+    server.wait_idle()
+    assert decoder.started >= 5
+    assert decoder.open == set()
+
+
+class _FailingDecoder(WaveringDecoder):
+    """Fails on a frame that says "x"."""
+
+    def advance(self, states: Any, log_probs: Any) -> None:
+        if (log_probs.argmax(axis=2) == ENGLISH.index("x")).any():
+            raise ArithmeticError("x")
+        super().advance(states, log_probs)
+
+
+def test_a_decoder_that_fails_ends_the_streams_of_that_batch_at_once_and_no_others(live_server: Start) -> None:
+    decoder = _FailingDecoder()
+    server = live_server(decoder=decoder)
+    with server.listen(endpointing="false") as sound, server.listen() as doomed:
+        doomed.send(spell("ax and more"))
+        frames, code, _ = doomed.rest()
+        assert (frames[-1]["type"], code) == ("Error", 1011)
+        sound.send(np.concatenate([spell("one "), silence(1.0)]))
+        assert transcript(sound.finish()) == "one"
+    server.wait_idle()
+    assert decoder.open == set()
+    assert server.metric('tutti_errors_total{stage="decode"}') == 1
+
+
+def test_an_answer_that_waited_for_the_voice_model_is_dropped_with_its_session() -> None:
+    """A session may end while an earlier answer of the same batch is told; its decoder state is gone then."""
+    decoder = WaveringDecoder()
+    bench = SessionBench(decoder=decoder, voice=True)
+    bench.send(silence(0.128))
+    (channel,) = bench.session.channels
+    recognition = ActiveSession(_NoEngine(), bench.session, _NoSink(), [1])
+    route = Route(recognition, channel)
+    route.held.append(Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), np.zeros((2, 29), np.float32), 0.0, 0.0))
+    assert route.due
+    recognition.close()
+    recognition.close()
+    assert not route.due
+    assert decoder.open == set()
+
+
+class _NoEngine:
+    def push(self, recognition: ActiveSession, work: object) -> None: ...
+
+    def close(self, recognition: ActiveSession) -> None: ...
+
+
+class _NoSink:
+    def on_events(self, events: object, timing: object) -> None: ...
+
+
+def test_the_answers_are_the_protocols(live_server: Start) -> None:
+    """`type` first, and no field missing: clients pick the class by it."""
+    with live_server(decoder=WaveringDecoder()).listen() as client:
+        client.say("Configure", keyterms=["foo"])
+        raw = client.socket.recv(timeout=20)
+        client.finish()
+    assert isinstance(raw, str)
+    assert raw.startswith('{"type":"ConfigureSuccess","request_id":"')
+    assert set(json.loads(raw)) == {"type", "request_id", "keyterms"}

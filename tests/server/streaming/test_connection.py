@@ -1,0 +1,170 @@
+"""A live stream between a fake wire and an engine that answers when told: order, flow control, and its latencies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+
+from fake_transport import FakeWire
+from fakes import FakeClock
+from spelling import CONFIG, silence, spell, spelling_decoder
+from starlette.websockets import WebSocket
+
+from server.audio.decode_queue import DecodingPool
+from server.audio.decoder import open_decoder
+from server.operations.metrics import Metrics
+from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.query import parse_query
+from server.recognition.events import StepTiming
+from server.recognition.recognizer import ActiveSession
+from server.recognition.session import Limits, Session
+from server.recognition.steps import StepTag, Work
+from server.served_model import ModelCard, Models
+from server.streaming.flow_control import LiveLimits
+from server.streaming.transport import TRANSPORT_EXTENSION
+
+QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
+MAX_BACKLOG_S = 6.0  # reading stops above 2 s and goes on at 1 s
+STEP_S = CONFIG.step_samples / CONFIG.sample_rate
+
+
+class Bench:
+    """One stream; its steps wait in `pushed` until `answer`."""
+
+    def __init__(self, **query: str) -> None:
+        self.wire, self.clock, self.metrics = FakeWire(), FakeClock(), Metrics(max_batch=8, max_streams=8)
+        request = parse_query({**QUERY, **query}.items(), Models("spelling", {}, strict=False), 1)
+        options = request.live_options(CONFIG.sample_rate)
+        self.session = Session(options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
+        self.stream = DeepgramStream(
+            WebSocket(scope, None, None),  # type: ignore[arg-type]
+            self.session,
+            Projector(request, 1, "id", "now", ModelCard("spelling", "1", "uuid")),
+            limits=LiveLimits(60.0, 60.0, 60.0, MAX_BACKLOG_S),
+            metrics=self.metrics,
+            clock=self.clock,
+            request_id="id",
+            form=request.form,
+            decoder=open_decoder(request.form, CONFIG.sample_rate),
+            pool=DecodingPool(),
+        )
+        self.pushed: list[Work] = []
+        self.recognition = ActiveSession(self, self.session, self.stream, [0])
+
+    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
+        self.pushed += work
+
+    def close(self, recognition: ActiveSession) -> None:
+        self.pushed.clear()
+
+    def run(self, script: Callable[[], None]) -> None:
+        """Play the script once the stream is open; the client goes at its end."""
+
+        async def play() -> None:
+            running = asyncio.ensure_future(self.stream.run(self.recognition))
+            await asyncio.sleep(0)
+            script()
+            self.stream.on_gone()
+            await running
+
+        asyncio.run(play())
+
+    def answer(self, steps: int, took_s: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> None:
+        """Answer so many steps, each after its queue wait, step, handover and decode."""
+        for work in [self.pushed.pop(0) for _ in range(steps)]:
+            assert isinstance(work.tag, StepTag)
+            self.clock.advance(sum(took_s))
+            timing = StepTiming(work.tag.arrived_s, *took_s, self.clock(), 3)
+            self.stream.on_events(self.session.decoded(self.session.channels[0], work.tag), timing)
+
+    @property
+    def frames(self) -> list[dict[str, object]]:
+        return [json.loads(payload) for payload in self.wire.written]
+
+
+def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
+    bench = Bench()
+
+    def script() -> None:
+        for _ in range(3):
+            bench.stream.on_message(silence(1.0).tobytes())
+        assert not bench.wire.reading
+        assert len(bench.pushed) == round(2.96 / STEP_S)
+        before = len(bench.pushed)
+        bench.stream.on_message('{"type":"Finalize"}')  # read together with what came before
+        bench.stream.on_message(spell("ab").tobytes())
+        assert len(bench.pushed) == before, "neither is looked at yet"
+        bench.answer(before - 13)
+        assert len(bench.pushed) == 13
+        assert not bench.wire.reading
+        bench.answer(1)  # the mark
+        assert bench.wire.reading
+        markers = [work.tag.marker.value for work in bench.pushed[12:] if isinstance(work.tag, StepTag)]
+        assert "finalize" in markers
+        assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes behind the flush"
+
+    bench.run(script)
+
+
+def test_audio_that_waited_may_stop_the_reading_again() -> None:
+    bench = Bench()
+
+    def script() -> None:
+        for _ in range(7):
+            bench.stream.on_message(silence(1.0).tobytes())
+        bench.answer(len(bench.pushed) - 12)
+        assert not bench.wire.reading
+        assert 2.0 < len(bench.pushed) * STEP_S <= 3.1
+        while not bench.wire.reading:
+            bench.answer(1)
+        bench.answer(len(bench.pushed))
+        assert bench.session.steps == round(7.0 // STEP_S), "every second of it was heard"
+
+    bench.run(script)
+
+
+def test_what_waited_is_forgotten_when_the_stream_ends() -> None:
+    bench = Bench()
+
+    def script() -> None:
+        for _ in range(4):
+            bench.stream.on_message(silence(1.0).tobytes())
+        bench.recognition.fail(ArithmeticError("step"))
+        assert bench.wire.closed is not None
+        assert bench.wire.closed[0] == 1011
+        bench.stream.on_message(silence(1.0).tobytes())
+        assert not bench.pushed
+        assert bench.wire.reading, "or the client's own close would never be read"
+
+    bench.run(script)
+
+
+def test_the_parts_of_a_results_latency_make_up_the_whole() -> None:
+    bench = Bench(latency="true")
+    took_s = (0.004, 0.003, 0.0002, 0.0008)
+
+    def script() -> None:
+        bench.stream.on_message(spell("a").tobytes())
+        bench.wire.congested = True
+        bench.answer(1, took_s)
+        bench.clock.advance(0.5)  # the client does not read
+        bench.wire.congested = False
+        bench.stream.on_writable()
+        bench.stream.on_message(spell("b").tobytes())
+        bench.answer(1, took_s)
+
+    bench.run(script)
+    first, second = [frame["tutti"]["latency"] for frame in bench.frames]  # type: ignore[index]
+    assert first == {
+        "queue_ms": 4.0,
+        "step_ms": 3.0,
+        "handover_ms": 0.2,
+        "decode_ms": 0.8,
+        "write_ms": 0.0,
+        "batch": 3,
+    }
+    assert second == {**first, "write_ms": 500.0}, "known only once the frame before is written"
+    whole_s, parts_s = bench.metrics.result_latency["interim"].total, 2 * sum(took_s) + bench.metrics.write.total
+    assert abs(whole_s - parts_s) < 1e-6

@@ -1,0 +1,38 @@
+"""A server process whose model can fail in every way: `python tests/support/faulty_server.py SETTINGS` (JSON)."""
+
+import json
+import sys
+import time
+
+import numpy as np
+from spelling import CONFIG, SpellingModel, spelling_decoder
+
+from server import serve
+from server.settings import Settings
+
+FATAL, HANGING = -1, -2  # samples of audio that no other test uses
+
+
+class Lost(BaseException):
+    """Not an error of a step: the end of the thread."""
+
+
+class FaultyModel(SpellingModel):
+    """Dies, or hangs, when it hears the sample for it."""
+
+    def step(self, inputs, state):
+        if (inputs == FATAL).any():
+            raise Lost("the device is gone")
+        while (inputs == HANGING).any():
+            time.sleep(1_000)
+        return super().step(inputs, state)
+
+
+def audio(sample):
+    """A step of audio that makes it happen."""
+    return np.full(CONFIG.step_samples, sample, np.int16)
+
+
+if __name__ == "__main__":
+    serve.load_served = lambda _: (FaultyModel(), spelling_decoder(), None)
+    sys.exit(serve.run(Settings(**json.loads(sys.argv[1]))))

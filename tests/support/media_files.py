@@ -1,0 +1,82 @@
+"""Recordings in every form that clients send, made of a shipped sample; and ways to compare them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+from needs import need_package
+
+av = need_package("av")
+
+SAMPLES = Path(__file__).parents[2] / "model" / "samples"
+LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
+
+
+@cache
+def speech(rate: int = 16_000, channels: int = 1) -> np.ndarray:
+    """Two seconds of a shipped sample, (S, C) int16; the channels differ in level."""
+    samples, source_rate = soundfile.read(SAMPLES / "order.flac", dtype="float32", frames=32_000)
+    levels = np.linspace(1.0, 0.5, channels)
+    wanted = soxr.resample(samples, source_rate, rate)[:, None] * levels  # (S, C)
+    return np.clip(np.rint(wanted * 32_768), -32_768, 32_767).astype(np.int16)
+
+
+def container(
+    kind: str, codec: str, pcm: np.ndarray, rate: int, *, options: dict[str, str] | None = None, **context: object
+) -> bytes:
+    """(S, C) int16 as a file."""
+    file = io.BytesIO()
+    channels = pcm.shape[1]
+    with av.open(file, "w", format=kind, options=options or {}) as output:
+        stream = output.add_stream(codec, rate=rate)
+        stream.codec_context.layout = LAYOUTS[channels]
+        for name, value in context.items():
+            setattr(stream.codec_context, name, value)
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", LAYOUTS[channels])
+        frame.sample_rate, frame.pts = rate, 0
+        for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
+            output.mux(packet)
+    return file.getvalue()
+
+
+def opus_packets(pcm: np.ndarray, rate: int = 48_000, frame_ms: int = 20, **options: str) -> list[bytes]:
+    """(S, C) int16 as raw Opus packets."""
+    encoder = av.CodecContext.create("libopus", "w")
+    encoder.sample_rate, encoder.layout, encoder.format = rate, LAYOUTS[pcm.shape[1]], "s16"
+    encoder.options = {"frame_duration": str(frame_ms), **options}
+    encoder.open()
+    size = rate * frame_ms // 1_000
+    packets = []
+    for start in range(0, len(pcm) - size + 1, size):
+        block = np.ascontiguousarray(pcm[start : start + size]).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(block, "s16", LAYOUTS[pcm.shape[1]])
+        frame.sample_rate, frame.pts = rate, start
+        packets += [bytes(packet) for packet in encoder.encode(frame)]
+    return packets
+
+
+def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    """`data` cut at these places."""
+    places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+def decoded(decoder: object, chunks: Sequence[bytes], limit_s: float = 1e9) -> np.ndarray:
+    """All that comes of the chunks, (S, C) int16."""
+    return np.concatenate([*(decoder.feed(chunk, limit_s) for chunk in chunks), decoder.flush()])
+
+
+def likeness(ours: np.ndarray, original: np.ndarray, max_shift: int = 800) -> tuple[float, int]:
+    """The highest correlation of two mono signals over small shifts, and the shift in samples: positive is late."""
+    size = 2 * max(len(ours), len(original))
+    a, b = np.fft.rfft(ours.astype(np.float64), size), np.fft.rfft(original.astype(np.float64), size)
+    scores = np.fft.irfft(a * b.conj(), size) / (np.linalg.norm(ours.astype(float)) * np.linalg.norm(original) + 1e-9)
+    near = np.concatenate([scores[-max_shift:], scores[: max_shift + 1]])
+    return float(near.max()), int(near.argmax()) - max_shift

@@ -1,0 +1,50 @@
+"""Takes the pictures of the page that the documents show: `python tests/support/page_screenshots.py`, into docs/images.
+
+The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from browser import OpenPage, chromium, microphone_file
+from live_server import LiveServer
+from speech import ROOT, SAMPLES
+
+from model.acoustic import AcousticModel
+from model.decoder import make_decoder
+from server.settings import Settings
+
+IMAGES = ROOT / "docs" / "images"
+LOOKS: dict[str, dict[str, Any]] = {
+    "desktop": {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
+    "phone": {
+        "viewport": {"width": 390, "height": 844},
+        "device_scale_factor": 2,
+        "is_mobile": True,
+        "has_touch": True,
+        "color_scheme": "dark",
+    },
+}
+
+
+def main() -> None:
+    """Write one picture for each look."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    model = AcousticModel.load()
+    decoder = make_decoder(Settings(), model.config)
+    with tempfile.TemporaryDirectory() as folder, LiveServer(model=model, decoder=decoder) as server:
+        with chromium(microphone_file(SAMPLES.parent / "order.flac", Path(folder))) as browser:
+            for name, look in LOOKS.items():
+                page = OpenPage(browser, server, **look)
+                page.press("Sample")
+                page.page.locator("#open").filter(has_text="call me back").wait_for()
+                page.page.screenshot(path=IMAGES / f"page-{name}.png")
+                page.page.close()
+        server.wait_idle()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A connection in Deepgram's protocol without socket, engine or threads: messages in, frames out, answers on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import torch
+from fake_transport import FakeWire
+from fakes import WAIT_S, FakeClock
+from spelling import CONFIG, SpellingModel, spelling_decoder
+from starlette.websockets import WebSocket
+
+from server.audio.decode_queue import DecodingPool
+from server.audio.decoder import open_decoder
+from server.audio.pcm import PCM
+from server.operations.metrics import Metrics
+from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.query import parse_query
+from server.recognition.recognizer import ActiveSession
+from server.recognition.session import Limits, Session
+from server.recognition.steps import StepTag, Work
+from server.served_model import ModelCard, Models
+from server.streaming.flow_control import LiveLimits
+from server.streaming.transport import TRANSPORT_EXTENSION
+
+MAX_CHANNELS = 3
+IDLE_S = 0.01  # by the fake clock, which stands still until a test says otherwise
+MODELS, CARD = Models("spelling", {}, strict=False), ModelCard("spelling", "1", "uuid")
+Frame = dict[str, Any]
+
+
+class InstantPool(DecodingPool):
+    """Decodes at once; what comes of it is told in the loop's next turn."""
+
+    def submit(self, work: Callable[[], PCM]) -> asyncio.Future[PCM]:
+        future: asyncio.Future[PCM] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001 - whatever it is goes into the future
+            future.set_exception(error)
+        return future
+
+
+class WireBench:
+    """One connection; its steps wait, by channel, until `answer`."""
+
+    def __init__(self, limits: Limits, **query: str) -> None:
+        self.wire, self.clock, self.model = FakeWire(), FakeClock(), SpellingModel()
+        request = parse_query(query.items(), MODELS, MAX_CHANNELS)
+        rate = CONFIG.sample_rate
+        self._decoder = spelling_decoder()
+        self.session = Session(request.live_options(rate), CONFIG, self._decoder, limits)
+        channels = len(self.session.channels)
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
+        self.stream = DeepgramStream(
+            WebSocket(scope, None, None),  # type: ignore[arg-type]
+            self.session,
+            Projector(request, channels, "id", "now", CARD),
+            limits=LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s),
+            metrics=Metrics(max_batch=8, max_streams=8),
+            clock=self.clock,
+            request_id="id",
+            form=request.form,
+            decoder=open_decoder(request.form, rate, multichannel=request.multichannel),
+            pool=InstantPool(),
+        )
+        self._work: list[deque[Work]] = [deque() for _ in range(channels)]
+        self._states = [self._fresh() for _ in range(channels)]
+        self._answers_at_once = False
+
+    def run(self, script: Callable[[WireBench], Awaitable[None]]) -> None:
+        """Play the script, then answer everything until the connection is closed."""
+
+        async def play() -> None:
+            running = asyncio.ensure_future(self.stream.run(ActiveSession(self, self.session, self.stream, [0])))
+            await asyncio.sleep(0)
+            await script(self)
+            self._answers_at_once = True
+            self.answer()
+            async with asyncio.timeout(WAIT_S):
+                await running
+
+        asyncio.run(play())
+
+    def send(self, message: bytes | str | Frame) -> None:
+        """A message of the client."""
+        self.stream.on_message(json.dumps(message) if isinstance(message, dict) else message)
+
+    def answer(self, steps: int | None = None, channel: int | None = None) -> None:
+        """Let the model answer so many steps of one channel, or everything that waits."""
+        for index in range(len(self._work)) if channel is None else (channel,):
+            for _ in range(len(self._work[index]) if steps is None else min(steps, len(self._work[index]))):
+                if self._work[index]:  # an answer may end the connection
+                    self._answer(index, self._work[index].popleft())
+
+    @property
+    def frames(self) -> list[Frame]:
+        """What the client was sent."""
+        return [json.loads(payload) for payload in self.wire.written]
+
+    # What a recognition needs
+
+    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
+        for piece in work:
+            self._work[piece.channel].append(piece)
+        if self._answers_at_once:
+            asyncio.get_running_loop().call_soon(self.answer)
+
+    def close(self, recognition: ActiveSession) -> None:
+        for waiting in self._work:
+            waiting.clear()
+
+    def _answer(self, index: int, piece: Work) -> None:
+        channel, tag = self.session.channels[index], piece.tag
+        assert isinstance(tag, StepTag)
+        if piece.reset:
+            self._states[index] = self._fresh()
+        outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
+        self._decoder.advance([channel.state], outputs.numpy())
+        self.stream.on_events(self.session.decoded(channel, tag), None)
+
+    def _fresh(self) -> dict[str, torch.Tensor]:
+        return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}
