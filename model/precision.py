@@ -39,15 +39,29 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if precision not in DTYPES:
         raise PrecisionError(f"precision {precision!r} is not one of auto, {', '.join(DTYPES)}")
     if precision == "fp16" and device.type == "cpu":
-        raise PrecisionError("fp16 needs a GPU: on a CPU use bf16 or fp32")
+        raise PrecisionError("fp16 needs a GPU: on a CPU use --precision fp32 or auto")
     if precision == "int8" and device.type != "cpu":
         raise PrecisionError("int8 weights are made for CPUs: on a GPU use fp16 or bf16")
+    if DTYPES[precision] == torch.bfloat16 and device.type == "cpu" and not multiplies_bf16():
+        raise PrecisionError(
+            f"precision {precision} needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
+            "and oneDNN finds none of them here: use --precision fp32 or auto"
+        )
     return precision
 
 
+def multiplies_bf16() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this CPU, natively or by way of float32; with AVX2 alone it does not.
+
+    Builds of torch without oneDNN multiply it on any CPU. int8 depends on it too: its products are with bf16.
+    """
+    return not torch._C._has_mkldnn or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def native_bf16() -> bool:
-    """Whether this CPU has instructions for bfloat16 products (avx512_bf16 or amx)."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    """Whether this CPU has instructions for bfloat16 products (avx512_bf16 or amx), and oneDNN may use them."""
+    has_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(has_instructions) and multiplies_bf16()
 
 
 def cast(network: Network, precision: str, device: torch.device) -> Network:

@@ -14,6 +14,7 @@ import typer
 import uvicorn
 from fastapi import FastAPI, WebSocket
 
+from loadtest.errors import BadSettings
 from loadtest.peers.batches import BatchSizes
 from loadtest.peers.network import PeerNetwork, State
 from loadtest.peers.socket import converse
@@ -66,7 +67,10 @@ def main(
     precision: Annotated[str, typer.Option()] = "auto",
 ) -> None:
     """Serve until stopped."""
-    network = PeerNetwork(threads=threads, recorded=recorded, precision=precision)
+    try:
+        network = PeerNetwork(threads=threads, recorded=recorded, precision=precision)
+    except BadSettings as error:
+        raise typer.BadParameter(str(error)) from error
     network.warm_up([1])
     gc.freeze()
     app = create_app(network, in_thread=in_thread)

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from loadtest.errors import BadSettings
 from loadtest.peers.stream import Card
 from model.acoustic import AcousticModel
+from model.errors import PrecisionError
 
 State = dict[str, Tensor]
 Row = NDArray[np.uint8]
@@ -26,8 +28,12 @@ class PeerNetwork:
     """The shipped weights in the precision that suits the machine, as tutti has them."""
 
     def __init__(self, *, threads: int, recorded: bool, precision: str = "auto") -> None:
+        """Load the weights. Raises: BadSettings for a precision that this machine does not have."""
         torch.set_num_threads(threads)
-        self._model = AcousticModel.load(precision=precision)
+        try:
+            self._model = AcousticModel.load(precision=precision)
+        except PrecisionError as error:
+            raise BadSettings(str(error)) from error
         self._recorded = recorded
         config = self._model.config
         self.card = Card(

@@ -20,6 +20,7 @@ from model.compiled import kept_in
 from model.config import ModelConfig
 from model.ctc import kernel
 from model.decoder import language_model_path, make_decoder
+from model.errors import PrecisionError
 from model.precision import native_bf16
 from model.runtime import set_threads
 from server.replica import TILE_ROWS
@@ -63,7 +64,12 @@ def _sha256(path: Path) -> str | None:
 def model(settings: Settings) -> Iterator[Finding]:
     """Device and precision, why, what the states of the streams take, and whether a stream hears its neighbours."""
     set_threads(settings.threads)
-    served = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+    try:
+        served = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+    except PrecisionError as error:
+        found, _, advice = str(error).partition(": ")
+        yield fail("precision", found, advice)
+        return
     yield _device(served.device)
     yield _precision(settings, served)
     yield _states(settings, served)

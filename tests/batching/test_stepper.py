@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import EchoModel
+from needs import need_precision
 from torch import Tensor
 
 from batching.errors import StaleHandle, StepFailed
@@ -76,8 +77,10 @@ def test_a_failed_step_in_slabs_is_told_and_leaves_the_others_states() -> None:
     assert stepper.run([heir, bystander], inputs(8, 1)).tolist() == [[8, 1], [7, 2]]
 
 
-def test_the_acoustic_model_takes_the_way_through_slabs_with_the_answers_of_the_other() -> None:
-    model = AcousticModel.random(precision="bf16")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_acoustic_model_takes_the_way_through_slabs_with_the_answers_of_the_other(precision: str) -> None:
+    need_precision(precision)
+    model = AcousticModel.random(precision=precision)
     noise = np.random.default_rng(0).integers(-8_000, 8_000, (6, 3, model.config.step_samples), dtype=np.int16)
 
     def answers(apart: bool) -> list[np.ndarray]:

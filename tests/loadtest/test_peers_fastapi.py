@@ -7,15 +7,17 @@ import json
 import numpy as np
 import pytest
 import torch
+import typer
 from speech import samples
 
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
-from loadtest.peers import bench
+from loadtest.peers import bench, fastapi_torch
 from loadtest.peers.contestants import chosen
 from loadtest.peers.launch import launched
 from loadtest.peers.network import PeerNetwork
 from loadtest.peers.stream import Stream
+from model import precision
 from model.audio import read_pcm
 
 SHORT = next(u for u in samples() if u.audio.stem == "yes")
@@ -67,6 +69,13 @@ def test_it_is_launched_loaded_and_stopped() -> None:
     assert set(sizes) == {1}
     assert sizes[1] >= level.steps
     assert spent["fastapi_torch"] > 0.0
+
+
+def test_a_precision_that_the_processor_lacks_is_a_bad_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
+    threads = torch.get_num_threads()
+    with pytest.raises(typer.BadParameter, match="use --precision fp32 or auto"):
+        fastapi_torch.main(port=0, threads=threads, precision="bf16")
 
 
 def test_its_text_is_the_networks(network: PeerNetwork) -> None:

@@ -1,15 +1,20 @@
 """Checkpoints: what is written is what is read, and damage is named."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from model import checkpoint
+from model import checkpoint, precision
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
 from model.precision import resolve_device, resolve_precision
+
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 
 @pytest.fixture
@@ -74,3 +79,25 @@ def test_precision_that_is_not_to_be_had_is_refused_with_a_way_out():
     with pytest.raises(PrecisionError, match="not one of"):
         resolve_precision("fp8", cpu)
     assert resolve_precision("auto", cpu) in ("bf16", "fp32")
+
+
+@pytest.mark.parametrize("named", ["bf16", "int8"])
+def test_a_processor_without_bfloat16_products_is_refused_what_needs_them(monkeypatch, named):
+    """int8 weights are multiplied by bf16 activations. A GPU does its products itself."""
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
+    with pytest.raises(PrecisionError, match=rf"^precision {named} needs .* AVX-512 .*: use --precision fp32 or auto$"):
+        resolve_precision(named, torch.device("cpu"))
+    assert [resolve_precision(name, torch.device("cpu")) for name in ("auto", "fp32")] == ["fp32", "fp32"]
+    assert resolve_precision("bf16", torch.device("cuda")) == "bf16"
+
+
+def test_what_the_processor_multiplies_is_what_onednn_may_use():
+    """An older processor, as oneDNN is told to take this one for: the flags of the real one do not count."""
+    code = (
+        "import torch; from model import precision as p; "
+        "print(p.multiplies_bf16(), p.native_bf16(), p.resolve_precision('auto', torch.device('cpu')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["False", "False", "fp32"]

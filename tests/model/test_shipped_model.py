@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import need_precision
 from speech import development, samples
 
 from batching.batcher import Policy
@@ -155,6 +156,7 @@ def through_engine(model, recordings, tile_rows=None):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_alone_and_in_any_batch_the_log_probs_are_the_same_to_the_bit(precision):
+    need_precision(precision)
     model = AcousticModel.load(precision=precision)
     recordings = [read_pcm(u.audio) for u in samples()]
     together = through_engine(model, recordings)

@@ -1,6 +1,7 @@
 """The command line: fast help, light clients, clear exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -140,6 +141,40 @@ def test_a_precision_that_is_not_to_be_had_exits_with_1():
     assert "fp16 needs a GPU" in done.stderr
 
 
+ALL_IN_TURN = """
+import json, sys
+from server.cli import app
+for arguments in json.loads(sys.argv[1]):
+    try:
+        app(arguments)
+    except SystemExit as error:
+        print(arguments[0], "exits with", error.code)
+"""
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one_line(precision, tmp_path):
+    """On a processor without AVX-512, or on one that torch and oneDNN are told to take for such a one."""
+    recording, out = str(SAMPLES.parent / "yes.flac"), str(tmp_path / "out.json")
+    commands = [
+        ["serve", "--port", "0"],
+        ["transcribe", recording],
+        ["evaluate", "--manifest", str(SAMPLES)],
+        ["ceiling"],
+        ["calibrate", "--out", out],
+        ["lm", "tune", "--manifest", str(SAMPLES), "--out", out],
+    ]
+    asked = json.dumps([[*arguments, "--precision", precision] for arguments in commands])
+    older = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    program = [sys.executable, "-c", ALL_IN_TURN, asked]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False, env=older)
+    assert done.stdout.splitlines() == [f"{arguments[0]} exits with 1" for arguments in commands], done.stderr
+    told = done.stderr.splitlines()
+    assert told == [told[0]] * len(commands)
+    assert told[0].startswith(f"tutti: precision {precision} needs a processor with")
+    assert told[0].endswith("use --precision fp32 or auto")
+
+
 def test_a_language_model_that_is_not_there_is_named_and_exits_with_1():
     done = command("serve", "--port", "0", "--lm", "absent.arpa")
     assert done.returncode == 1
@@ -150,7 +185,8 @@ def test_evaluate_ends_with_one_line_of_json():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--json"])
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
-    assert set(figures) >= {"wer", "cer", "by_source", "precision", "log_prob_difference_to_fp32"}
+    assert set(figures) >= {"wer", "cer", "by_source", "precision"}
+    assert ("log_prob_difference_to_fp32" in figures) == (figures["precision"] != "fp32")
     assert figures["by_source"]["samples"]["utterances"] == len(SAMPLES.read_text().splitlines())
     assert figures["precision"] == AcousticModel.load().precision
 

@@ -1,4 +1,4 @@
-"""What a test needs from the machine: without it the test is skipped, in CI it fails."""
+"""What a test needs from the machine: without it the test is skipped. In CI it fails, if the need can be installed."""
 
 from __future__ import annotations
 
@@ -30,3 +30,16 @@ def need_package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         missing(f"{name} not installed")
+
+
+def need_precision(precision: str) -> None:
+    """Skip the test where the processor lacks the precision, in CI too: no installation adds instructions to it."""
+    import torch
+
+    from model.errors import PrecisionError
+    from model.precision import resolve_precision
+
+    try:
+        resolve_precision(precision, torch.device("cpu"))
+    except PrecisionError as error:
+        pytest.skip(str(error))

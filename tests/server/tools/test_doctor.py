@@ -14,7 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from model import checkpoint
+from model import checkpoint, precision
 from model.acoustic import AcousticModel
 from server.cli import app
 from server.settings import Settings
@@ -62,6 +62,14 @@ def test_weights_that_do_not_stay_in_the_caches_are_warned_of(monkeypatch: pytes
         finding = findings(doctor_model.model)["caches"]
         assert finding.verdict is verdict
         assert f"{middle_ns:.0f} ns a read" in finding.found
+
+
+def test_a_precision_that_the_processor_lacks_fails_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
+    (finding,) = doctor_model.model(Settings(precision="int8"))
+    assert (finding.name, finding.verdict) == ("precision", Verdict.FAIL)
+    assert finding.found.startswith("precision int8 needs a processor with")
+    assert finding.advice == "use --precision fp32 or auto"
 
 
 def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
