@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -30,6 +30,7 @@ from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.served_model import ModelCard, Models, ServedModel, VadModel
 from server.settings import Settings
+from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 
 MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
@@ -66,6 +67,13 @@ class Replica:
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make a session for these options."""
         return self.make_session(options, self.config, self.decoder, limits, self.window_samples)
+
+    def connection_context(self, idle_timeout_s: float | None = None) -> ConnectionContext:
+        """Return what live connections share; `idle_timeout_s` None is that of Deepgram's protocol."""
+        limits = self.live_limits
+        if idle_timeout_s is not None:
+            limits = replace(limits, idle_timeout_s=idle_timeout_s)
+        return ConnectionContext(limits, self.metrics, self.clock, self.decoding)
 
 
 def new_request_id() -> str:

@@ -39,7 +39,7 @@ class Demuxer(Protocol):
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
         """Yield the packets that `chunk` completes, each track before its first. Raises: MediaError."""
 
-    def settle(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[bytes]:
         """Yield what is whole without the bytes that follow."""
 
     def flush(self) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -29,25 +30,32 @@ class PlainCodec(StrEnum):
 
 
 class PlainReader:
-    """Decodes interleaved samples; an incomplete frame waits for the next chunk."""
+    """Decodes interleaved samples of one rate; an incomplete frame waits for the next chunk. A `LiveDecoder`."""
 
-    def __init__(self, codec: PlainCodec, channels: int) -> None:
+    inline = True
+
+    def __init__(self, codec: PlainCodec, rate: int, channels: int = 1) -> None:
+        self.rate = rate
+        self.channels = channels
         self._convert, sample_bytes = _CODECS[codec]
-        self._channels = channels
         self.frame_bytes = sample_bytes * channels
-        self._carry = b""
+        self._rest = b""  # of a frame that is not whole yet
 
-    def whole_frames(self, data: bytes) -> int:
-        """How many frames `data` holds."""
-        return len(data) // self.frame_bytes
-
-    def read(self, chunk: bytes) -> PCM:
+    def read(self, chunk: bytes, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's: nothing grows here
         """Return the whole frames so far, (S, C) int16."""
-        if self._carry:
-            chunk = self._carry + chunk
+        if self._rest:
+            chunk = self._rest + chunk
         whole = len(chunk) - len(chunk) % self.frame_bytes
-        self._carry = chunk[whole:]
-        return self._convert(chunk[:whole] if self._carry else chunk).reshape(-1, self._channels)  # (S, C)
+        self._rest = chunk[whole:]
+        return self._convert(chunk[:whole] if self._rest else chunk).reshape(-1, self.channels)  # (S, C)
+
+    feed = read
+
+    def drain(self) -> PCM:
+        """Nothing is held back but an incomplete frame, which has no audio."""
+        return np.empty((0, self.channels), np.int16)
+
+    flush = drain
 
 
 @functools.cache

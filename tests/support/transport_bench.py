@@ -6,10 +6,11 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from fake_transport import FakeWire
+from fake_transport import FakeTransport
 from fakes import WAIT_S, FakeClock
 from spelling import CONFIG, SpellingModel, spelling_decoder
 from starlette.websockets import WebSocket
@@ -20,10 +21,13 @@ from server.audio.pcm import PCM
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
+from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
+from server.resume.tickets import TicketService
 from server.served_model import ModelCard, Models
+from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
 
@@ -34,7 +38,7 @@ Frame = dict[str, Any]
 
 
 class InstantPool(DecodingPool):
-    """Decodes at once; what comes of it is told in the loop's next turn."""
+    """Decodes at once; the result is delivered in the next turn of the event loop."""
 
     def submit(self, work: Callable[[], PCM]) -> asyncio.Future[PCM]:
         future: asyncio.Future[PCM] = asyncio.get_running_loop().create_future()
@@ -45,38 +49,41 @@ class InstantPool(DecodingPool):
         return future
 
 
-class WireBench:
+class ConnectionBench:
     """One connection; its steps wait, by channel, until `answer`."""
 
-    def __init__(self, limits: Limits, **query: str) -> None:
-        self.wire, self.clock, self.model = FakeWire(), FakeClock(), SpellingModel()
+    def __init__(self, limits: Limits, live_limits: LiveLimits | None = None, **query: str) -> None:
+        self.transport, self.clock, self.model = FakeTransport(), FakeClock(), SpellingModel()
+        self.metrics = Metrics(max_batch=8, max_streams=8)
         request = parse_query(query.items(), MODELS, MAX_CHANNELS)
         rate = CONFIG.sample_rate
         self._decoder = spelling_decoder()
         self.session = Session(request.live_options(rate), CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
-        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
-        self.stream = DeepgramStream(
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
+        live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
+        make: Any = DeepgramStream
+        if request.resumable:
+            tickets = TicketService([], ttl_s=60.0, setup=lambda: ("spelling",), clock=self.clock)
+            make = partial(ResumableStream, tickets=tickets, tenant=b"tenant")
+        self.stream: DeepgramStream = make(
             WebSocket(scope, None, None),  # type: ignore[arg-type]
             self.session,
             Projector(request, channels, "id", "now", CARD),
-            limits=LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s),
-            metrics=Metrics(max_batch=8, max_streams=8),
-            clock=self.clock,
-            request_id="id",
-            form=request.form,
-            decoder=open_decoder(request.form, rate, multichannel=request.multichannel),
-            pool=InstantPool(),
+            ConnectionContext(live_limits, self.metrics, self.clock, InstantPool()),
+            open_decoder(request.form, rate, multichannel=request.multichannel),
         )
-        self._work: list[deque[Work]] = [deque() for _ in range(channels)]
+        self.recognition = ActiveSession(self, self.session, self.stream, [0])
+        self.released = 0  # how often the recognition was closed
+        self._work: list[deque[Work | None]] = [deque() for _ in range(channels)]  # None: export the state
         self._states = [self._fresh() for _ in range(channels)]
         self._answers_at_once = False
 
-    def run(self, script: Callable[[WireBench], Awaitable[None]]) -> None:
+    def run(self, script: Callable[[ConnectionBench], Awaitable[None]]) -> None:
         """Play the script, then answer everything until the connection is closed."""
 
         async def play() -> None:
-            running = asyncio.ensure_future(self.stream.run(ActiveSession(self, self.session, self.stream, [0])))
+            running = asyncio.ensure_future(self.stream.run(self.recognition))
             await asyncio.sleep(0)
             await script(self)
             self._answers_at_once = True
@@ -100,7 +107,7 @@ class WireBench:
     @property
     def frames(self) -> list[Frame]:
         """What the client was sent."""
-        return [json.loads(payload) for payload in self.wire.written]
+        return [json.loads(payload) for payload in self.transport.written]
 
     # What a recognition needs
 
@@ -110,18 +117,26 @@ class WireBench:
         if self._answers_at_once:
             asyncio.get_running_loop().call_soon(self.answer)
 
+    def export(self, recognition: ActiveSession) -> None:
+        for waiting in self._work:
+            waiting.append(None)
+
     def close(self, recognition: ActiveSession) -> None:
+        self.released += 1
         for waiting in self._work:
             waiting.clear()
 
-    def _answer(self, index: int, piece: Work) -> None:
-        channel, tag = self.session.channels[index], piece.tag
-        assert isinstance(tag, StepTag)
+    def _answer(self, index: int, piece: Work | None) -> None:
+        channel = self.session.channels[index]
+        if piece is None:
+            self.stream.on_events(self.session.exported(channel, b"state"), None)
+            return
+        assert isinstance(piece.tag, StepTag)
         if piece.reset:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
         self._decoder.advance([channel.state], outputs.numpy())
-        self.stream.on_events(self.session.decoded(channel, tag), None)
+        self.stream.on_events(self.session.decoded(channel, piece.tag), None)
 
     def _fresh(self) -> dict[str, torch.Tensor]:
         return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}

@@ -21,7 +21,7 @@ class FlacDemuxer:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._track: Track | None = None
         self._skip = 0  # bytes of a metadata block that is not wanted
         self._last_block = False
@@ -38,22 +38,22 @@ class FlacDemuxer:
             yield from self._metadata()
         if self._last_block and not self._skip:
             while (frame := self._whole_frame()) is not None:
-                self._patience.audio()
+                self._non_audio.audio()
                 yield frame
 
-    def settle(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[bytes]:
         """Yield the frame that is there if its checksum says that it is whole."""
         if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
             return
         self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)
         self._summed = len(self._buffer)
         if not self._crc:
-            self._patience.audio()
+            self._non_audio.audio()
             yield self._take(self._summed)
 
     def flush(self) -> Iterator[bytes]:
         """Yield the last frame; a torn one has no audio."""
-        return self.settle()
+        return self.drain()
 
     def _metadata(self) -> Iterator[Track]:
         """Read the blocks before the audio: the first is wanted, pictures and tags are not."""
@@ -74,7 +74,7 @@ class FlacDemuxer:
                 return
             else:
                 self._last_block, self._skip = bool(buffer[0] & 0x80), int.from_bytes(buffer[1:4], "big")
-                self._patience.part(BLOCK_HEAD_BYTES + self._skip)
+                self._non_audio.part(BLOCK_HEAD_BYTES + self._skip)
                 del buffer[:BLOCK_HEAD_BYTES]
 
     def _begin(self) -> Track:
@@ -103,7 +103,7 @@ class FlacDemuxer:
                 return self._take(at)
             if len(self._buffer) - at < MAX_HEADER_BYTES:
                 break  # it may yet become one
-            self._patience.part(0)
+            self._non_audio.part(0)
             at += 1
         self._searched = at if at >= 0 else max(self._searched, len(self._buffer) - 1)
         if len(self._buffer) > self._max_frame_bytes + MAX_HEADER_BYTES:

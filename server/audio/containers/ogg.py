@@ -25,7 +25,7 @@ class OggDemuxer:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._serial: bytes | None = None  # of the stream that is read
         self._heard = False  # audio of that stream
         self._packet = bytearray()
@@ -38,7 +38,7 @@ class OggDemuxer:
         while (page := self._page()) is not None:
             yield from self._read(*page)
 
-    def settle(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[bytes]:
         """Nothing: a page is whole or not."""
         return iter(())
 
@@ -63,7 +63,7 @@ class OggDemuxer:
         return page
 
     def _read(self, flags: int, serial: bytes, lengths: bytes, body: bytes) -> Iterator[Track | bytes]:
-        self._patience.part(HEAD_BYTES + len(lengths) + len(body))
+        self._non_audio.part(HEAD_BYTES + len(lengths) + len(body))
         if flags & FIRST:
             if body.startswith(OPUS_HEAD) and (self._serial is None or self._heard):
                 self._serial, self._heard = serial, False
@@ -93,7 +93,7 @@ class OggDemuxer:
             self._lost = self._too_long = False
             if not lost and packet and not packet.startswith(OPUS_TAGS):
                 self._heard = True
-                self._patience.audio()
+                self._non_audio.audio()
                 yield packet
 
     def _bound(self) -> None:

@@ -33,7 +33,7 @@ class WavDemuxer:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._begun = False
         self._skip = 0  # bytes of a chunk that is not wanted
         self._track: Track | None = None
@@ -51,7 +51,7 @@ class WavDemuxer:
             if self._left is not None:
                 self._left = max(0, self._left - len(chunk))
 
-    def settle(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[bytes]:
         """Nothing: samples come out as they go in."""
         return iter(())
 
@@ -88,7 +88,7 @@ class WavDemuxer:
                 self._skip_chunk(size)
 
     def _skip_chunk(self, size: int) -> None:
-        self._patience.part(CHUNK_HEAD_BYTES + size)
+        self._non_audio.part(CHUNK_HEAD_BYTES + size)
         self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even places
 
     def _samples(self, size: int) -> Track:

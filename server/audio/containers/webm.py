@@ -35,7 +35,7 @@ class WebmDemuxer:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._skip = 0  # bytes of an element that is not wanted
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._number: int | None = None  # of the track that is read
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
@@ -52,12 +52,12 @@ class WebmDemuxer:
                 return
             element, start, size = head
             if element in HOLDERS:
-                self._patience.part(start)
+                self._non_audio.part(start)
                 del self._buffer[:start]
             elif size is None:
                 raise Undecodable("a WebM element has no size")
             elif element not in WANTED:
-                self._patience.part(start + size)
+                self._non_audio.part(start + size)
                 del self._buffer[:start]
                 self._skip = size
             elif size > WANTED[element]:
@@ -69,7 +69,7 @@ class WebmDemuxer:
                 del self._buffer[: start + size]
                 yield from self._tracks(body) if element == TRACKS else self._block(body)
 
-    def settle(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[bytes]:
         """Nothing: a block is whole or not."""
         return iter(())
 
@@ -78,7 +78,7 @@ class WebmDemuxer:
         return iter(())
 
     def _tracks(self, body: bytes) -> Iterator[Track]:
-        self._patience.part(len(body))
+        self._non_audio.part(len(body))
         for element, entry in _elements(body):
             fields = dict(_elements(entry)) if element == TRACK_ENTRY else {}
             if _uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK:
@@ -95,13 +95,13 @@ class WebmDemuxer:
             raise Undecodable("a WebM block is damaged")
         start = number[1] + 3  # two bytes of time, one of flags
         if number[0] != self._number or len(body) == start:
-            self._patience.part(len(body))
+            self._non_audio.part(len(body))
             return
         if body[start - 1] & LACING:
             raise NotTaken("WebM with several packets a block is not taken in live streams")
         if len(body) - start > MAX_PACKET_BYTES:
             raise Undecodable("a WebM block is too large for audio")
-        self._patience.audio()
+        self._non_audio.audio()
         yield body[start:]
 
 

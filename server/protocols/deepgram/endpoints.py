@@ -40,19 +40,7 @@ class Listen:
             session = replica.session(request.live_options(rate), replica.limits)
             projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
             make = self._resumable(socket) if request.resumable else DeepgramStream
-            stream = make(
-                socket,
-                session,
-                projector,
-                limits=replica.live_limits,
-                metrics=replica.metrics,
-                clock=replica.clock,
-                request_id=request_id,
-                form=request.form,
-                decoder=decoder,
-                pool=replica.decoding,
-                tags=request.tags,
-            )
+            stream = make(socket, session, projector, replica.connection_context(), decoder)
             budget_ms = request.latency_budget_ms
             recognition = replica.recognizer.open(
                 session, stream, budget_s=None if budget_ms is None else budget_ms / 1_000
@@ -73,7 +61,7 @@ class Listen:
     def _resumable(self, socket: WebSocket) -> Callable[..., DeepgramStream]:
         """Return what makes a stream that its own client, and no other, can take up again with the same query."""
         tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
-        return partial(ResumableStream, office=self._replica.tickets, tenant=tenant)
+        return partial(ResumableStream, tickets=self._replica.tickets, tenant=tenant)
 
 
 class Transcribe:

@@ -12,7 +12,7 @@ from fastapi import WebSocket
 from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, Close, CloseReason, NotAuthorised, Refused
+from server.errors import BadParameter, Close, NotAuthorised, Refused
 from server.protocols.adapter_connection import AdapterConnection, serve
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import ListenRequest, parse_query
@@ -21,6 +21,7 @@ from server.protocols.twilio.forward import Forward
 from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
 from server.replica import Replica, created_now, new_request_id
+from server.streaming.closing import ConnectionEvent
 from server.streaming.outbox import OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
@@ -43,13 +44,13 @@ class TwilioStream(AdapterConnection):
 
     def undelivered(self) -> None:
         """Nobody takes the text: there is no sense in recognising more."""
-        self._end(CloseReason.BROKEN, UNDELIVERED)
+        self._transition(ConnectionEvent.BROKEN, close=UNDELIVERED)
 
     def _put(self, frame: OutFrame) -> None:
         if self.forward is None:
             super()._put(frame)
         elif not self.forward.put(frame):
-            self._cut()
+            self._transition(ConnectionEvent.SLOW_CONSUMER)
 
 
 class TwilioEndpoint:
@@ -98,10 +99,9 @@ class TwilioEndpoint:
             socket,
             session,
             TwilioAdapter(projector, model_rate=rate, track=track),
+            replica.connection_context(),
             protocol="twilio",
             encoding=Encoding.MULAW,
-            replica=replica,
-            limits=replica.live_limits,
             request_id=request_id,
         )
         if not reply and url is not None:

@@ -138,12 +138,12 @@ def test_a_recorder_may_start_again(name: str) -> None:
 def test_settling_gives_out_all_that_was_received_and_the_stream_goes_on(name: str) -> None:
     """What a `Finalize` needs: the filters' delay and the last whole frame."""
     data, decoder = recording(name), opened(name)
-    first = np.concatenate([decoder.feed(data, 1e9), decoder.settle()])
+    first = np.concatenate([decoder.feed(data, 1e9), decoder.drain()])
     assert np.array_equal(first, whole(name))
-    assert not len(decoder.settle())
+    assert not len(decoder.drain())
     assert not len(decoder.flush())
     early = opened(name)
-    parts = [early.feed(data[: len(data) // 2], 1e9), early.settle(), early.feed(data[len(data) // 2 :], 1e9)]
+    parts = [early.feed(data[: len(data) // 2], 1e9), early.drain(), early.feed(data[len(data) // 2 :], 1e9)]
     together = np.concatenate([*parts, early.flush()])
     assert abs(len(together) - len(whole(name))) <= 1  # a filter's end is rounded
 
@@ -153,7 +153,7 @@ def test_a_flac_frame_comes_out_at_a_finalize_and_not_a_block_later() -> None:
     soundfile.write(file, speech(RATE), RATE, format="FLAC")  # by libFLAC, in blocks of 4,096
     data = file.getvalue()
     decoder = open_decoder(audio_form("flac", None), RATE)
-    fed = [decoder.feed(data, 1e9), decoder.settle()]
+    fed = [decoder.feed(data, 1e9), decoder.drain()]
     assert [len(block) for block in fed] == [len(speech(RATE)) // 4_096 * 4_096, len(speech(RATE)) % 4_096]
 
 

@@ -1,0 +1,185 @@
+"""The end of a connection: the table by itself, and walked at random by the real connection on a fake transport."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spelling import silence, spell
+from structlog.testing import capture_logs
+from transport_bench import ConnectionBench
+
+from server.errors import CLOSES, IllegalTransition
+from server.recognition.session import Limits
+from server.streaming.closing import STATES, TABLE, ConnectionEvent, State, next_state
+from server.streaming.flow_control import LiveLimits
+
+IDLE_S, STALL_S, WRITE_S = 20.0, 30.0, 50.0  # by the fake clock: the real timer never fires meanwhile
+ENDED = {State.CLOSING, State.CUT, State.GONE}
+MAX_BACKLOG_S = 3.0
+
+
+# The table by itself
+
+
+def test_every_state_has_an_entry_for_every_event() -> None:
+    assert set(TABLE) == set(ConnectionEvent)
+    assert all(len(row) == len(STATES) for row in TABLE.values())
+
+
+def test_an_illegal_transition_raises() -> None:
+    illegal = [
+        (state, event) for event in TABLE for state, after in zip(STATES, TABLE[event], strict=True) if not after
+    ]
+    assert illegal
+    for state, event in illegal:
+        with pytest.raises(IllegalTransition, match=event.label):
+            next_state(state, event)
+
+
+def successors(state: State) -> set[State]:
+    following = {TABLE[event][STATES.index(state)] for event in TABLE} - {None, state}
+    return {after for after in following if after is not None}
+
+
+def test_no_state_but_the_last_is_a_trap_and_none_comes_back() -> None:
+    for state in STATES[:-1]:
+        assert successors(state)
+    assert not successors(State.GONE)
+    order = {state: place for place, state in enumerate(STATES)}
+    assert all(order[after] > order[state] for state in STATES for after in successors(state))
+    assert all(next_state(state, ConnectionEvent.SOCKET_GONE) is State.GONE for state in STATES[1:])
+
+
+def test_nothing_is_told_again_once_a_connection_has_ended() -> None:
+    assert {state for state in State if not state.tells} == ENDED
+    assert [state for state in State if state.reads] == [State.OPEN]
+
+
+@pytest.mark.parametrize("event", ConnectionEvent)
+def test_an_event_that_ends_the_results_has_a_reason_or_is_given_one(event: ConnectionEvent) -> None:
+    """`LAST_RESULT` is given that of the flush; whatever else stops the results is recorded under its own."""
+    ends = any(
+        state.tells and after is not None and not after.tells for state, after in zip(STATES, TABLE[event], strict=True)
+    )
+    assert not ends or event is ConnectionEvent.LAST_RESULT or event.reason is not None
+
+
+# The real connection
+
+audio = st.sampled_from([0.03, 0.2, 1.5, 4.0])  # seconds; the last one exceeds the backlog
+steps = st.one_of(
+    st.tuples(st.just("audio"), audio),
+    st.tuples(st.just("text"), st.sampled_from(["Finalize", "KeepAlive", "CloseStream", "Nonsense"])),
+    st.tuples(st.just("answer"), st.integers(0, 60)),
+    st.tuples(st.just("time"), st.sampled_from([IDLE_S, STALL_S, WRITE_S])),
+    st.tuples(
+        st.sampled_from(["empty", "bad audio", "congest", "relieve", "drain", "leave", "break", "gone"]), st.none()
+    ),
+    st.tuples(st.just("turn"), st.integers(0, 3)),
+)
+QUERIES: list[dict[str, str]] = [
+    {"encoding": "linear16", "sample_rate": "16000"},
+    {"encoding": "linear16", "sample_rate": "16000", "step_results": "true", "resumable": "true"},
+    {},  # a container, decoded on the pool
+]
+
+
+class Walk:
+    """One connection, driven by random events, and everything that must hold meanwhile."""
+
+    def __init__(self, query: dict[str, str], *, drained_first: bool) -> None:
+        live_limits = LiveLimits(IDLE_S, STALL_S, WRITE_S, MAX_BACKLOG_S)
+        self.bench = ConnectionBench(Limits(max_backlog_s=MAX_BACKLOG_S), live_limits, **query)
+        self.stream = self.bench.stream
+        self.raw = "encoding" in query
+        self.states = [self.stream._state]
+        self.drained_first = drained_first
+
+    def check(self) -> None:
+        """What holds after every step."""
+        transport, state = self.bench.transport, self.stream._state
+        self.states.append(state)
+        assert transport.closes <= 1, "never two close frames"
+        assert not transport.written_late, "never a frame behind the close frame"
+        assert self.bench.released <= 1
+        assert (self.bench.released == 1) == (state in ENDED), "slots come back on the way out of the results"
+        assert (self.stream._reason is not None) == (state in ENDED)
+
+    def do(self, what: str, value: Any) -> None:
+        bench, stream = self.bench, self.stream
+        match what:
+            case "audio":
+                pcm = spell("ab cd")[: int(value * 16_000)] if value < 1 else silence(value)
+                bench.send(pcm.tobytes() if self.raw else wav(pcm.tobytes()))
+            case "text":
+                bench.send({"type": value})
+            case "answer":
+                bench.answer(value)
+            case "time":
+                bench.clock.advance(value)
+                stream._on_timer()
+            case "empty":
+                bench.send(b"")
+            case "bad audio" if not self.raw:
+                bench.send(b"this is no container at all")
+            case "congested":
+                bench.transport.congested = value
+                stream.on_writable()
+            case "drain":
+                stream.drain()
+            case "leave" if hasattr(stream, "leave"):
+                stream.leave()
+            case "break":
+                bench.recognition.fail(ArithmeticError("step"))
+            case "gone":
+                stream.on_gone()
+            case _:
+                pass
+
+    async def play(self, script: list[tuple[str, Any]]) -> None:
+        if self.drained_first:
+            self.stream.drain()
+        running = asyncio.ensure_future(self.stream.run(self.bench.recognition))
+        await asyncio.sleep(0)
+        for what, value in script:
+            if self.stream._state is State.GONE and what == "time":
+                continue  # its timer is cancelled
+            self.do(what, value)
+            self.check()
+            for _ in range(value if what == "turn" else 0):
+                await asyncio.sleep(0)
+                self.check()
+        self.stream.on_gone()
+        await running
+        self.check()
+
+
+def wav(body: bytes) -> bytes:
+    """A WAV stream of unknown length, or more of it: what comes behind the header is samples."""
+    head = b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\1\0\1\0\x80>\0\0\0}\0\0\2\0\x10\0data\xff\xff\xff\xff"
+    return head + body
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(QUERIES), st.booleans(), st.lists(steps, max_size=30))
+def test_any_course_of_events_ends_once_with_one_reason(
+    query: dict[str, str], drained_first: bool, script: list[tuple[str, Any]]
+) -> None:
+    walk = Walk(query, drained_first=drained_first)
+    with capture_logs() as logs:
+        asyncio.run(walk.play(script))
+    assert walk.stream._state is State.GONE
+    order = [STATES.index(state) for state in walk.states]
+    assert order == sorted(order), "no state comes back"
+    (closed,) = [line for line in logs if line["event"] == "stream closed"]
+    assert walk.stream._reason is not None
+    assert closed["reason"] == walk.stream._reason.value
+    counted = [s.value for m in walk.bench.metrics.sessions.collect() for s in m.samples if s.name.endswith("_total")]
+    assert sum(counted) == 1
+    if walk.bench.transport.closed is not None:
+        code, reason = walk.bench.transport.closed
+        assert (code, reason) == (CLOSES[walk.stream._reason].code, CLOSES[walk.stream._reason].reason)
