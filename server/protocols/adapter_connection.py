@@ -68,7 +68,7 @@ class AdapterConnection(Connection):
             case Hear(samples, received_bytes):
                 self._metrics.audio_bytes.inc(received_bytes)
                 if len(samples):
-                    self._recognise(samples[:, None], self._deadlines.heard_s)
+                    self.on_samples(samples[:, None], self._deadlines.heard_s)
             case Flush():
                 self._finalize(None)
             case Finish():

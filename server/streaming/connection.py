@@ -80,7 +80,6 @@ class Connection(ABC):
         self._writer = Writer(self._transport, context.metrics, self._clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
         self._unread: deque[bytes | str] = deque()  # messages that came while reading had stopped: one read at most
-        self._backlog_s = 0.0  # after the last audio or result
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
@@ -177,7 +176,7 @@ class Connection(ABC):
             interims_dropped=self._writer.dropped,
         )
 
-    # From the transport
+    # Messages
 
     def on_message(self, message: bytes | str) -> None:
         """Take a message, or keep it while the client's audio outruns the engine."""
@@ -193,7 +192,8 @@ class Connection(ABC):
             self._on_text(message)
         else:
             self._on_binary(message)
-        self._regulate()
+        if self._state.reads and self._backpressure.rises(self.backlog_s):
+            self._transport.pause_reading()
 
     def on_writable(self) -> None:
         """Write what the client did not take before."""
@@ -211,7 +211,7 @@ class Connection(ABC):
     def _on_binary(self, chunk: bytes) -> None:
         """Take a binary frame, maybe an empty one."""
 
-    # From the decode queue
+    # Audio
 
     @property
     def has_room(self) -> bool:
@@ -219,19 +219,7 @@ class Connection(ABC):
         return self._session.backlog_s <= self._backpressure.high_s
 
     def on_samples(self, samples: PCM, arrived_s: float) -> None:
-        """Take audio that was decoded on the pool."""
-        self._recognise(samples, arrived_s)
-        self._regulate()
-
-    def on_bad_audio(self, error: MediaError) -> None:
-        """End the connection, whose audio cannot be decoded or inflates beyond the budget."""
-        inflated = isinstance(error, Inflated)
-        self._transition(ConnectionEvent.TOO_FAST if inflated else ConnectionEvent.BAD_AUDIO)
-
-    # To the engine
-
-    def _recognise(self, samples: PCM, arrived_s: float) -> None:
-        """Cut decoded audio, (S, C) int16, into steps for the engine, in the order in which it was sent."""
+        """Take decoded audio, (S, C) int16, in the order in which it was sent; cut it into steps for the engine."""
         session = self._session
         try:
             work = session.samples(samples, arrived_s)
@@ -242,6 +230,11 @@ class Connection(ABC):
             self._first_audio_s = arrived_s
         self._received_audio_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)
+
+    def on_bad_audio(self, error: MediaError) -> None:
+        """End the connection, whose audio cannot be decoded or inflates beyond the budget."""
+        inflated = isinstance(error, Inflated)
+        self._transition(ConnectionEvent.TOO_FAST if inflated else ConnectionEvent.BAD_AUDIO)
 
     def _finalize(self, channel: int | None) -> None:
         """Complete the text of the audio sent so far, of one channel or of all; the stream goes on."""
@@ -271,7 +264,7 @@ class Connection(ABC):
             assert self._recognition is not None, "audio comes while it runs"
             self._recognition.push(work)
 
-    # From the engine
+    # Results
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """Take the events of a step, or of a client's frame."""
@@ -280,7 +273,8 @@ class Connection(ABC):
             if self._state.tells:
                 self._say(event, timing)
                 self._count(event)
-        self._regulate()
+        if self._backpressure.holding and self._backpressure.falls(self.backlog_s):
+            self._read_on()
         self._decode_queue.resume()
 
     @abstractmethod
@@ -311,16 +305,7 @@ class Connection(ABC):
     @property
     def _answer_due(self) -> bool:
         """Whether received audio waits for the engine or for the decoder."""
-        return self._backlog_s > 0 or self._decode_queue.pending
-
-    def _regulate(self) -> None:
-        """Stop reading or read on, as the backlog is after the last audio or result."""
-        self._backlog_s = backlog_s = self.backlog_s
-        if self._backpressure.holding:
-            if self._backpressure.falls(backlog_s):
-                self._read_on()
-        elif self._state.reads and self._backpressure.rises(backlog_s):
-            self._transport.pause_reading()
+        return self._session.backlog_s > 0 or self._decode_queue.pending
 
     def _read_on(self) -> None:
         """Take the messages that were read before reading stopped, then read on unless they stop it again."""

@@ -73,7 +73,7 @@ class Deadlines:
     def wait_s(self, now: float) -> float:
         """Return how long no further limit can be over: when to look again."""
         left_s = (self._idle_left_s(now), self._stall_left_s(now), self._session_left_s(now))
-        return min(self._limits.write_timeout_s, *(seconds for seconds in left_s if seconds > 0))
+        return min([self._limits.write_timeout_s, *(seconds for seconds in left_s if seconds > 0)])
 
     def _idle_left_s(self, now: float) -> float:
         return self.heard_s + self._limits.idle_timeout_s - now

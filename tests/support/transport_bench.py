@@ -1,4 +1,4 @@
-"""A connection in Deepgram's protocol without socket, engine or threads: messages in, frames out, answers on demand."""
+"""A connection without socket, engine or threads: messages in, frames out, answers on demand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +16,10 @@ from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
+from server.audio.formats import Encoding
 from server.audio.pcm import PCM
 from server.operations.metrics import Metrics
+from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
@@ -27,7 +28,8 @@ from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
 from server.served_model import ModelCard, Models
-from server.streaming.connection import ConnectionContext
+from server.streaming.adapter import Adapter
+from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
 
@@ -52,7 +54,9 @@ class InstantPool(DecodingPool):
 class ConnectionBench:
     """One connection; its steps wait, by channel, until `answer`."""
 
-    def __init__(self, limits: Limits, live_limits: LiveLimits | None = None, **query: str) -> None:
+    def __init__(
+        self, limits: Limits, live_limits: LiveLimits | None = None, adapter: Adapter | None = None, **query: str
+    ) -> None:
         self.transport, self.clock, self.model = FakeTransport(), FakeClock(), SpellingModel()
         self.metrics = Metrics(max_batch=8, max_streams=8)
         request = parse_query(query.items(), MODELS, MAX_CHANNELS)
@@ -62,17 +66,20 @@ class ConnectionBench:
         channels = len(self.session.channels)
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
-        make: Any = DeepgramStream
-        if request.resumable:
+        context = ConnectionContext(live_limits, self.metrics, self.clock, InstantPool())
+        socket: Any = WebSocket(scope, None, None)  # type: ignore[arg-type]
+        projector = Projector(request, channels, "id", "now", CARD)
+        decoder = open_decoder(request.form, rate, multichannel=request.multichannel)
+        self.stream: Connection
+        if adapter is not None:
+            kind: Any = {"protocol": "vosk", "encoding": Encoding.LINEAR16, "request_id": "id"}
+            self.stream = AdapterConnection(socket, self.session, adapter, context, **kind)
+        elif request.resumable:
             tickets = TicketService([], ttl_s=60.0, setup=lambda: ("spelling",), clock=self.clock)
-            make = partial(ResumableStream, tickets=tickets, tenant=b"tenant")
-        self.stream: DeepgramStream = make(
-            WebSocket(scope, None, None),  # type: ignore[arg-type]
-            self.session,
-            Projector(request, channels, "id", "now", CARD),
-            ConnectionContext(live_limits, self.metrics, self.clock, InstantPool()),
-            open_decoder(request.form, rate, multichannel=request.multichannel),
-        )
+            stream = ResumableStream(socket, self.session, projector, context, decoder, tickets=tickets, tenant=b"t")
+            self.stream = stream
+        else:
+            self.stream = DeepgramStream(socket, self.session, projector, context, decoder)
         self.recognition = ActiveSession(self, self.session, self.stream, [0])
         self.released = 0  # how often the recognition was closed
         self._work: list[deque[Work | None]] = [deque() for _ in range(channels)]  # None: export the state

@@ -83,7 +83,7 @@ class DeepgramStream(Connection):
             self.on_bad_audio(error)
         else:
             if samples is not None:
-                self._recognise(samples, arrived_s)
+                self.on_samples(samples, arrived_s)
 
     def _on_text(self, text: str) -> None:
         try:

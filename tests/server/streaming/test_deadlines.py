@@ -52,3 +52,9 @@ def test_the_timer_fires_at_the_longest_session() -> None:
     assert deadlines.wait_s(99.0) == 1.0
     assert deadlines.due(100.0, 100.0, answer_due=False, listening=True) is ConnectionEvent.TOO_LONG
     assert deadlines.wait_s(100.0) == 5.0
+
+
+def test_the_timer_goes_on_when_every_limit_is_over() -> None:
+    """A stream that is told to leave outlives its idle, stall and session limits until its ticket is written."""
+    deadlines = Deadlines(LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0), 0.0)
+    assert deadlines.wait_s(1_000.0) == 5.0
