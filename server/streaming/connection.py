@@ -304,7 +304,7 @@ class Connection(ABC):
 
     @property
     def _answer_due(self) -> bool:
-        """Whether received audio waits for the engine or for the decoder."""
+        """True while received audio waits for the engine or the decoder."""
         return self._session.backlog_s > 0 or self._decode_queue.pending
 
     def _read_on(self) -> None:
