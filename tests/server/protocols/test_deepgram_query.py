@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlencode
 
 import pytest
 from listen_query import RAW, query
@@ -11,6 +12,7 @@ from server.audio.formats import AudioForm, Encoding
 from server.errors import BadFrame, BadParameter
 from server.http.api_docs import ABOUT
 from server.protocols.deepgram.messages import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.protocols.deepgram.parameters import PARAMETERS
 from server.protocols.deepgram.query import BIASING, KNOWN, parse_query
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import SessionOptions
@@ -18,7 +20,7 @@ from server.served_model import Models
 
 MODEL_RATE = 16_000
 
-# What the real clients send. Source: protocols.md 3.1.
+# What the real clients send.
 PYTHON_SDK = (
     "channels=1&encoding=linear16&endpointing=300&interim_results=true&keyterm=foo+bar&keyterm=baz&model=nova-3"
     "&sample_rate=16000&smart_format=true&utterance_end_ms=1000&vad_events=true"
@@ -135,9 +137,37 @@ def test_tags_are_kept_for_the_log_short_and_on_one_line() -> None:
     assert len(request.tags) == 8
 
 
-def test_every_parameter_that_is_understood_is_documented() -> None:
-    for name in KNOWN | set(BIASING):
-        assert f"`{name}`" in ABOUT, name
+def test_the_description_has_every_parameter_once_in_its_table() -> None:
+    first_cells = [line.split(" | ")[0] for line in ABOUT.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`(\w+)`( \(ours\))?", " ".join(first_cells))
+    assert named == [(parameter.name, " (ours)" * parameter.ours) for parameter in PARAMETERS]
+    assert "| `channels`, `multichannel` | 1, `false` | interleaved channels, mixed down" in ABOUT
+    assert "| `encoding`, `sample_rate` | – | `linear16`" in ABOUT
+
+
+def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
+    form = {"encoding": "linear16", "sample_rate": "16000"}
+    values = {parameter.name: "1" if "type" in parameter.schema else "false" for parameter in PARAMETERS} | form
+    values["latency_budget_ms"] = "20"
+    assert query(urlencode(values)).ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [(p.name, s) for p in PARAMETERS for s in p.schema.get("anyOf", [p.schema]) if "minimum" in s],
+)
+def test_whole_numbers_are_taken_within_the_bounds_of_the_schema_alone(name: str, schema: dict) -> None:
+    form = "encoding=linear16&" if name == "sample_rate" else RAW + "&"
+    for value in (schema["minimum"], schema["maximum"]):
+        query(f"{form}{name}={value}")
+    for value in (schema["minimum"] - 1, schema["maximum"] + 1):
+        with pytest.raises(BadParameter, match=f"^{name}: "):
+            query(f"{form}{name}={value}")
+
+
+def test_key_terms_are_ignored_where_the_decoder_takes_none() -> None:
+    assert BIASING < KNOWN
+    assert query(RAW + "&keyterm=a&keywords=b", supports_keyterms=False).ignored == ("keyterm", "keywords")
 
 
 def test_any_model_name_will_do_unless_names_are_strict() -> None:
