@@ -1,4 +1,4 @@
-"""The description of the sockets is true: real frames fit it, and no type, parameter or code is missing."""
+"""Real frames fit `server/asyncapi.yaml`, and it names every message type, parameter and close code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def described() -> Described:
 
 
 def converse(server: LiveServer, described: Described, *said: bytes | dict[str, Any], **query: Any) -> list[dict]:
-    """A live stream in which both sides keep to the description; return what the server sent."""
+    """A live stream in which every frame of both sides is checked; return the frames of the server."""
     with server.listen(**query) as client:
         for item in said:
             if isinstance(item, dict):
@@ -164,7 +164,7 @@ def test_every_socket_is_described_and_the_file_is_served(live_server: Start, de
     assert {channel["address"] for channel in described.document["channels"].values()} == served
 
 
-def test_every_reference_leads_somewhere(described: Described) -> None:
+def test_every_reference_resolves(described: Described) -> None:
     def walk(node: Any) -> None:
         if isinstance(node, dict):
             if isinstance(node.get("$ref"), str):

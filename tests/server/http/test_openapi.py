@@ -50,7 +50,7 @@ def document(server: LiveServer) -> dict:
     return server.http.get("/openapi.json").json()
 
 
-def test_a_running_server_answers_as_it_says(server: LiveServer) -> None:
+def test_a_running_server_answers_as_the_document_says(server: LiveServer) -> None:
     schema = schemathesis.openapi.from_url(f"http://{server.host}/openapi.json")
     # A drain ends the server; what it answers is in its own tests.
     schemathesis.serializer.alias(["audio/*"], "application/octet-stream")

@@ -1,4 +1,4 @@
-"""The Deepgram adapter, as tables: query to options, text frames to actions."""
+"""Deepgram's query parsed to options, and text frames to actions, as tables."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
         (RAW + "&callback_method=put", "callback"),
     ],
 )
-def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str) -> None:
+def test_a_value_that_would_corrupt_the_result_is_refused_with_the_name_of_its_parameter(text: str, named: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(named + ": ")):
         query(text)
 
 
-def test_features_that_a_client_would_miss_are_ignored_unless_the_server_is_strict() -> None:
+def test_features_that_the_server_lacks_are_ignored_or_refused_by_a_strict_server() -> None:
     asked = RAW + "&diarize=true&redact=pii&filler_words=true&language=de"
     assert query(asked).ignored == ("diarize", "filler_words", "language", "redact")
     with pytest.raises(BadParameter, match=r"^diarize: "):
@@ -131,7 +131,7 @@ def test_a_stream_may_be_resumable_only_in_an_encoding_that_can_be_cut_anywhere(
             query(other + "resumable=true").live_options(MODEL_RATE)
 
 
-def test_tags_are_kept_for_the_log_short_and_on_one_line() -> None:
+def test_tags_are_cut_in_length_and_number_and_stripped_of_line_breaks() -> None:
     request = query(RAW + "&tag=a&tag=&tag=b%0Ac&" + "&".join(["tag=" + "x" * 100] * 20))
     assert request.tags[:3] == ("a", "b?c", "x" * 64)
     assert len(request.tags) == 8
@@ -170,7 +170,7 @@ def test_key_terms_are_ignored_where_the_decoder_takes_none() -> None:
     assert query(RAW + "&keyterm=a&keywords=b", supports_keyterms=False).ignored == ("keyterm", "keywords")
 
 
-def test_any_model_name_will_do_unless_names_are_strict() -> None:
+def test_any_model_name_is_accepted_unless_names_are_strict() -> None:
     query(RAW + "&model=nova-3")
     strict = Models("small", {"nova-3": "small"}, strict=True)
     for name in ("small", "nova-3"):
@@ -179,7 +179,7 @@ def test_any_model_name_will_do_unless_names_are_strict() -> None:
         parse_query([("model", "whisper")], strict, 2)
 
 
-def test_an_upload_names_no_rate_and_has_no_endpoints_unless_asked() -> None:
+def test_an_upload_needs_no_rate_and_has_no_endpoints_unless_requested() -> None:
     request = query("model=nova-3", default_endpointing=False)
     assert (request.form, request.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
     assert query("endpointing=500", default_endpointing=False).endpointing_ms == 500
@@ -218,6 +218,6 @@ def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
         '{"type":"Configure","keyterms":["' + "a" * MAX_CHARACTERS + '"]}',
     ],
 )
-def test_a_text_frame_that_means_nothing_is_named_so(text: str) -> None:
+def test_a_text_frame_of_no_known_form_is_refused(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text, channels=2)
