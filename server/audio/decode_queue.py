@@ -14,7 +14,7 @@ from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, MediaError, Undecodable
 
 PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded as fast as its session takes it, not at once
-TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, to estimate what waits; uncompressed audio seems longer than it is
+TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, to estimate waiting audio; uncompressed audio seems longer than it is
 MAX_WAITING_BYTES = 4 * 2**20  # what may have been read already when reading is stopped
 
 
@@ -220,7 +220,7 @@ class DecodeQueue:
 
 
 BURST_S = 60.0
-SPEED = 50.0  # times real time, whatever the bytes
+SPEED = 50.0  # times real time, for any number of bytes
 LEAST_BYTES_PER_S = 250.0  # 2 kbit/s, a third of the least that speech is coded with
 
 

@@ -1,4 +1,4 @@
-"""Samples without framing: linear, float and telephone codes to 16 bits, by tables and arithmetic alone."""
+"""Decodes samples without framing: linear, float and telephone codes to 16 bits, by tables and arithmetic."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from server.audio.formats import Encoding
 from server.audio.pcm import PCM
 
-FULL_SCALE = 32_768.0  # what 1.0 of a float sample stands for
+FULL_SCALE = 32_768.0  # the value of a float sample of 1.0
 
 
 class PlainCodec(StrEnum):
-    """How one sample is written; numbers are little-endian."""
+    """Encoding of one sample; numbers are little-endian."""
 
     U8 = "u8"
     S16 = "s16"
@@ -77,7 +77,7 @@ def alaw_table() -> PCM:
 
 
 def to_int16(samples: NDArray[np.float32] | NDArray[np.float64], scale: float) -> PCM:
-    """Samples times `scale`, rounded and clipped; what is no number becomes silence."""
+    """Return samples times `scale`, rounded and clipped; NaN becomes silence."""
     with np.errstate(invalid="ignore", over="ignore"):  # a client may send anything
         scaled = samples * scale
         if not np.isfinite(scaled.sum()):  # ten times cheaper to ask

@@ -58,7 +58,7 @@ class AdapterConnection(Connection):
 
     def _do_all(self, actions: Actions, timing: StepTiming | None = None) -> None:
         for action in actions:
-            if self._state.tells:
+            if self._state.sends:
                 self._do(action, timing)
 
     def _do(self, action: Action, timing: StepTiming | None) -> None:

@@ -12,24 +12,24 @@ from server.errors import CloseReason, IllegalTransition
 
 
 class State(Enum):
-    """State of a connection. `reads`: client frames mean something; `tells`: results go out, and slots are held."""
+    """State of a connection. `reads`: client frames are taken; `sends`: results go out, and slots are held."""
 
     OPENING = "opening", False, True  # admitted, not attached to its WebSocket yet
     OPEN = "open", True, True
     LEAVING = "leaving", False, True  # a resumable stream waits for the ticket that sends its client elsewhere
-    FLUSHING = "flushing", False, True  # the end was asked for: what is pending still goes out
+    FLUSHING = "flushing", False, True  # the client, the server or a time limit ended it: pending results go out
     CLOSING = "closing", False, False  # the close frame is behind the outbox
     CUT = "cut", False, False  # aborted, without a close frame or before the client took it
     GONE = "gone", False, False  # the socket is gone, everything is released
 
-    def __init__(self, label: str, reads: bool, tells: bool) -> None:
+    def __init__(self, label: str, reads: bool, sends: bool) -> None:
         self.label = label
         self.reads = reads
-        self.tells = tells
+        self.sends = sends
 
 
 class ConnectionEvent(Enum):
-    """What can happen to a connection; `reason` is recorded where it is the event that ends the connection."""
+    """Events of a connection; `reason` is the one recorded if the event ends the connection."""
 
     ATTACHED = "attached", None
     CLIENT_CLOSES = "client closes", CloseReason.CLOSE_STREAM
@@ -38,7 +38,7 @@ class ConnectionEvent(Enum):
     LAST_TICKET = "last ticket", CloseReason.DRAIN
     IDLE = "idle", CloseReason.IDLE
     TOO_LONG = "too long", CloseReason.TOO_LONG
-    LAST_RESULT = "last result", None  # the reason for which it was flushed
+    LAST_RESULT = "last result", None  # the reason is that of the flush
     STALLED = "stalled", CloseReason.STALLED
     BROKEN = "broken", CloseReason.BROKEN
     TOO_FAST = "too fast", CloseReason.TOO_FAST

@@ -100,7 +100,7 @@ class Connection(ABC):
         self._ended = asyncio.get_running_loop().create_future()
         self._decode_queue.receiver = self
         self._transition(ConnectionEvent.ATTACHED)
-        if not self._state.tells:
+        if not self._state.sends:
             recognition.close()  # a drain came first
         try:
             self._transport.attach(self)
@@ -133,7 +133,7 @@ class Connection(ABC):
         if state is before:
             return False
         reason = reason or event.reason
-        if before.tells and not state.tells:
+        if before.sends and not state.sends:
             self._reason = reason
             self._stop_recognition()
         if state is State.FLUSHING:
@@ -238,22 +238,15 @@ class Connection(ABC):
 
     def _finalize(self, channel: int | None) -> None:
         """Complete the text of the audio sent so far, of one channel or of all; the stream goes on."""
-
-        def finalize() -> None:
-            self._push_and_say(*self._session.finalize(channel, self._clock()))
-
-        self._decode_queue.drain(finalize, self._deadlines.heard_s)
+        session, now = self._session, self._deadlines.heard_s
+        self._decode_queue.drain(lambda: self._push_and_say(*session.finalize(channel, self._clock())), now)
 
     def _flush_and_end(self, reason: CloseReason) -> None:
         """Complete the text of all audio and close the session: its last event is `Closed`."""
-
-        def close() -> None:
-            self._push_and_say(*self._session.close(reason, self._clock()))
-
-        now = self._clock()
+        session, now = self._session, self._clock()
         if not self._answer_due:
             self._deadlines.progress_s = now
-        self._decode_queue.flush(close, now)
+        self._decode_queue.flush(lambda: self._push_and_say(*session.close(reason, self._clock())), now)
 
     def _push_and_say(self, work: Sequence[Work], events: Sequence[Event]) -> None:
         self._push(work)
@@ -270,7 +263,7 @@ class Connection(ABC):
         """Take the events of a step, or of a client's frame."""
         self._deadlines.progress_s = self._clock()
         for event in events:
-            if self._state.tells:
+            if self._state.sends:
                 self._say(event, timing)
                 self._count(event)
         if self._backpressure.holding and self._backpressure.falls(self.backlog_s):
@@ -327,7 +320,7 @@ class Connection(ABC):
 
     def _on_timer(self) -> None:
         """Look for a limit that is over. One timer serves them all; a message does not re-arm it."""
-        if not self._state.tells:
+        if not self._state.sends:
             self._transition(ConnectionEvent.CLOSE_TIMED_OUT)
             return
         now = self._clock()
@@ -335,5 +328,5 @@ class Connection(ABC):
         due = self._deadlines.due(now, writing_since_s, answer_due=self._answer_due, listening=listening)
         if due is not None:
             self._transition(due)
-        if self._state.tells:
+        if self._state.sends:
             self._arm(self._deadlines.wait_s(now))

@@ -24,7 +24,7 @@ class MessageReceiver(Protocol):
         """The client takes data again."""
 
     def on_gone(self) -> None:
-        """The connection ends or has ended; may come more than once."""
+        """The connection ends or has ended; may be called more than once."""
 
 
 class Transport(Protocol):
@@ -32,16 +32,16 @@ class Transport(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether the client leaves so much unread that nothing more should be written until it `on_writable`s."""
+        """True while the client does not read: nothing should be written until `on_writable`."""
 
     def attach(self, receiver: MessageReceiver) -> None:
         """Call this receiver from now on, first with the messages that arrived before. Once, when accepted."""
 
     def write(self, payload: bytes) -> None:
-        """Write a text message of UTF-8; it goes nowhere once the connection ends."""
+        """Write a text message of UTF-8; ignored once the connection ends."""
 
     def close(self, code: int, reason: str) -> None:
-        """Begin the closing handshake; what was written before goes first."""
+        """Begin the closing handshake behind the messages written before."""
 
     def abort(self) -> None:
         """Drop the connection and all unsent data."""

@@ -1,4 +1,4 @@
-"""FLAC frames out of bytes as they come in, and their headers and checksums. Source: RFC 9639."""
+"""Demuxer of FLAC frames, as they arrive, with their headers and checksums. Source: RFC 9639."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FRAME_BYTES = 2**18  # 16,384 samples of two channels take half of it
 
 
 class FlacDemuxer:
-    """Takes a FLAC stream apart. A frame comes out when the next begins, or when all was said for now."""
+    """Yields FLAC frames: each when the next one begins, or at a drain if its checksum shows it to be whole."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -29,7 +29,7 @@ class FlacDemuxer:
         self._frame: FrameHeader | None = None  # of the frame that the buffer begins with
         self._next: tuple[int, tuple[int, int, int]] | None = None  # number and shape that the next frame must have
         self._searched = 0  # bytes of the frame in which no other begins
-        self._crc = self._summed = 0  # checksum of so many bytes of the frame: no byte is summed twice
+        self._crc = self._summed = 0  # checksum of the frame's first bytes, and their number: no byte is summed twice
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
         """Yield the frames that `chunk` shows to be whole. Raises: Undecodable."""
@@ -42,7 +42,7 @@ class FlacDemuxer:
                 yield frame
 
     def drain(self) -> Iterator[bytes]:
-        """Yield the frame that is there if its checksum says that it is whole."""
+        """Yield the buffered frame if its checksum shows it to be whole."""
         if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
             return
         self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)

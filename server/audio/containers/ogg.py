@@ -1,7 +1,7 @@
-"""Opus out of Ogg pages as they come in. Source: RFC 3533 and RFC 7845.
+"""Demuxer of Opus in Ogg pages, as they arrive. Source: RFC 3533 and RFC 7845.
 
-The checksums of pages are not looked at: what comes here came by TCP. Own code because libraries pull from a file,
-which would cost a live stream a thread.
+The checksums of pages are not verified: TCP has its own. Own code because libraries pull from a file, which would cost
+a live stream a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FULL_SEGMENT = 255  # the packet goes on in the next segment
 
 
 class OggDemuxer:
-    """Finds the first Opus stream; a further one after its end is a new track."""
+    """Yields the packets of the first Opus stream; a further one after its end is a new track."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -29,7 +29,7 @@ class OggDemuxer:
         self._serial: bytes | None = None  # of the stream that is read
         self._heard = False  # audio of that stream
         self._packet = bytearray()
-        self._too_long = False  # the packet that goes on is no audio and was let go of
+        self._too_long = False  # the unfinished packet holds tags and was dropped
         self._lost = False  # its beginning is missing
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
@@ -97,7 +97,7 @@ class OggDemuxer:
                 yield packet
 
     def _bound(self) -> None:
-        """Tags hold pictures of any size, and are not wanted; audio of such a size is none."""
+        """Drop tags, which hold pictures of any size. Raises: Undecodable for an audio packet of such a size."""
         if len(self._packet) > MAX_PACKET_BYTES or self._too_long:
             if not self._too_long and not self._packet.startswith(OPUS_TAGS):
                 raise Undecodable("a packet is too long for Opus")

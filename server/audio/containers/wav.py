@@ -1,4 +1,4 @@
-"""The samples out of a RIFF/WAVE stream as they come in; the size that a live one announces means nothing.
+"""Demuxer of a RIFF/WAVE stream, as it arrives; the size that a live one announces is ignored where it is a filler.
 
 Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; the format tags are those of mmreg.h.
 """
@@ -15,7 +15,7 @@ from server.errors import NotTaken, Undecodable
 MAGIC = b"RIFF"
 RIFF_BYTES, CHUNK_HEAD_BYTES, FORMAT_BYTES = 12, 8, 16
 EXTENSIBLE, EXTENSIBLE_BYTES, SUBFORMAT_AT = 0xFFFE, 40, 24
-UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36, 0x7FFFFFFF - 36)  # what writers put that cannot go back
+UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36, 0x7FFFFFFF - 36)  # of writers that cannot seek back
 CODECS = {
     (1, 8): PlainCodec.U8,
     (1, 16): PlainCodec.S16,
@@ -29,7 +29,7 @@ CODECS = {
 
 
 class WavDemuxer:
-    """Reads the chunks before the samples; chunks behind them are not looked at."""
+    """Reads the chunks before the samples; chunks behind them are ignored."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -1,7 +1,7 @@
-"""The audio track out of WebM or Matroska elements as they come in. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
+"""Demuxer of WebM and Matroska elements, as they arrive. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
 
-Elements that only hold others are stepped into and never counted: identifiers differ at every level, and a recorder
-that runs leaves their sizes open. Own code because libraries pull from a file, which would cost a live stream a thread.
+Master elements are entered without counting their size: identifiers differ at every level, and a running recorder
+leaves the sizes open. Own code because libraries pull from a file, which would cost a live stream a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Fields = dict[int, bytes]
 
 
 class WebmDemuxer:
-    """Finds the first audio track; a recorder that starts again sends a new header, and with it a new track."""
+    """Yields the packets of the first audio track; a recorder that restarts sends a new header, and a new track."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -61,7 +61,7 @@ class ResumableStream(DeepgramStream):
         super().on_events(events, timing)
         if not self._session.resumable:
             return
-        while self._state.tells and (saved := self._session.delivery.take_saved()) is not None:
+        while self._state.sends and (saved := self._session.delivery.take_saved()) is not None:
             self._put(OutFrame(self._resuming.ticket(saved)))
             if self._state is State.LEAVING and not self._session.delivery.marking:
                 self._transition(ConnectionEvent.LAST_TICKET)
@@ -81,7 +81,7 @@ class ResumableStream(DeepgramStream):
             self._mark_if_due()
 
     def _mark_if_due(self) -> None:
-        if self._state.tells and self._resuming.due():
+        if self._state.sends and self._resuming.due():
             self._mark()
 
     def _mark(self) -> None:

@@ -87,6 +87,16 @@ def test_a_refusal_is_gone(live_server: Start, uncollected: Callable[[], list[st
     wait_until_gone(server, uncollected)
 
 
+def test_a_stream_refused_for_lack_of_slots_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+    """Its connection is made before the recognizer refuses it: one slot is free, two channels need two."""
+    server = live_server(max_streams=2)
+    with server.listen() as held:
+        with pytest.raises(InvalidStatus):
+            server.listen(channels=2, multichannel="true")
+        held.finish()
+    wait_until_gone(server, uncollected)
+
+
 def test_an_upload_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
     server = live_server()
     answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=spell("hello").tobytes())

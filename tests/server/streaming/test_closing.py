@@ -58,7 +58,7 @@ def test_no_state_but_the_last_is_a_trap_and_none_comes_back() -> None:
 
 
 def test_only_an_open_connection_reads_and_results_stop_with_the_close_frame() -> None:
-    assert {state for state in State if not state.tells} == ENDED
+    assert {state for state in State if not state.sends} == ENDED
     assert [state for state in State if state.reads] == [State.OPEN]
 
 
@@ -66,7 +66,7 @@ def test_only_an_open_connection_reads_and_results_stop_with_the_close_frame() -
 def test_an_event_that_ends_the_results_has_a_reason_or_is_given_one(event: ConnectionEvent) -> None:
     """`LAST_RESULT` is given the reason of the flush; every other event that stops the results has its own."""
     ends = any(
-        state.tells and after is not None and not after.tells for state, after in zip(STATES, TABLE[event], strict=True)
+        state.sends and after is not None and not after.sends for state, after in zip(STATES, TABLE[event], strict=True)
     )
     assert not ends or event is ConnectionEvent.LAST_RESULT or event.reason is not None
 
