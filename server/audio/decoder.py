@@ -76,6 +76,4 @@ class OpusDecoder:
         """Nothing is held back."""
         return self._codec.nothing
 
-    def flush(self) -> PCM:
-        """Nothing is held back."""
-        return self._codec.nothing
+    flush = drain

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from server.audio.raw import PlainCodec
 from server.errors import Undecodable
@@ -33,17 +33,20 @@ class Track:
     setup: bytes = b""
 
 
-class Demuxer(Protocol):
+class Demuxer(ABC):
     """Demuxer of one kind of container; its iterators must be exhausted before more is fed."""
 
+    @abstractmethod
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
         """Yield the packets that `chunk` completes, each track before its first. Raises: MediaError."""
 
     def drain(self) -> Iterator[bytes]:
-        """Yield the packets that are complete without the bytes that follow."""
+        """Yield the packets that are complete without the bytes that follow; by default `feed` yielded them all."""
+        return iter(())
 
     def flush(self) -> Iterator[bytes]:
         """Yield the packets that the end of the stream completes."""
+        return self.drain()
 
 
 class NonAudioBudget:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.audio.packets import NonAudioBudget, PacketCodec, Track
+from server.audio.packets import Demuxer, NonAudioBudget, PacketCodec, Track
 from server.errors import Undecodable
 
 MAGIC = b"fLaC"
@@ -16,7 +16,7 @@ FRAME_OVERHEAD_BYTES = 1_024  # headers and checksum, generously: audio that doe
 MAX_FRAME_BYTES = 2**18  # 16,384 samples of two channels take half of it
 
 
-class FlacDemuxer:
+class FlacDemuxer(Demuxer):
     """Yields FLAC frames: each when the next one begins, or at a drain if its checksum shows it to be whole."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class FlacDemuxer:
                 yield frame
 
     def drain(self) -> Iterator[bytes]:
-        """Yield the buffered frame if its checksum shows it to be whole."""
+        """Yield the buffered frame if its checksum shows it to be whole; a torn one has no audio."""
         if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
             return
         self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)
@@ -50,10 +50,6 @@ class FlacDemuxer:
         if not self._crc:
             self._non_audio.audio()
             yield self._take(self._summed)
-
-    def flush(self) -> Iterator[bytes]:
-        """Yield the last frame; a torn one has no audio."""
-        return self.drain()
 
     def _metadata(self) -> Iterator[Track]:
         """Read the blocks before the audio: the first is wanted, pictures and tags are not."""

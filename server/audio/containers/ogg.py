@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from server.audio.formats import OPUS_RATE
-from server.audio.packets import MAX_PACKET_BYTES, NonAudioBudget, PacketCodec, Track
+from server.audio.packets import MAX_PACKET_BYTES, Demuxer, NonAudioBudget, PacketCodec, Track
 from server.errors import NotTaken, Undecodable
 
 MAGIC = b"OggS"
@@ -20,7 +20,7 @@ OPUS_HEAD_BYTES = 19
 FULL_SEGMENT = 255  # the packet goes on in the next segment
 
 
-class OggDemuxer:
+class OggDemuxer(Demuxer):
     """Yields the packets of the first Opus stream; a further one after its end is a new track."""
 
     def __init__(self) -> None:
@@ -37,14 +37,6 @@ class OggDemuxer:
         self._buffer += chunk
         while (page := self._page()) is not None:
             yield from self._read(*page)
-
-    def drain(self) -> Iterator[bytes]:
-        """Nothing: a page is whole or not."""
-        return iter(())
-
-    def flush(self) -> Iterator[bytes]:
-        """Nothing: an unfinished page has no audio."""
-        return iter(())
 
     def _page(self) -> tuple[int, bytes, bytes, bytes] | None:
         """Take flags, serial number, segment lengths and body of the next whole page."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from server.audio.packets import MAX_SETUP_BYTES, NonAudioBudget, Track
+from server.audio.packets import MAX_SETUP_BYTES, Demuxer, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
 from server.errors import NotTaken, Undecodable
 
@@ -28,7 +28,7 @@ CODECS = {
 }
 
 
-class WavDemuxer:
+class WavDemuxer(Demuxer):
     """Reads the chunks before the samples; chunks behind them are ignored."""
 
     def __init__(self) -> None:
@@ -50,14 +50,6 @@ class WavDemuxer:
             yield chunk if self._left is None else chunk[: self._left]
             if self._left is not None:
                 self._left = max(0, self._left - len(chunk))
-
-    def drain(self) -> Iterator[bytes]:
-        """Nothing: samples come out as they go in."""
-        return iter(())
-
-    def flush(self) -> Iterator[bytes]:
-        """Nothing: samples come out as they go in."""
-        return iter(())
 
     def _headers(self) -> Iterator[Track]:
         buffer = self._buffer

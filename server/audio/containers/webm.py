@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from server.audio.containers.ogg import opus_track
-from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, NonAudioBudget, Track
+from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, Demuxer, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
 from server.errors import NotTaken, Undecodable
 
@@ -29,7 +29,7 @@ DEFAULT_OPUS_HEAD = b"OpusHead\x01%c\x00\x00\x80\xbb\x00\x00\x00\x00\x00"  # 48 
 Fields = dict[int, bytes]
 
 
-class WebmDemuxer:
+class WebmDemuxer(Demuxer):
     """Yields the packets of the first audio track; a recorder that restarts sends a new header, and a new track."""
 
     def __init__(self) -> None:
@@ -68,14 +68,6 @@ class WebmDemuxer:
                 body = bytes(self._buffer[start : start + size])
                 del self._buffer[: start + size]
                 yield from self._tracks(body) if element == TRACKS else self._block(body)
-
-    def drain(self) -> Iterator[bytes]:
-        """Nothing: a block is whole or not."""
-        return iter(())
-
-    def flush(self) -> Iterator[bytes]:
-        """Nothing: an unfinished block has no audio."""
-        return iter(())
 
     def _tracks(self, body: bytes) -> Iterator[Track]:
         self._non_audio.part(len(body))

@@ -1,4 +1,4 @@
-"""Media made to harm: each is a clear error, soon, and never more audio or work than it was paid for."""
+"""Malicious containers: each ends in a clear error, soon, within the budgets of decoded audio and of work."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_few_bytes_that_decode_to_hours_are_refused_after_seconds(name: str) -
         sniffed().feed(BOMBS[name], 20.0)
 
 
-def test_what_may_be_decoded_grows_with_bytes_and_with_time() -> None:
+def test_the_decode_budget_grows_with_bytes_and_with_time() -> None:
     silent = DecodeBudget(1_000.0, 20.0)
     total_s = 0.0
     while (limit_s := silent.limit_s(14, 1_000.0)) >= 4.0:
@@ -116,7 +116,7 @@ ENDLESS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_what_goes_on_without_audio_is_refused_in_bounded_time(name: str) -> None:
+def test_a_container_without_audio_is_refused_in_bounded_time(name: str) -> None:
     """Python's own time for one message of the largest size."""
     data, decoder, began_s = ENDLESS[name], sniffed(), time.process_time()
     assert len(data) <= MESSAGE_BYTES
@@ -180,14 +180,14 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_recognised_is_named(name: str) -> None:
+def test_unsupported_audio_is_named_in_the_error(name: str) -> None:
     data, error, named = WRONG[name]
     with pytest.raises(error, match=named) as raised:
         decoded(sniffed(), [data])
     assert len(str(raised.value).encode()) <= 113  # with DATA-0000 before it, it fits a close frame
 
 
-def test_a_stream_that_says_nothing_and_one_that_breaks_off_end_without_harm() -> None:
+def test_empty_and_truncated_streams_end_without_error_or_by_a_named_one() -> None:
     assert len(sniffed().flush()) == 0
     with pytest.raises(Undecodable, match="ends before"):
         decoded(sniffed(), [b"OggS"])
@@ -204,7 +204,7 @@ def test_a_stream_that_says_nothing_and_one_that_breaks_off_end_without_harm() -
         (b"\x03\x30", "no opus"),
     ],
 )
-def test_a_message_that_is_no_opus_packet_is_refused(packet: bytes, named: str) -> None:
+def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: str) -> None:
     decoder = open_decoder(audio_form("opus", 48_000), 16_000)
     decoder.feed(opus_packets(speech(48_000))[5], 1.0)
     with pytest.raises(Undecodable, match=named):
@@ -260,7 +260,7 @@ def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataOb
     st.sampled_from([b"RIFF____WAVE", b"OggS\0", OGG, b"fLaC", flac_head(), webm(), b"\x1a\x45\xdf\xa3", b""]),
     st.binary(max_size=300),
 )
-def test_garbage_behind_a_good_beginning_ends_the_same_way(beginning: bytes, garbage: bytes) -> None:
+def test_garbage_behind_a_valid_header_ends_in_audio_or_in_a_named_error(beginning: bytes, garbage: bytes) -> None:
     decoder = sniffed()
     try:
         decoder.feed(beginning + garbage, 20.0)

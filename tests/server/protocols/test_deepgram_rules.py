@@ -159,7 +159,7 @@ def results(frames: Sequence[Frame], channel: int) -> list[Frame]:
 
 @settings(max_examples=120)
 @given(cases(), st.data())
-def test_what_is_said_depends_on_the_audio_and_the_frames_alone(case: Case, data: st.DataObject) -> None:
+def test_results_depend_on_the_audio_and_the_frames_alone(case: Case, data: st.DataObject) -> None:
     whole, cut = played(case), played(case, data)
     for channel in range(case.streams):
         assert results(cut.frames, channel) == results(whole.frames, channel)
@@ -168,7 +168,7 @@ def test_what_is_said_depends_on_the_audio_and_the_frames_alone(case: Case, data
 
 @settings(max_examples=120)
 @given(cases(), st.data())
-def test_results_tile_time_and_come_in_its_order(case: Case, data: st.DataObject) -> None:
+def test_results_tile_the_stream_time_in_order(case: Case, data: st.DataObject) -> None:
     """Rules 1 and 7; and an interim comes only where it was asked for."""
     bench = played(case, data)
     frames, duration_s = bench.frames, len(case.audio) / case.rate
