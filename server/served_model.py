@@ -12,16 +12,17 @@ from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from model.decoder import make_decoder
-from model.runtime import set_threads
+from model.runtime import set_up_torch
 from server.errors import BadParameter
 from server.settings import Settings
 
 
 def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | None]:
     """Load what the settings name, and set the process's compute threads. Raises: ModelError."""
-    set_threads(settings.threads)
+    set_up_torch(settings.threads)
     model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
-    return model, make_decoder(settings, model.config), load_vad(settings)
+    decoder = make_decoder(config=model.config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    return model, decoder, load_vad(settings)
 
 
 def load_vad(settings: Settings) -> VadModel | None:

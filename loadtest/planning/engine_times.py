@@ -1,4 +1,4 @@
-"""How long the real engine takes for batches of each size, and what share of the bare step's rate it keeps."""
+"""Times of the real engine: of batches of each size, and from one full batch to the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batching.events import BatchDone, EngineEvent
 from model.acoustic import AcousticModel
 
 BATCHES = 60
-"""Of each size: one lies beyond p98."""
+"""Timed batches of each size: one lies beyond p98."""
 
 WAIT_S = 60.0
 
@@ -36,7 +36,7 @@ class EngineTimes:
 
 
 def measure_engine(model: AcousticModel, sizes: Sequence[int], batches: int = BATCHES) -> EngineTimes:
-    """Keep so many streams always ready, one size after another."""
+    """Time full batches of each size, one size after another: `rows` streams always have a step ready."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     engine = Engine(
         model,
@@ -63,11 +63,11 @@ def measure_engine(model: AcousticModel, sizes: Sequence[int], batches: int = BA
 def _batches(
     engine: Engine, events: queue.SimpleQueue[EngineEvent], model: AcousticModel, rows: int, batches: int
 ) -> list[BatchDone]:
-    """Batches of exactly so many rows, which began when everything had been pushed."""
+    """Batches of exactly `rows` rows that began after the last step had been pushed."""
     rng = np.random.default_rng(rows)
     audio = rng.integers(-300, 300, (8, model.config.step_samples), dtype=np.int16)
     streams = [engine.open(budget_s=1.0) for _ in range(rows)]
-    for number in range(batches + 4):  # the first few ride while others are still being pushed
+    for number in range(batches + 4):  # the first few begin while others are still being pushed
         for stream in streams:
             engine.push(stream, audio[number % len(audio)])
     pushed_s, answered, done = time.perf_counter(), 0, []
@@ -80,36 +80,3 @@ def _batches(
     for stream in streams:
         engine.close(stream)
     return done
-
-
-STEPS = 24  # of each stream, all waiting before the first batch: the engine never waits for input
-WARM_UP = 4  # batches that are not timed
-WITHIN_S = 60.0
-
-
-def batch_ms(model: AcousticModel, rows: int) -> float:
-    """Mean milliseconds from one full batch's delivery to the next's. Raises: queue.Empty if the engine hangs."""
-    events: queue.SimpleQueue[tuple[float, EngineEvent]] = queue.SimpleQueue()
-    engine = Engine(
-        model,
-        capacity=rows,
-        policy=Policy.EAGER,
-        max_batch=rows,
-        max_queued=STEPS,
-        deliver=lambda event: events.put((time.perf_counter(), event)),
-    )
-    noise = np.random.default_rng(0).integers(-8_000, 8_000, (rows, *model.input_spec.shape), dtype=np.int16)
-    streams = [engine.open(budget_s=WITHIN_S) for _ in range(rows)]
-    for _ in range(STEPS):
-        for stream, samples in zip(streams, noise, strict=True):
-            engine.push(stream, samples)
-    engine.start()  # and with that all of it is there at once
-    try:
-        delivered_s: list[float] = []
-        while len(delivered_s) < STEPS:
-            at_s, event = events.get(timeout=WITHIN_S)
-            if isinstance(event, BatchDone):
-                delivered_s.append(at_s)
-    finally:
-        engine.stop(WITHIN_S)
-    return (delivered_s[-1] - delivered_s[WARM_UP]) / (STEPS - 1 - WARM_UP) * 1e3

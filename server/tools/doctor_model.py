@@ -22,7 +22,7 @@ from model.ctc import kernel
 from model.decoder import language_model_path, make_decoder
 from model.errors import PrecisionError
 from model.precision import native_bf16
-from model.runtime import set_threads
+from model.runtime import set_up_torch
 from server.replica import TILE_ROWS
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -63,7 +63,7 @@ def _sha256(path: Path) -> str | None:
 
 def model(settings: Settings) -> Iterator[Finding]:
     """Device and precision, why, what the states of the streams take, and whether a stream hears its neighbours."""
-    set_threads(settings.threads)
+    set_up_torch(settings.threads)
     try:
         served = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
     except PrecisionError as error:
@@ -156,8 +156,8 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
 
 def _decoder(settings: Settings, config: ModelConfig) -> Iterator[Finding]:
     """The decoder that would serve, and whether its machine code is kept between starts."""
-    decoder = make_decoder(settings, config)
-    path = language_model_path(settings)
+    decoder = make_decoder(config=config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    path = language_model_path(settings.lm)
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
     if not decoder.supports_bias:
