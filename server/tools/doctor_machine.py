@@ -16,6 +16,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import server
+from model.errors import install_hint
 from server.operations.process import files_needed
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -59,9 +60,9 @@ def extras(settings: Settings) -> Iterator[Finding]:
     needed = [name for name in missing if asked.get(name)]
     found = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}"
     if needed:
-        yield fail("extras", found, f"the settings need it: pip install 'tutti[{','.join(needed)}]'")
+        yield fail("extras", found, f"the settings need it: {install_hint(','.join(needed))}")
     elif "media" in missing:
-        yield warn("extras", found, "Opus, WebM and AAC are refused without it: pip install 'tutti[media]'")
+        yield warn("extras", found, f"Opus, WebM and AAC are refused without it: {install_hint('media')}")
     else:
         yield ok("extras", found)
 
