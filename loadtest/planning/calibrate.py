@@ -6,14 +6,9 @@ everything that a capacity plan needs.
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
-import os
-import platform
 import shlex
 import statistics
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +17,7 @@ from numpy.typing import NDArray
 
 from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
 from batching.simulation.service_table import ServiceTable
+from loadtest import environment
 from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.served import ALL_IN, served_process
@@ -149,23 +145,16 @@ def _shares(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
 
 
 def _provenance(model: AcousticModel, threads: int, command: str) -> Provenance:
+    here = environment.describe(seed=0)
     return Provenance(
-        hardware=_processor(),
-        cores=len(os.sched_getaffinity(0)),
+        hardware=here.hardware,
+        cores=here.cores,
         model=model.config.name,
         digest=model.digest,
         precision=model.precision,
         device=str(model.device),
         threads=threads or torch.get_num_threads(),
-        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        versions={name: version(name) for name in ("tutti", "torch", "numpy", "uvicorn", "uvloop")},
+        date=here.date,
+        versions=here.versions,
         command=command,
     )
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()

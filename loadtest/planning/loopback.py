@@ -40,10 +40,19 @@ class Window:
     rows: float
     decode_s: float
     """The part of it that decoding took."""
-    round_trips_s: tuple[float, ...]
+    round_trips_s: tuple[float, ...] = ()
     """From a step sent to its answer read; empty if no answers were asked for."""
     steps: tuple[tuple[int, float], ...] = ()
     """Rows and seconds of the batches that the answers name."""
+
+    def since(self, before: Window) -> Window:
+        """The difference to an earlier state of the counters."""
+        return Window(
+            self.loop_s - before.loop_s,
+            self.batches - before.batches,
+            self.rows - before.rows,
+            self.decode_s - before.decode_s,
+        )
 
 
 def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool) -> Window:
@@ -62,12 +71,12 @@ def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: 
             for line in lines:
                 line.round_trips_s.clear()
                 line.steps.clear()
-            before = _Counts.read(port, pid)
+            before = _counts(port, pid)
             _run(selector, lines, frames, step_s, until_s=time.perf_counter() + seconds)
-            after = _Counts.read(port, pid)
+            done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for line in lines for took_s in line.round_trips_s)
         # The answer to each row names its batch; batches of one size differ by their time in microseconds.
-        return replace(after.since(before, round_trips_s), steps=tuple(set().union(*(line.steps for line in lines))))
+        return replace(done, round_trips_s=round_trips_s, steps=tuple(set().union(*(line.steps for line in lines))))
     finally:
         for line in lines:
             line.socket.close()
@@ -76,7 +85,7 @@ def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: 
 def visit(port: int, pid: int, audio: bytes, count: int) -> Window:
     """Open `count` streams one after another; each sends one step and closes. Raises: OSError, BadFrame."""
     step, close = masked(BINARY, audio, MASK), masked(TEXT, b'{"type":"CloseStream"}', MASK)
-    before = _Counts.read(port, pid)
+    before = _counts(port, pid)
     for _ in range(count):
         with _connect(port, ANSWERED) as connection:
             line = _Line(connection)
@@ -84,7 +93,7 @@ def visit(port: int, pid: int, audio: bytes, count: int) -> Window:
             while not line.closing:
                 line.read(time.perf_counter())
             connection.sendall(masked(CLOSE, b"", MASK))
-    return _Counts.read(port, pid).since(before, ())
+    return _counts(port, pid).since(before)
 
 
 class _Latency(msgspec.Struct):
@@ -163,30 +172,11 @@ def _connect(port: int, query: str) -> socket.socket:
     return connection
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Counters of the server since its start."""
-
-    loop_s: float
-    batches: float
-    rows: float
-    decode_s: float
-
-    @classmethod
-    def read(cls, port: int, pid: int) -> _Counts:
-        """Read them; the main thread of a process is its event loop's. Source: Linux, sched-stats.rst."""
-        with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
-            lines = answer.read().decode().splitlines()
-        values = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
-        return cls(spent_ns * 1e-9, *(float(values[name]) for name in COUNTERS))
-
-    def since(self, before: _Counts, round_trips_s: tuple[float, ...]) -> Window:
-        """The difference to earlier counters."""
-        return Window(
-            self.loop_s - before.loop_s,
-            self.batches - before.batches,
-            self.rows - before.rows,
-            self.decode_s - before.decode_s,
-            round_trips_s,
-        )
+def _counts(port: int, pid: int) -> Window:
+    """Everything since the server's start; its event loop runs on the main thread. Source: Linux, sched-stats.rst."""
+    with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
+    batches, rows, decode_s = (float(values[name]) for name in COUNTERS)
+    return Window(spent_ns * 1e-9, batches, rows, decode_s)

@@ -13,7 +13,7 @@ import typer
 
 from server.cli.options import EXIT_USAGE, fail
 
-PREFIX = "tutti_"  # so that those who find a key know what it opens
+PREFIX = "tutti_"  # names the program that a found key belongs to
 KEY_BYTES = 32
 NEW_FILE_MODE = 0o600
 
@@ -55,7 +55,7 @@ def resume() -> None:
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
-    """The line of the keys file; it is read back, so that what is written can be read."""
+    """The line of the keys file, parsed once to be sure that the server can read it."""
     from server.access.keys import parse_keys
     from server.errors import SettingsError
 
@@ -72,7 +72,7 @@ def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
 
 
 def _keep(line: str, file: Path | None, *, err: bool) -> None:
-    """Add the line to the file; without one show it, on standard error where the key has the output."""
+    """Append the line to the file; without a file print it, on standard error (`err`) beside a printed key."""
     if file is None:
         typer.echo(line, err=err)
         return

@@ -18,7 +18,7 @@ lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.",
 
 
 class Average(StrEnum):
-    """What tuning makes small."""
+    """The word error rate that tuning minimises."""
 
     MEAN = "mean"
     POOLED = "pooled"
@@ -161,7 +161,7 @@ def tune(
 
 
 def _weighted(texts: Sequence[str]) -> tuple[list[Path], tuple[float, ...]]:
-    """Split FILE:WEIGHT; either all texts have a weight or none."""
+    """Split FILE:WEIGHT into files and weights."""
     paths: list[Path] = []
     weights: list[float] = []
     for text in texts:

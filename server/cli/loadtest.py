@@ -9,15 +9,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import (
-    DeviceOption,
-    JsonOption,
-    KeyOption,
-    ModelOption,
-    PrecisionOption,
-    ThreadsOption,
-    fail,
-)
+from server.cli.options import DeviceOption, JsonOption, KeyOption, ModelOption, PrecisionOption, ThreadsOption, fail
 
 
 def loadtest(

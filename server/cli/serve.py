@@ -7,15 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import (
-    BeamsOption,
-    DecoderOption,
-    DeviceSetting,
-    LmOption,
-    ModelOption,
-    fail,
-    settings_from,
-)
+from server.cli.options import BeamsOption, DecoderOption, DeviceSetting, LmOption, ModelOption, fail, settings_from
 
 
 def serve(
