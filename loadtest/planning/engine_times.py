@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from model.acoustic import AcousticModel
 BATCHES = 60
 """Timed batches of each size: one lies beyond p98."""
 
+WARM_UP = 4  # batches that are not timed
 WAIT_S = 60.0
 
 
@@ -36,47 +36,39 @@ class EngineTimes:
 
 
 def measure_engine(model: AcousticModel, sizes: Sequence[int], batches: int = BATCHES) -> EngineTimes:
-    """Time full batches of each size, one size after another: `rows` streams always have a step ready."""
-    events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-    engine = Engine(
-        model,
-        capacity=max(sizes),
-        policy=Policy.EAGER,
-        max_batch=max(sizes),
-        max_queued=batches + 8,
-        deliver=events.put,
-        warm_up=True,
-    )
-    engine.start()
+    """Time full batches of each size, one size after another. Raises: queue.Empty if the engine hangs."""
     steps, cycles = {}, {}
-    try:
-        for rows in sizes:
-            done = _batches(engine, events, model, rows, batches)
-            steps[rows] = [batch.step_s for batch in done]
-            starts = [batch.started_s for batch in done]
-            cycles[rows] = float(np.median(np.diff(starts)))
-    finally:
-        engine.stop(WAIT_S)
+    for rows in sizes:
+        done = _batches(model, rows, batches, capacity=max(sizes))
+        steps[rows] = [batch.step_s for batch in done]
+        cycles[rows] = float(np.median(np.diff([batch.started_s for batch in done])))
     return EngineTimes(steps, cycles)
 
 
-def _batches(
-    engine: Engine, events: queue.SimpleQueue[EngineEvent], model: AcousticModel, rows: int, batches: int
-) -> list[BatchDone]:
-    """Batches of exactly `rows` rows that began after the last step had been pushed."""
-    rng = np.random.default_rng(rows)
-    audio = rng.integers(-300, 300, (8, model.config.step_samples), dtype=np.int16)
+def _batches(model: AcousticModel, rows: int, batches: int, *, capacity: int) -> list[BatchDone]:
+    """Batches of exactly `rows` rows: all steps of as many streams wait before the engine starts."""
+    events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
+    engine = Engine(
+        model,
+        capacity=capacity,
+        policy=Policy.EAGER,
+        max_batch=capacity,
+        max_queued=WARM_UP + batches,
+        deliver=events.put,
+    )
+    audio = np.random.default_rng(rows).integers(-300, 300, (8, model.config.step_samples), dtype=np.int16)
     streams = [engine.open(budget_s=1.0) for _ in range(rows)]
-    for number in range(batches + 4):  # the first few begin while others are still being pushed
+    for number in range(WARM_UP + batches):
         for stream in streams:
             engine.push(stream, audio[number % len(audio)])
-    pushed_s, answered, done = time.perf_counter(), 0, []
-    while answered < rows * (batches + 4):
-        event = events.get(timeout=WAIT_S)
-        if isinstance(event, BatchDone):
-            answered += len(event.streams)
-            if len(event.streams) == rows and event.started_s > pushed_s:
+    engine.start()
+    done: list[BatchDone] = []
+    try:
+        while len(done) < WARM_UP + batches:
+            event = events.get(timeout=WAIT_S)
+            if isinstance(event, BatchDone):
                 done.append(event)
-    for stream in streams:
-        engine.close(stream)
-    return done
+    finally:
+        engine.stop(WAIT_S)
+    assert all(len(batch.streams) == rows for batch in done)
+    return done[WARM_UP:]
