@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from server.cli.options import (
 
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
+    from batching.simulation.planning import Serving
 
 
 def calibrate(
@@ -39,7 +41,12 @@ def calibrate(
 
     try:
         found = measure(
-            model_path=model, device=device, precision=precision, threads=threads, decoder=decoder, tell=_progress
+            model_path=model,
+            device=device,
+            precision=precision,
+            threads=threads,
+            decoder=decoder,
+            tell=partial(typer.echo, err=True),
         )
         found.save(out)
     except (ModelError, LoadTestError, OSError) as error:
@@ -83,12 +90,13 @@ def plan(
     The calibration that ships with the program is of one machine, which is named: calibrate on your own.
     """
     from batching.batcher import Policy
+    from batching.simulation.calibration import Calibration, shipped
     from batching.simulation.deep_speech import STREAMS, deep_speech_2
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
 
     try:
-        device = deep_speech_2() if deep_speech else _calibration(calibration)
+        device = deep_speech_2() if deep_speech else Calibration.load(calibration) if calibration else shipped()
         serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
         loads = plan_runs.parse_levels(levels) if levels else STREAMS if deep_speech else None
         client = plan_runs.parse_client(client_us)
@@ -107,16 +115,7 @@ def plan(
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
 
 
-def _calibration(path: Path | None) -> Calibration:
-    from batching.simulation.calibration import Calibration, shipped
-
-    return shipped() if path is None else Calibration.load(path)
-
-
-def _draw(device: Calibration, serving: object, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
-    from batching.simulation.planning import Serving
-
-    assert isinstance(serving, Serving)
+def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
     try:
         from loadtest.planning.plan_plot import draw
     except ImportError:
@@ -125,7 +124,3 @@ def _draw(device: Calibration, serving: object, loads: tuple[int, ...] | None, p
         fail(f"a plot needs matplotlib: {install_hint('loadtest')}")
     draw(device, serving, path, loads=loads, seed=seed)
     typer.echo(f"wrote {path}", err=True)
-
-
-def _progress(line: str) -> None:
-    typer.echo(line, err=True)

@@ -48,7 +48,7 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     utterances = read_manifests(asked.manifests)
     facts = _model_facts(combinations, utterances)
     runs = [
-        _run(asked, utterances, _opener(settings, codec, asked.keyterms), _named(shared, codec))
+        _run(asked, utterances, _opener(settings, codec, asked.keyterms), shared | ({"codec": codec} if codec else {}))
         for settings, shared in zip(combinations, facts, strict=True)
         for codec in asked.codecs
     ]
@@ -61,10 +61,6 @@ def _opener(settings: Settings, codec: str | None, keyterms: Sequence[str]) -> O
     if codec is None:
         return partial(open_local, settings, keyterm=keyterms)
     return partial(open_coded, settings, codec, keyterm=keyterms)
-
-
-def _named(facts: Figures, codec: str | None) -> Figures:
-    return facts if codec is None else {**facts, "codec": codec}
 
 
 def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utterance]) -> list[Figures]:
