@@ -40,7 +40,7 @@ def cut_all(server: LiveServer) -> None:
 
     def cut() -> None:
         for session in server.replica.sessions.everyone():
-            session._wire.abort()
+            session._transport.abort()
 
     server.server.loop.call_soon_threadsafe(cut)
 

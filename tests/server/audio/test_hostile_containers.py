@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, opus_packets, speech
 
+from model.errors import install_hint
 from server.audio import decoder as decoder_module
 from server.audio.containers.flac import crc8, crc16
 from server.audio.decode_queue import BURST_S, DecodeBudget, LiveDecoder
@@ -214,12 +216,12 @@ def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: s
 def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder_module.importlib.util, "find_spec", lambda name: None)
     for encoding, rate in [("opus", 48_000), ("ogg-opus", None), ("flac", None)]:
-        with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
+        with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
             open_decoder(audio_form(encoding, rate), 16_000)
     with pytest.raises(BadParameter, match="encoding: opus needs"):
         open_decoder_for_request(audio_form("opus", 48_000), 16_000, multichannel=False)
     monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # an import of it fails
-    with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
+    with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
         decoded(sniffed(), [OGG])
     wav = container("wav", "pcm_s16le", speech(), 16_000)
     assert len(decoded(sniffed(), [wav])) == len(speech())
