@@ -30,10 +30,11 @@ WORKERS ?= 2  # processes of `make test`: more than two share what the timing of
 test: setup  ## all tests, about seven minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
-check: setup  ## ruff, mypy --strict, layering
+check: setup  ## ruff, mypy --strict, rules of dependency
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest tests/test_layering.py
 
 format: setup  ## put the code into shape
