@@ -46,16 +46,23 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        pulse = Watchdog(replica)
+        watchdog = Watchdog(
+            replica.metrics,
+            replica.sessions,
+            replica.drain,
+            replica.clock,
+            moves=lambda: replica.recognizer.engines.ready(settings.engine_timeout_s),
+            engine_timeout_s=settings.engine_timeout_s,
+        )
         await replica.recognizer.start()
-        pulse.start()
+        watchdog.start()
         await adapters.start()
         on_sighup(replica.keys.reload)
         yield
         adapters.stop()
-        pulse.stop()
+        watchdog.stop()
         replica.decoding.close()
-        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan)
     app.state.replica = replica

@@ -83,6 +83,7 @@ class Metrics:
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
         for stage in STAGES:
             self.errors.labels(stage)
+        self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
@@ -135,6 +136,11 @@ class Metrics:
         self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
         self.decode = spread("decode_seconds", "Search and text of one batch")
         self.write = spread("write_seconds", "Result decoded to its frame written")
+
+    def step_failed(self) -> None:
+        """Count a stream that failed in the model's step."""
+        self.errors.labels("step").inc()
+        self.failed_steps += 1
 
     def exposition(self) -> bytes:
         """Return the Prometheus text format."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from batching.capacity import PERIOD_S, Capacity
 from server.errors import ServerFull
@@ -25,7 +25,7 @@ class Admission:
 
     def __init__(self, slots: int, capacity: Capacity, *, follow: bool) -> None:
         self._slots = slots
-        self._capacity = capacity
+        self.capacity = capacity
         self._follow = follow
         self._estimate = 0
         self._full = False
@@ -45,17 +45,13 @@ class Admission:
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
         """Take the service times, by rows, that were measured before the first stream."""
-        self._capacity.warmed_up(step_s)
-        self._estimate = self._capacity.streams()
-
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float]) -> None:
-        """Learn from a batch; see `Capacity.ran`."""
-        self._capacity.ran(rows, step_s, live_ages_s)
+        self.capacity.warmed_up(step_s)
+        self._estimate = self.capacity.streams()
 
     def look(self, now: float, busy_s: float, used: int) -> None:
         """Bring the estimate up to date, as often as one likes; see `Capacity.look`."""
-        if self._capacity.look(now, busy_s, used):
-            self._estimate = self._capacity.streams()
+        if self.capacity.look(now, busy_s, used):
+            self._estimate = self.capacity.streams()
 
     def refuse_if_full(self, used: int) -> None:
         """Say at once, before a request has cost anything, that nobody can come in. Raises: ServerFull."""

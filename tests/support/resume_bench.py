@@ -63,7 +63,7 @@ class MovingBench(SessionBench):
         else:
             state = pickle.dumps(self._states[index])
             self.events += self.session.exported(self.session.channels[index], state)
-        while (saved := self.session.delivery.take_saved()) is not None:
+        while (saved := self.session.result_order.take_saved()) is not None:
             self.saved.append(saved)
             self.events += self.session.released()
 

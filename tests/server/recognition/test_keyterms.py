@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
+from engine_bench import SilentEngine, session_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_server import LiveServer, transcript
@@ -30,7 +31,7 @@ from server.recognition.keyterms import (
     ChangeAllowance,
     Keyterms,
 )
-from server.recognition.recognizer import ActiveSession, Route, Row
+from server.recognition.recognizer import Route, Row
 from server.recognition.steps import Marker, StepTag
 from server.served_model import Models
 
@@ -143,7 +144,7 @@ def test_changes_that_wait_take_no_more_room_than_the_audio_that_waits() -> None
     for i in range(1_000):
         bench.configure(f"term {i}")
     (channel,) = bench.session.channels
-    assert len(channel._manners) == 1
+    assert len(channel._settings.waiting) == 1
     bench.answer()
     assert channel.state.bias.phrases == (("term", 1.0),)
 
@@ -313,20 +314,14 @@ def test_an_answer_that_waited_for_the_voice_model_is_dropped_with_its_session()
     bench = SessionBench(decoder=decoder, voice=True)
     bench.send(silence(0.128))
     (channel,) = bench.session.channels
-    recognition = ActiveSession(_NoEngine(), bench.session, _NoSink(), [1])
-    route = Route(recognition, channel)
+    active = session_on(SilentEngine(), bench.session, _NoSink())
+    route = Route(active, channel)
     route.held.append(Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), np.zeros((2, 29), np.float32), 0.0, 0.0))
     assert route.due
-    recognition.close()
-    recognition.close()
+    active.close()
+    active.close()
     assert not route.due
     assert decoder.open == set()
-
-
-class _NoEngine:
-    def push(self, recognition: ActiveSession, work: object) -> None: ...
-
-    def close(self, recognition: ActiveSession) -> None: ...
 
 
 class _NoSink:

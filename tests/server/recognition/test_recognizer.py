@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_bench import SilentEngine, session_on
 from fakes import FakeClock
 from spelling import CONFIG
 from wavering import WaveringDecoder
@@ -14,7 +15,7 @@ from wavering import WaveringDecoder
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
 from server.recognition.events import Event, StepTiming, StreamBroken
-from server.recognition.recognizer import ActiveSession, BatchDecoder, Route
+from server.recognition.recognizer import BatchDecoder, Route
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
 
@@ -50,14 +51,8 @@ class _Sink:
         self.timings.append(timing)
 
 
-class _NoEngine:
-    def push(self, recognition: ActiveSession, work: object) -> None: ...
-
-    def close(self, recognition: ActiveSession) -> None: ...
-
-
 class _Bench:
-    """So many streams, told every step, and one batch with an answer for each."""
+    """Streams with `every_step`, and one batch that answers each of them."""
 
     def __init__(self, streams: int) -> None:
         self.clock = FakeClock()
@@ -65,12 +60,12 @@ class _Bench:
         self.metrics = Metrics(max_batch=8, max_streams=8)
         self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock)
         self.sinks = [_Sink() for _ in range(streams)]
-        self.routes = {stream: self._route(stream, sink) for stream, sink in enumerate(self.sinks)}
+        self.routes = dict(enumerate(map(self._route, self.sinks)))
 
-    def _route(self, stream: int, sink: _Sink) -> Route:
+    def _route(self, sink: _Sink) -> Route:
         options = SessionOptions(CONFIG.sample_rate, every_step=True)
         session = Session(options, CONFIG, self.decoder, Limits())
-        return Route(ActiveSession(_NoEngine(), session, sink, [stream]), session.channels[0])
+        return Route(session_on(SilentEngine(), session, sink), session.channels[0])
 
     def answer(self) -> None:
         count = len(self.routes)

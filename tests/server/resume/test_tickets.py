@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import SettingsError, TicketCode, TicketRefused
-from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
+from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedPartials, SavedStream
 from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import AHEAD_S, Ticket, TicketService, read_ticket, tenant_digest, write_ticket
@@ -23,7 +23,7 @@ TTL_S = 300.0
 times = st.floats(0, 1e6)
 counts = st.integers(0, 2**40)
 interims = st.builds(
-    SavedInterims,
+    SavedPartials,
     st.none() | st.tuples(counts, counts),
     st.lists(st.text(max_size=8), max_size=3).map(tuple),
     counts,
@@ -60,7 +60,7 @@ def office(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: Fake
 
 
 def some_stream() -> SavedStream:
-    channel = SavedChannel(b"decoder", None, SavedInterims(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None)
+    channel = SavedChannel(b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None)
     return SavedStream(
         SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0)), (channel,), (b"x" * 99,), 3
     )
