@@ -1,6 +1,6 @@
-"""What operators can see: one Prometheus registry per app, never labelled by session, key, address or text.
+"""Prometheus metrics: one registry per app, without labels of session, key, address or text.
 
-Every interval comes from one process's monotonic clock. Source: operations.md 3.
+Intervals are of one process's monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
 
 
 class Metrics:
-    """Every metric of the app. Children with labels are made here once: looking them up costs more than counting."""
+    """Every metric of the app. Labelled children are made here once: a lookup costs more than counting."""
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         self.registry = registry = CollectorRegistry()
@@ -60,7 +60,7 @@ class Metrics:
         )
 
     def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
-        """Ask this for the memory of the GPU; without one it is 0."""
+        """Let the GPU memory metric read `allocated_bytes`; without a GPU it stays 0."""
         self.gpu_memory.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
@@ -116,9 +116,9 @@ class Metrics:
         self._latencies(registry)
 
     def _latencies(self, registry: CollectorRegistry) -> None:
-        """The latency of a result, and its parts in their order: they add up to it, but for cutting audio into steps.
+        """Latency of a result, and its consecutive parts; they add up to it, apart from cutting audio into steps.
 
-        The first and the last are counted once a step and once a frame, the others once a batch.
+        The first and the last part are counted once a step and once a frame, the others once a batch.
         """
 
         def spread(name: str, text: str) -> Spread:

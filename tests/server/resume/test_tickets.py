@@ -144,6 +144,10 @@ def test_the_order_of_a_query_counts_only_among_values_of_one_name() -> None:
     assert tenant_digest("x", [("a", "bc")]) != tenant_digest("x", [("ab", "c")])
 
 
+def test_a_tenant_that_is_no_valid_unicode_has_a_digest_of_its_own() -> None:
+    assert tenant_digest("\ud800", []) not in (tenant_digest("\ud801", []), tenant_digest(r"\ud800", []))
+
+
 def test_another_model_is_refused() -> None:
     here, there = office(ONE), office(ONE, setup=("model", "fp32"))
     assert code(there, here.write(issue(here))) is TicketCode.MODEL
