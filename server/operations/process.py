@@ -61,6 +61,6 @@ def end_within(seconds: float, code: int, before_exit: Callable[[], None]) -> th
 
 
 def on_sighup(action: Callable[[], None]) -> None:
-    """Call `action` at each SIGHUP, on the running loop. Only the main thread gets signals: elsewhere without effect."""
+    """Call `action` at each SIGHUP, on the running loop. Only the main thread gets signals: no effect elsewhere."""
     if threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)
