@@ -1,4 +1,4 @@
-"""A batch's answers become events: what decoding cost is measured whole, and what fails ends those streams alone."""
+"""Decoding of a batch: its measured time, and failures, which end the streams of that batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAMES = CONFIG.step_samples // CONFIG.frame_samples
 
 
 class _SlowDecoder(WaveringDecoder):
-    """Takes a second for each call that searches or reads, and fails where it is told to."""
+    """Takes a second for each `advance` and `words`; fails on the state `fails_on`."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class _Bench:
         return self.metrics.decode.count, self.metrics.decode.total
 
 
-def test_the_cost_of_decoding_is_the_search_and_the_words_of_all_rows() -> None:
+def test_decode_time_covers_search_and_words_of_all_rows() -> None:
     bench = _Bench(streams=3)
     bench.answer()
     assert bench.measured_s() == (1, pytest.approx(1.0 + 3 * 1.0))
@@ -97,8 +97,8 @@ def test_the_cost_of_decoding_is_the_search_and_the_words_of_all_rows() -> None:
         assert timing.decode_s == pytest.approx(4.0)
 
 
-def test_words_that_cannot_be_read_end_the_streams_of_the_batch() -> None:
-    """Left alone, the rows behind the failing one would wait for their answer for ever."""
+def test_failure_to_read_words_ends_every_stream_of_the_batch() -> None:
+    """The rows behind the failing one have no events either, so their streams cannot go on."""
     bench = _Bench(streams=3)
     bench.decoder.fails_on = bench.routes[1].channel.state
     bench.answer()

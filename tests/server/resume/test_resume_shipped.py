@@ -27,7 +27,7 @@ def speech() -> np.ndarray:
 
 
 @pytest.mark.parametrize("decoder", ["greedy", "beam"])
-def test_real_speech_goes_on_word_for_word(decoder: str) -> None:
+def test_real_speech_resumes_word_for_word(decoder: str) -> None:
     model, key = AcousticModel.load(), new_key()
     chosen = make_decoder(Settings(decoder=decoder), model.config)
     audio, dice = speech()[:, None], random.Random(decoder)
