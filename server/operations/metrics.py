@@ -1,6 +1,6 @@
 """Prometheus metrics: one registry per app, without labels of session, key, address or text.
 
-Intervals are of one process's monotonic clock.
+Every interval is of one process's monotonic clock. Source: Prometheus, "Metric and label naming".
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from server.recognition.saved_state import SavedInput, SavedStream
 from server.recognition.segmenter import Closing, Segmenter
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
-DEFAULT_ENDPOINTING_MS = 10.0
+DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing
 IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy while the next block is decoded
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 

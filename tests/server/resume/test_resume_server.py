@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from live_server import Client, LiveServer, transcript
-from resume_client import ResumingClient, Received
+from resume_client import Received, ResumingClient
 from spelling import CONFIG, silence, spell
 from torch import Tensor
 from websockets.exceptions import InvalidStatus
