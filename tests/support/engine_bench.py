@@ -1,4 +1,4 @@
-"""An engine on the bench: its events in a queue, to be waited for one by one. `start_engine` is its fixture."""
+"""Engines for tests: one whose events are taken one by one (`start_engine`), and one that never answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.recognition.session import Session
 
 
 def step(value: int, samples: int = 4) -> np.ndarray:
-    """One step's input, told by its first value."""
+    """One step's input, filled with a value that identifies it."""
     return np.full(samples, value, dtype=np.int16)
 
 

@@ -41,7 +41,7 @@ class Received:
             self.others.append(frame)
 
     @property
-    def said(self) -> list[Any]:
+    def results(self) -> list[Any]:
         """The finals, without fields that name the connection."""
         kept = ("channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel")
         return [[final[name] for name in kept] for final in self.finals]

@@ -50,7 +50,7 @@ def check(
 ) -> Received:
     whole = unbroken(pair[0], audio, rate, **query)
     moved = ResumingClient(pair, audio, rate, **query).run(losses)
-    assert moved.said == whole.said
+    assert moved.results == whole.results
     assert moved.others[-1]["duration"] == whole.others[-1]["duration"]
     return moved
 
@@ -91,7 +91,7 @@ def test_mulaw_audio_resumes(pair: Any) -> None:
 def check_mulaw(pair: Any, audio: np.ndarray) -> Received:
     whole = ResumingClient([pair[0]], audio, 8_000, encoding="mulaw").run(())
     moved = ResumingClient(pair, audio, 8_000, encoding="mulaw").run([1.2, 2.5, 7.7])
-    assert moved.said == whole.said
+    assert moved.results == whole.results
     assert whole.finals
     return moved
 
@@ -135,7 +135,7 @@ def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) 
     for thread in threads:
         thread.join(timeout=60)
     assert len(results) == 20
-    assert all(moved.said == whole.said for moved, whole in results.values())
+    assert all(moved.results == whole.results for moved, whole in results.values())
 
 
 # Refusals
