@@ -112,19 +112,18 @@ def test_full_collection_runs_after_the_last_stream_and_at_the_latest_after_900_
     assert collections[1:] == [699 + SETTLED_S + AT_LATEST_S, 699 + SETTLED_S + 2 * AT_LATEST_S]
 
 
-def test_server_collects_after_its_last_stream(
-    live_server: Start, uncollected: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("uncollected")
+def test_server_collects_after_its_last_stream(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc_schedule, "SETTLED_S", 0.1)
     server = live_server()
     cycle = _Cycle()
     left = weakref.ref(cycle)
     del cycle
-    with server.listen() as client:  # stays for two heartbeats, or it was never seen
+    with server.listen() as client:  # open for two looks of the watchdog, or it sees no stream
         time.sleep(2 * PERIOD_S)
         assert left() is not None
         client.finish()
-    wait_until_gone(server, uncollected)
+    server.wait_idle()  # not `uncollected()`: its list of all objects would keep the cycle alive in the one collection
     ends = time.monotonic() + WAIT_S
     while left() is not None:
         assert time.monotonic() < ends
