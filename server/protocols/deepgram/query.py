@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from model.ctc.bias import BiasError
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
@@ -142,12 +141,8 @@ def _style(query: Mapping[str, str]) -> Style:
 
 def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
     """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones ask for nothing."""
-    phrases = [value.strip() for name, value in given if name == "keyterm" and value.strip()]
     keywords = [_keyword(value) for name, value in given if name == "keywords" and value.strip()]
-    try:
-        return Keyterms.of(phrases, keywords)
-    except BiasError as error:
-        raise BadParameter(f"keyterm: {error}") from error
+    return Keyterms.of_request("keyterm", (value for name, value in given if name == "keyterm"), keywords)
 
 
 def _keyword(value: str) -> Keyword:

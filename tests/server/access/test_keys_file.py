@@ -17,7 +17,7 @@ from live_server import LiveServer
 from typer.testing import CliRunner, Result
 from websockets.exceptions import InvalidStatus
 
-from server.access.keys import LOOK_EVERY_S, Credentials, Key, KeyRing, KeysFile, parse_keys
+from server.access.keys import CHECK_EVERY_S, Credentials, Key, KeyRing, KeysFile, parse_keys, read_secrets
 from server.cli import app
 from server.errors import NotAuthorised, SettingsError
 from server.operations.process import on_sighup
@@ -30,14 +30,16 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_a_line_is_a_digest_and_what_the_key_may_do() -> None:
+def test_a_line_is_a_digest_and_what_the_key_may_do(tmp_path: Path) -> None:
     text = f"""
         # ours
         {digest("a")}
         {digest("b").upper()}  shop  # the shop
         {digest("c")} streams=3 origins=https://a.example,http://b.example:81/ call-centre
     """
-    a, b, c = parse_keys(text, "keys")
+    path = tmp_path / "keys"
+    path.write_text(text)
+    a, b, c = parse_keys(read_secrets("key", (), path))
     assert (a, b) == (Key.of("a"), Key(Key.of("b").digest, "shop"))
     assert (c.name, c.streams, c.origins) == ("call-centre", 3, {"https://a.example", "http://b.example:81"})
 
@@ -48,13 +50,13 @@ def test_a_line_is_a_digest_and_what_the_key_may_do() -> None:
 )
 def test_a_line_that_means_nothing_is_named_by_its_number_and_not_shown(rest: str) -> None:
     with pytest.raises(SettingsError, match=r"^keys:2: ") as refused:
-        parse_keys(f"\n{digest('a')} {rest}", "keys")
+        parse_keys([("keys:2", f"{digest('a')} {rest}")])
     assert digest("a") not in str(refused.value)
 
 
 def test_a_key_stands_in_the_file_once() -> None:
     with pytest.raises(SettingsError, match=r"^keys:2: "):
-        parse_keys(f"{digest('a')} streams=1\n{digest('a')}", "keys")
+        parse_keys([("keys:1", f"{digest('a')} streams=1"), ("keys:2", digest("a"))])
 
 
 def test_a_changed_file_is_read_again_within_a_second_and_a_broken_one_is_not(tmp_path: Path) -> None:
@@ -63,19 +65,19 @@ def test_a_changed_file_is_read_again_within_a_second_and_a_broken_one_is_not(tm
     file = KeysFile(path, clock)
     path.write_text(f"{digest('new')} grown")
     assert file.keys == (Key.of("old"),), "looked at once a second"
-    clock.advance(LOOK_EVERY_S)
+    clock.advance(CHECK_EVERY_S)
     assert [key.name for key in file.keys] == ["grown"]
     for broken in (b"nonsense", b"# empty", b"\xff\xfe\x00"):
         path.write_bytes(broken)
-        clock.advance(LOOK_EVERY_S)
+        clock.advance(CHECK_EVERY_S)
         assert [key.name for key in file.keys] == ["grown"], "the keys that were good still are"
     path.unlink()
-    clock.advance(LOOK_EVERY_S)
+    clock.advance(CHECK_EVERY_S)
     assert [key.name for key in file.keys] == ["grown"]
     replacement = tmp_path / "next"
     replacement.write_text(digest("last"))
     replacement.replace(path)
-    clock.advance(LOOK_EVERY_S)
+    clock.advance(CHECK_EVERY_S)
     assert file.keys == (Key.of("last"),)
 
 
@@ -98,7 +100,7 @@ def test_a_running_server_takes_a_new_key_and_refuses_the_old_one(live_server: S
     server = live_server(api_keys_file=path, clock=clock)
     with server.listen({"Authorization": "Token old"}) as client:
         path.write_text(digest("newer key"))
-        clock.advance(LOOK_EVERY_S)
+        clock.advance(CHECK_EVERY_S)
         with server.listen({"Authorization": "Token newer key"}) as other:
             other.finish()
         with pytest.raises(InvalidStatus) as refused:
@@ -161,4 +163,4 @@ def test_a_key_of_ones_own_is_hashed_from_standard_input() -> None:
 def test_replicas_take_the_key_for_tickets_that_is_made() -> None:
     first, second = (keys("resume").stdout.strip() for _ in range(2))
     assert first != second
-    assert len(read_keys([first, second], None)) == 2
+    assert len(read_keys([("first", first), ("second", second)])) == 2

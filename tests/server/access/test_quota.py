@@ -54,7 +54,7 @@ def wait_free(server: LiveServer) -> None:
     """Ask until every key's share is back; each question lets the server's loop go round."""
     server.wait_idle()
     for _ in range(1_000):
-        if not len(server.app.state.door.quotas):
+        if not len(server.replica.guard.quotas):
             return
         server.http.get("/healthz")
     pytest.fail("a place never came back")
@@ -164,7 +164,7 @@ def test_a_place_comes_back_from_uploads_that_end_fail_or_are_left(live_server: 
     with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as leaver:
         head = "POST /v1/listen HTTP/1.1\r\nHost: x\r\nAuthorization: Token small\r\nContent-Length: 1000\r\n\r\n"
         leaver.sendall(head.encode() + bytes(10))
-        quotas = server.app.state.door.quotas
+        quotas = server.replica.guard.quotas
         answer = server.http.post("/v1/listen", content=wave(), headers=KEYS)
         assert answer.status_code == 200
         assert len(quotas) == 1, "the upload that is on its way has its place"

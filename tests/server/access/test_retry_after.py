@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from server.access.guard import LONGEST_S, PER_S, RetryAfter
+from server.access.guard import LONGEST_S, RETRIES_PER_S, RetryAfter
 
 
 def test_a_few_refusals_name_the_shortest_wait():
@@ -16,7 +16,7 @@ def test_a_crowd_is_given_one_appointment_after_another():
     retry = RetryAfter(random.Random(1))
     waits = [retry.seconds(1, 100.0) for _ in range(1_000)]
     assert waits == sorted(waits)
-    assert [waits.count(second) for second in range(2, 20)] == [pytest.approx(PER_S, abs=1)] * 18
+    assert [waits.count(second) for second in range(2, 20)] == [pytest.approx(RETRIES_PER_S, abs=1)] * 18
 
 
 def test_a_crowd_without_end_is_not_sent_away_for_ever_and_not_all_for_the_same_time():
@@ -47,4 +47,4 @@ def test_clients_that_come_back_when_told_settle_at_a_bearable_rate():
             break
         late += now > 60
         due[client] = now + retry.seconds(1, now)
-    assert late / 240 < 1.2 * PER_S
+    assert late / 240 < 1.2 * RETRIES_PER_S

@@ -14,7 +14,7 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.access.keys import Credentials, Key, KeyRing
+from server.access.keys import Credentials, Key, KeyRing, read_secrets
 from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 from server.errors import NotAuthorised, SettingsError
 
@@ -130,7 +130,7 @@ def test_what_was_not_signed_here_for_this_is_refused() -> None:
 def test_secrets_are_replaced_one_after_another(tmp_path: Path) -> None:
     file, now = tmp_path / "token_keys", time.time()
     file.write_text(f"# the new one first\n{SECRET[::-1]}\n{SECRET}\n")
-    before, after = Tokens([SECRET]), Tokens.load([], file)
+    before, after = Tokens([SECRET]), Tokens(secret for _, secret in read_secrets("token key", (), file))
     assert verified(after, before.mint("a", 60, now)) == "a"
     assert verified(before, after.mint("a", 60, now)) is None
     assert verified(Tokens(()), Tokens(()).mint("a", 60, now)) is None, "each process its own"
@@ -142,7 +142,7 @@ def test_a_secret_that_is_too_short_or_missing_is_the_operators_error(tmp_path: 
     (tmp_path / "empty").write_text("# nothing")
     for path in (tmp_path / "empty", tmp_path / "absent"):
         with pytest.raises(SettingsError):
-            Tokens.load([], path)
+            read_secrets("token key", (), path)
 
 
 def test_a_key_that_looks_like_a_token_is_still_a_key_outside_bearer() -> None:

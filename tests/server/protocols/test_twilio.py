@@ -17,6 +17,7 @@ from adapters import RATE, asked, heard, said, words
 from fakes import WAIT_S
 from live_server import LiveServer
 from spelling import silence, spell
+from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
@@ -253,6 +254,28 @@ def test_keys_and_signatures(live_server: Start) -> None:
         with pytest.raises(InvalidStatus) as refused:
             dial(server, query, headers)
         assert refused.value.response.status_code == 401
+
+
+def test_strict_features_refuse_calls_too(live_server: Start) -> None:
+    server = live_server(strict_features=True)
+    with pytest.raises(InvalidStatus) as refused:
+        dial(server, "?reply=true&diarize=true")
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"] == "diarize: this server does not do that"
+    with dial(server, "?reply=true&key=mine&track=outbound&encoding=mulaw") as socket:
+        assert socket.response is not None
+        assert "x-ignored-params" not in socket.response.headers
+
+
+def test_ignored_parameters_of_calls_are_named_in_the_answer_and_logged_once(live_server: Start) -> None:
+    server = live_server()
+    with capture_logs() as lines:
+        for _ in range(2):
+            with dial(server, "?reply=true&diarize=true&redact=pci") as socket:
+                assert socket.response is not None
+                assert socket.response.headers["x-ignored-params"] == "diarize,redact"
+        server.wait_idle()
+    assert [line["name"] for line in lines if line["event"] == "query parameter ignored"] == ["diarize", "redact"]
 
 
 def test_garbage_closes_with_1008(live_server: Start) -> None:
