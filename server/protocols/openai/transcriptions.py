@@ -28,13 +28,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="transcript.text.delta"):
-    """Text of one more segment."""
+    """More text."""
 
     delta: str
 
 
 class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
-    """The whole text."""
+    """All text."""
 
     text: str
     usage: Usage

@@ -1,4 +1,4 @@
-"""Where the text of calls goes that is not sent back to Twilio: an operator's WebSocket, one connection a call."""
+"""Forwards the text of a call to the operator's WebSocket, one connection a call."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from websockets.exceptions import WebSocketException
 from server.errors import Close
 from server.streaming.outbox import Outbox, OutFrame
 
-LIMIT_FRAMES = 256  # that wait while the other side does not read, interims the first to go
+LIMIT_FRAMES = 256  # queued while the receiver does not read; interims are dropped first
 OPEN_TIMEOUT_S = 10.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.twilio")
 
 
 class Forward:
-    """Frames in their order to one place; bounded, and never waited for."""
+    """Sends frames in order to one URL, from a bounded queue; `put` never waits."""
 
     def __init__(self, url: str, request_id: str, failed: Callable[[], None]) -> None:
         """`failed` is called once if the frames cannot be delivered."""
@@ -43,7 +43,7 @@ class Forward:
         self._more.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Let what is queued go out, for so long."""
+        """Wait until the queue is sent, `timeout_s` at most; then drop the rest."""
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=timeout_s)
