@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakMethod
 
 import structlog
 from websockets.asyncio.client import connect
@@ -22,10 +23,12 @@ class Forward:
     """Sends frames in order to one URL, from a bounded queue; `put` never waits."""
 
     def __init__(self, url: str, request_id: str, failed: Callable[[], None]) -> None:
-        """`failed` is called once if the frames cannot be delivered."""
+        """`failed`, a method, is called once if the frames cannot be delivered. It is held weakly: its object, which
+        holds this one, then needs no garbage collector.
+        """
         self._url = url
         self._request_id = request_id
-        self._failed = failed
+        self._failed = WeakMethod(failed)
         self._outbox = Outbox(LIMIT_FRAMES)
         self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -63,4 +66,5 @@ class Forward:
                         await socket.send(entry.payload, text=True)
         except (OSError, TimeoutError, WebSocketException) as error:
             _log.warning("text not delivered", request_id=self._request_id, error=type(error).__name__)
-            self._failed()
+            if (failed := self._failed()) is not None:
+                failed()
