@@ -75,7 +75,9 @@ def create_app(
         replica.decoding.close()
         await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
 
-    app = FastAPI(title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan)
+    app = FastAPI(
+        title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.add_middleware(QuotaRelease)
     allow_pages(app, settings)
     _add_recognition(app, replica, vosk_endpoint)

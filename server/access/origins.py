@@ -1,7 +1,7 @@
 """Web origins: which pages may use the server from a browser.
 
 A browser names the page in `Origin`, which the page cannot forge; clients that send none are not checked.
-Source: RFC 6454.
+Source: RFC 6454; for the handshake RFC 6455, 10.2.
 """
 
 from __future__ import annotations

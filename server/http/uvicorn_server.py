@@ -162,7 +162,7 @@ SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
 
 
 def uvicorn_config(app: ASGIApp, replica: Replica) -> uvicorn.Config:
-    """Return uvicorn's configuration for the app of a replica."""
+    """Return uvicorn's configuration for the app of a replica. Source: the settings page of uvicorn's documentation."""
     access = AccessLog(app, replica.clock, lines=replica.settings.access_log)
     return _config(access, replica, EarlyRefusal(replica, access))
 

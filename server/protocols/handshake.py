@@ -18,7 +18,7 @@ from server.streaming.connection import Connection
 
 
 class RefusalBody(msgspec.Struct):
-    """The JSON of a refusal."""
+    """The JSON of a refusal, in the form of Deepgram's errors."""
 
     err_code: str
     err_msg: str
