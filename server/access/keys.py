@@ -106,7 +106,7 @@ class KeysFile:
     """The keys of one file, read again when it changes. While it cannot be read, the keys read before stay."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Raises: SettingsError if the file cannot be read, or has no key in it, which would admit everybody."""
+        """Raises: SettingsError if the file cannot be read, or has no key in it, which would open the server."""
         self._path = path
         self._clock = clock
         self._checked_s = clock()

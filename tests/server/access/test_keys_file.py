@@ -54,6 +54,16 @@ def test_an_invalid_line_is_named_by_its_number_and_not_repeated(rest: str) -> N
     assert digest("a") not in str(refused.value)
 
 
+def test_only_lines_that_begin_with_a_hash_are_comments_of_a_file_of_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text("\n  # one a line\n  first#1 \nsecond\n")
+    assert read_secrets("key", ["given"], path) == [
+        ("key 1", "given"),
+        (f"{path}:3", "first#1"),
+        (f"{path}:4", "second"),
+    ]
+
+
 def test_a_digest_that_occurs_twice_is_an_error() -> None:
     with pytest.raises(SettingsError, match=r"^keys:2: "):
         parse_keys([("keys:1", f"{digest('a')} streams=1"), ("keys:2", digest("a"))])
