@@ -111,7 +111,7 @@ class KeysFile:
         self._clock = clock
         self._checked_s = clock()
         self._read_stamp = self._stamp()
-        self._keys = self._read()
+        self._keys = parse_keys(read_secrets("key", (), path))
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -128,14 +128,11 @@ class KeysFile:
     def reload(self) -> None:
         """Read the file, changed or not; log the outcome."""
         try:
-            self._keys = self._read()
+            self._keys = parse_keys(read_secrets("key", (), self._path))
         except SettingsError as error:
             _log.error("keys not read again, the old ones hold", reason=str(error))
         else:
             _log.info("keys read again", file=self._path.name, keys=len(self._keys))
-
-    def _read(self) -> tuple[Key, ...]:
-        return parse_keys(read_secrets("key", (), self._path))
 
     def _stamp(self) -> tuple[int, int, int] | None:
         """Return what changes when the file is written or replaced; None while it does not exist."""
@@ -202,7 +199,7 @@ class KeyRing:
     def __init__(self, keys: Iterable[Key], file: KeysFile | None = None, tokens: Tokens | None = None) -> None:
         self._plain = tuple(keys)
         self._file = file
-        self._tokens = tokens or Tokens(())
+        self.tokens = tokens or Tokens(())
 
     @classmethod
     def load(
@@ -214,11 +211,6 @@ class KeyRing:
     ) -> KeyRing:
         """Take plain keys and a keys file. Raises: SettingsError."""
         return cls([Key.of(key) for key in keys], None if file is None else KeysFile(file, clock), tokens)
-
-    @property
-    def tokens(self) -> Tokens:
-        """Signs and reads tokens."""
-        return self._tokens
 
     @property
     def is_open(self) -> bool:
@@ -237,7 +229,7 @@ class KeyRing:
         if credentials.key is None:
             raise NotAuthorised("Invalid credentials.")
         if credentials.bearer and looks_like_token(credentials.key):
-            caller = self._issuer(self._tokens.verify(credentials.key))
+            caller = self._issuer(self.tokens.verify(credentials.key))
         else:
             caller = self._owner(credentials.key)
         if caller is None:

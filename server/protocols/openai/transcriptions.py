@@ -53,6 +53,7 @@ class Transcriptions:
         `response_format` is json, text, srt, verbose_json or vtt; `stream=true` sends the text as it is recognised.
         """
         request_id, guard = take_request_id(), self._replica.guard
+        headers = {"x-request-id": request_id}
         try:
             guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             with ExitStack() as place:
@@ -60,7 +61,7 @@ class Transcriptions:
                 form = await self._form(request)
                 if form.stream:
                     events = self._begin(request, form, place.pop_all())
-                    return StreamingResponse(events, headers=_headers(request_id), media_type="text/event-stream")
+                    return StreamingResponse(events, headers=headers, media_type="text/event-stream")
                 recognised = await self._recordings.recognise(request, form.body, _wanted(form))
         except Refused as error:
             return render_error(guard.refuse(error), request_id)
@@ -68,7 +69,7 @@ class Transcriptions:
             return Response(status_code=499)  # nginx's code for a client that left
         (words,) = recognised.words
         body, kind = answer(form.answer, words, recognised.audio_s, form.granularities)
-        return Response(body, headers=_headers(request_id), media_type=kind)
+        return Response(body, headers=headers, media_type=kind)
 
     async def _form(self, request: Request) -> TranscriptionForm:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
@@ -113,10 +114,6 @@ async def _events(
 
 def _wanted(form: TranscriptionForm) -> Wanted:
     return Wanted(audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, form.keyterms, STYLE)
-
-
-def _headers(request_id: str) -> dict[str, str]:
-    return {"x-request-id": request_id}
 
 
 def _last_event(done: asyncio.Future[Recognised]) -> bytes:
