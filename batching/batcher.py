@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
 from batching.filling import Filling
-from batching.pace import NEVER_S, Pace
 from batching.service_times import ServiceTimes
 
 StreamId = int
+NEVER_S = -math.inf
 
 
 class Policy(enum.Enum):
@@ -44,6 +44,27 @@ class Policy(enum.Enum):
 
     SINGLE = "single"
     """At once, one step at a time: the baseline that batching is measured against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The rule for steps of `step_s` seconds of audio; 0 = a step is due when it comes, always."""
+
+    step_s: float = 0.0
+    burst_s: float = 0.5
+    """Audio that may come at once: messages of up to half a second and the silence of a flush are no haste."""
+    lead: float = 1.25
+    """How much faster than real time still counts as in time: a stream that stalled is forgiven a second in four."""
+
+    def due(self, ready_s: float, in_time_s: float) -> tuple[float, float]:
+        """Return when a step that is ready at `ready_s` is due, and when the stream's next one would be in time.
+
+        `in_time_s` is what the step before gave back, `NEVER_S` for a stream's first.
+        """
+        if not self.step_s:
+            return ready_s, NEVER_S
+        in_time_s = max(ready_s, in_time_s)
+        return max(ready_s, in_time_s - self.burst_s), in_time_s + self.step_s / self.lead
 
 
 class Pending(NamedTuple):

@@ -38,14 +38,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 SOURCES = (
     "compiled",
     "config",
-    "ctc/alignments",
-    "ctc/candidates",
-    "ctc/frame_search",
-    "ctc/kernel",
-    "ctc/layout",
-    "ctc/prefix_score",
-    "ctc/prefix_tree",
-    "ctc/terms",
+    "ctc/search/alignments",
+    "ctc/search/candidates",
+    "ctc/search/frame_search",
+    "ctc/search/kernel",
+    "ctc/search/layout",
+    "ctc/search/prefix_score",
+    "ctc/search/prefix_tree",
     "lm/score",
 )
 """All that machine code holds pieces of, without .py, seen from here."""

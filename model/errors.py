@@ -5,7 +5,7 @@ ModelError
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
 ├── ManifestError       whoever wrote the manifest: a line cannot be read
 ├── AudioError          whoever recorded it: the file cannot be decoded
-├── LanguageModelError  the operator: a language model is missing or damaged (model/lm/errors.py)
+├── LanguageModelError  the operator: a language model is missing or damaged (model/errors.py)
 ├── SynthesizerError    the operator: a speech synthesizer is missing or fails
 └── TrainingError       the operator: the run cannot start or go on
 """
@@ -29,6 +29,10 @@ class ManifestError(ModelError):
 
 class AudioError(ModelError):
     """An audio file cannot be decoded; the message names the file."""
+
+
+class LanguageModelError(ModelError):
+    """A language model or the text for one cannot be used; the message names the file, and the line if there is one."""
 
 
 class TrainingError(ModelError):

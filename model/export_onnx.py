@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from model import checkpoint
 from model.config import ModelConfig
-from model.features import FLOOR, mel_filters
-from model.network import CONTEXT, Network, State
+from model.network import CONTEXT, FLOOR, Network, State, mel_filters
 
 OPSET = 17
 EXAMPLE_ROWS = 2

@@ -28,10 +28,10 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
 from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
+from model.evaluation.scoring import TermScore, score_terms
 from model.lm.language_model import LanguageModel
-from model.manifest import read_manifests
+from model.recordings import read_manifests
 from model.runtime import set_threads
-from model.scoring import TermScore, score_terms
 from server.settings import Settings
 
 RESULTS = Path(__file__).parents[1] / "results"

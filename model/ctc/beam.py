@@ -11,6 +11,7 @@ longer fits is cut down to what extends the best hypothesis' first word, so memo
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,13 +19,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from model.compiled import kept_in
 from model.config import BLANK
-from model.ctc import kernel
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
-from model.ctc.prefix_score import NODES, SPELLINGS, Setup
-from model.ctc.saved_beam import VERSION, Memory, SavedBeam, checked_tree, inhabit, plant, tree_parts
-from model.ctc.tables import columns, model_table, weight_row
+from model.ctc.search import kernel
+from model.ctc.search.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
+from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
+from model.ctc.search.saved_beam import VERSION, Memory, SavedBeam, checked_tree, inhabit, plant, tree_parts
+from model.ctc.search.tables import columns, model_table, weight_row
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
@@ -265,3 +267,16 @@ class BeamDecoder:
             )
             at += length
         return words, end
+
+
+def main() -> None:
+    """Compile, or find what is kept, and say in one line where that is and how long it took."""
+    started = time.perf_counter()
+    BeamDecoder(("", " ", "a"), 0.04).warm_up()
+    folder = kept_in(kernel.advance_streams)
+    where = f"kept in {folder}" if folder else "not kept, no folder can be written: every process compiles anew"
+    print(f"beam search compiled in {time.perf_counter() - started:.1f} s, {where}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

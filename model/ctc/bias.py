@@ -18,7 +18,8 @@ from functools import lru_cache
 import numpy as np
 
 from model.compiled import DoubleArray, IntArray
-from model.ctc.terms import ELSEWHERE, FIRST, GAIN, SPACE_COLUMN, START, TERM_FLOATS, TERM_INTS
+from model.ctc.search import layout as at
+from model.ctc.search.layout import SPACE_COLUMN, TERM_FLOATS, TERM_INTS
 from model.errors import ModelError
 from model.lm.characters import LETTERS
 
@@ -100,7 +101,7 @@ class _State:
     earned_words: int = 0  # how many words those have used up
     complete: bool = False
     value: float = 0.0
-    fail: int = START
+    fail: int = at.TERM_START
 
 
 _States = dict[tuple[Phrase, str], _State]
@@ -123,10 +124,10 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
         ints[row] = child, state.column, state.fail, state.reach > 0, state.complete
         floats[row] = state.value, state.earned, 0.0
         child += len(state.children)
-        if row == START:
-            ints[ELSEWHERE, FIRST] = child
-    ints[-1, FIRST] = child
-    floats[START, GAIN] = max(0.0, *(boost for _, boost in phrases)) if phrases else 0.0
+        if row == at.TERM_START:
+            ints[at.TERM_ELSEWHERE, at.TERM_FIRST] = child
+    ints[-1, at.TERM_FIRST] = child
+    floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *(boost for _, boost in phrases)) if phrases else 0.0
     table = len(floats), ints.ctypes.data, floats.ctypes.data
     return Bias(tuple((" ".join(words), boost) for words, boost in phrases), ints, floats, table)
 
@@ -149,7 +150,7 @@ def _breadth_first(root: _State) -> list[_State]:
     ordered = [root]
     for state in ordered:
         ordered += state.children.values()
-    for number, state in enumerate(ordered[1:], ELSEWHERE + 1):
+    for number, state in enumerate(ordered[1:], at.TERM_ELSEWHERE + 1):
         state.number = number
     return ordered
 
@@ -161,7 +162,7 @@ def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None
     if state.letters:
         before = states[state.words, ""]
         state.earned, state.earned_words = before.earned, before.earned_words
-        state.fail = ELSEWHERE
+        state.fail = at.TERM_ELSEWHERE
     else:
         _earn(state, boosts, states)
     count = len(state.words)

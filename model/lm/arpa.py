@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from model.lm.errors import LanguageModelError
+from model.errors import LanguageModelError
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 
 LN10 = math.log(10.0)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.lm.errors import LanguageModelError
+from model.errors import LanguageModelError
 
 Arrays = Mapping[str, NDArray[Any]]
 

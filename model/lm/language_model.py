@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.cache import SUFFIX, read_cache, write_cache
 from model.lm.characters import CharacterTrie, build_characters
-from model.lm.errors import LanguageModelError
 from model.lm.score import ROOT, score_text
 from model.lm.trie import END_ID, START_ID, UNKNOWN_ID, BackoffTrie, build_trie
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.audio import read_pcm
 from model.config import BLANK, ModelConfig
 from model.errors import TrainingError
-from model.manifest import Utterance
 from model.network import Network
+from model.recordings import Utterance, read_pcm
 from model.training.augment import Augmenter, Samples, mask
 from model.training.batches import Batch, BatchMaker, Item, Targets, group, join
 from model.training.corpus import Corpus, epoch_order

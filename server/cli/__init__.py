@@ -279,7 +279,7 @@ def synthesize(
 ) -> None:
     """Make synthetic speech for training with espeak-ng and flite, in many voices."""
     from model.errors import ModelError
-    from model.training.synthesize import synthesize as make
+    from model.synthesis.synthesize import synthesize as make
 
     try:
         typer.echo(make(out, hours, seed, jobs, "dev" if dev else "train"))
@@ -304,8 +304,8 @@ def ceiling(
 
     from loadtest.planning.engine_times import batch_ms
     from model.acoustic import AcousticModel
-    from model.ceiling import measure
     from model.errors import ModelError
+    from model.evaluation.ceiling import measure
     from model.runtime import set_threads
 
     set_threads(threads)

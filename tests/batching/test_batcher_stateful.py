@@ -23,10 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from batching.batcher import Batcher, Pending, Policy
+from batching.batcher import Batcher, Pace, Pending, Policy
 from batching.errors import QueueFull, UnknownStream
 from batching.filling import Filling
-from batching.pace import Pace
 from batching.service_times import ServiceTimes
 
 WANTED_STEPS = int(os.environ.get("TUTTI_STATEFUL_STEPS", "20000"))

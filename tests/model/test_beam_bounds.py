@@ -147,7 +147,7 @@ def test_weights_that_no_sum_can_hold_are_refused(weights):
 
 @pytest.mark.parametrize("bonus", [-9, 9])
 def test_warming_up_writes_words_whether_or_not_there_are_any(bonus, monkeypatch):
-    from model.ctc import kernel
+    from model.ctc.search import kernel
 
     calls, write_best = [], kernel.write_best
     monkeypatch.setattr(kernel, "write_best", lambda *arguments: calls.append(arguments) or write_best(*arguments))
@@ -156,7 +156,7 @@ def test_warming_up_writes_words_whether_or_not_there_are_any(bonus, monkeypatch
 
 
 def test_warming_up_leaves_nothing_to_compile():
-    from model.ctc import kernel
+    from model.ctc.search import kernel
 
     made = decoder()
     made.warm_up()

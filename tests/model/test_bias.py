@@ -7,28 +7,28 @@ from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.ctc import terms as automaton
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias, BiasError
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
 from model.lm.characters import LETTERS as COLUMNS
 
 
 def score(bias, text, *, ended=True):
     """What a text earns so far, or for good if it ends: the automaton, walked letter by letter."""
-    state, earned = automaton.START, 0.0
+    state, earned = at.TERM_START, 0.0
     for character in text + " " * ended:
-        column = automaton.SPACE_COLUMN if character == " " else COLUMNS.find(character)
+        column = at.SPACE_COLUMN if character == " " else COLUMNS.find(character)
         while True:
-            children = range(bias.ints[state, automaton.FIRST], bias.ints[state + 1, automaton.FIRST])
-            fitting = [child for child in children if bias.ints[child, automaton.COLUMN] == column]
-            if fitting or state in (automaton.START, automaton.ELSEWHERE):
+            children = range(bias.ints[state, at.TERM_FIRST], bias.ints[state + 1, at.TERM_FIRST])
+            fitting = [child for child in children if bias.ints[child, at.TERM_COLUMN] == column]
+            if fitting or state in (at.TERM_START, at.TERM_ELSEWHERE):
                 break
-            earned += bias.floats[state, automaton.BANK]
-            state = int(bias.ints[state, automaton.FAIL])
-        state = fitting[0] if fitting else automaton.START if character == " " else automaton.ELSEWHERE
-    return earned + float(bias.floats[state, automaton.BANK if ended else automaton.VALUE])
+            earned += bias.floats[state, at.TERM_BANK]
+            state = int(bias.ints[state, at.TERM_FAIL])
+        state = fitting[0] if fitting else at.TERM_START if character == " " else at.TERM_ELSEWHERE
+    return earned + float(bias.floats[state, at.TERM_BANK if ended else at.TERM_VALUE])
 
 
 def most_earned(phrases, words):
@@ -78,7 +78,7 @@ def test_phrases_that_overlap_earn_something_and_never_more_than_could_be(weight
 def test_no_symbol_adds_more_than_the_search_reckons_with(weights, words):
     bias, text = Bias.of(weights.items()), " ".join(words)
     so_far = [score(bias, text[:i], ended=False) for i in range(len(text) + 1)]
-    assert max(np.diff(so_far), default=0.0) <= bias.floats[0, automaton.GAIN] + 1e-9
+    assert max(np.diff(so_far), default=0.0) <= bias.floats[0, at.TERM_GAIN] + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 import model
 from model import compiled
-from model.ctc import kernel, warm_up
+from model.ctc import beam
+from model.ctc.search import kernel
 
 ROOT = Path(model.__file__).parent
 MARKS = {"compiled", "compiled_maker", "entry_point"}
@@ -80,6 +81,6 @@ def test_a_folder_that_fails_later_costs_a_compilation_only(tmp_path):
 
 
 def test_warming_up_from_the_command_line_says_where_the_code_is(capsys):
-    warm_up.main()
+    beam.main()
     (line,) = capsys.readouterr().out.splitlines()
     assert str(compiled.kept_in(kernel.advance_streams)) in line

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import as_dict, as_ngrams
 
+from model.errors import LanguageModelError
 from model.lm.arpa import LN10, read_arpa, write_arpa
-from model.lm.errors import LanguageModelError
 
 GOOD = r"""any text may go first
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, write_arpa
-from model.lm.counting import choose_vocabulary, count_ngrams, count_words, number_words
-from model.lm.errors import LanguageModelError
-from model.lm.kneser_ney import estimate
 from model.lm.language_model import LanguageModel
+from model.lm_training.counting import choose_vocabulary, count_ngrams, count_words, number_words
+from model.lm_training.kneser_ney import estimate
 
 LINES = ["turn on the light", "turn off the light", "what is the time", "it's late"]
 

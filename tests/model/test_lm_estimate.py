@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import as_dict, backoff_log_prob
 
-from model.lm.counting import count_ngrams, number_words
-from model.lm.kneser_ney import discounts, estimate
-from model.lm.mixture import mix, token_log_probs, tune_weights
-from model.lm.pair_counts import pair_model
-from model.lm.pruning import prune
 from model.lm.trie import SPECIAL_WORDS, START_ID, NgramTable, build_trie
+from model.lm_training.counting import count_ngrams, number_words
+from model.lm_training.kneser_ney import discounts, estimate
+from model.lm_training.mixture import mix, token_log_probs, tune_weights
+from model.lm_training.pair_counts import pair_model
+from model.lm_training.pruning import prune
 
 WORDS = (*SPECIAL_WORDS, "a", "b", "c", "d")
 TEXTS = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=6).map(" ".join), min_size=1, max_size=12)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm.normalize import spoken
-from model.lm.texts import sentences_of
+from model.lm_training.normalize import spoken
+from model.lm_training.texts import sentences_of
 
 
 @pytest.mark.parametrize(

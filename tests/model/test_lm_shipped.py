@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.lm.language_model import LanguageModel
-from model.manifest import read_manifest
+from model.recordings import read_manifest
 
 WEIGHTS = Path(__file__).parents[2] / "model" / "weights"
 ARPA = WEIGHTS / "tutti-words.arpa.gz"
@@ -23,7 +23,7 @@ def test_it_is_small_and_its_card_says_what_it_is_made_of(shipped: LanguageModel
     assert shipped.order == 3
     card = (WEIGHTS / "LANGUAGE_MODEL.md").read_text(encoding="utf-8")
     assert shipped.digest in card
-    from model.lm.sources import PACKAGES, PAIR_COUNTS
+    from model.lm_training.sources import PACKAGES, PAIR_COUNTS
 
     for source in (*PACKAGES, PAIR_COUNTS):
         assert f"{source.package} {source.version}" in card

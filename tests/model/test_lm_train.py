@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from model.lm.errors import LanguageModelError
+from model.errors import LanguageModelError
 from model.lm.language_model import LanguageModel
-from model.lm.pair_counts import read_counts
-from model.lm.train import TrainingOptions, train
+from model.lm_training.pair_counts import read_counts
+from model.lm_training.train import TrainingOptions, train
 from server.cli.lm import lm
 
 HOUSE = ["Turn on the light!", "Turn off the light.", "Turn on the 2 lamps", "Is the light on?"]

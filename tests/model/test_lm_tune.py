@@ -18,8 +18,8 @@ from model.acoustic import AcousticModel
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
-from model.lm.tune import RANGES, Heard, decode, hear, propose, search
-from model.manifest import Utterance
+from model.lm_training.tune import RANGES, Heard, decode, hear, propose, search
+from model.recordings import Utterance
 from server.cli.lm import lm
 
 torch.set_num_threads(1)
@@ -110,7 +110,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_recordings_are_heard_as_if_each_were_alone(recordings: Path) -> None:
-    from model.manifest import read_manifest
+    from model.recordings import read_manifest
 
     model = AcousticModel.random(precision="fp32")
     rows = read_manifest(recordings)

@@ -10,9 +10,7 @@ from needs import need_precision
 
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
-from model.features import LogMel, mel_filters
-from model.gru import GRULayer
-from model.network import Network
+from model.network import GRULayer, LogMel, Network, mel_filters
 
 SMALL = ModelConfig(conv_channels=32, hidden=64, layers=2, lookahead=4)
 

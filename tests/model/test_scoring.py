@@ -4,7 +4,7 @@ import jiwer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.scoring import aligned, by_source, edit_distance, report, score, score_terms
+from model.evaluation.scoring import aligned, by_source, edit_distance, report, score, score_terms
 
 texts = st.lists(st.sampled_from(["a", "bb", "ccc", "turn", "on"]), min_size=1, max_size=8).map(" ".join)
 

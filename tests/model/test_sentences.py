@@ -6,10 +6,10 @@ from itertools import islice
 
 import pytest
 
-from model.training import spoken_numbers as numbers
-from model.training.samples import SAMPLES
-from model.training.sentences import MAX_WORDS, MIX, Sentence, Split, sample_texts, sentences
-from model.training.wordlists import COMMANDS_FILE, VOCABULARY_FILE, parse_noun, parse_verb, read_sections
+from model.synthesis import spoken_numbers as numbers
+from model.synthesis.samples import SAMPLES
+from model.synthesis.sentences import MAX_WORDS, MIX, Sentence, Split, sample_texts, sentences
+from model.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, parse_noun, parse_verb, read_sections
 
 _CLEAN = re.compile(r"[a-z']+( [a-z']+)*")
 
@@ -48,7 +48,7 @@ def test_lengths_are_bounded_and_vocabulary_is_wide(corpus: list[Sentence]) -> N
 def test_a_drawn_sample_text_is_refused_and_the_next_draw_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generators can produce a sample text; the stream drops it."""
     held_out = next(sentence.text for sentence in draw(50) if sentence.kind == "command")
-    monkeypatch.setattr("model.training.sentences.SAMPLE_SENTENCES", (held_out,))
+    monkeypatch.setattr("model.synthesis.sentences.SAMPLE_SENTENCES", (held_out,))
     assert held_out not in {sentence.text for sentence in draw(50)}
 
 

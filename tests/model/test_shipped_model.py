@@ -18,10 +18,10 @@ from batching.engine import Engine
 from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.ctc.greedy import best_path
 from model.decoder import make_decoder
-from model.scoring import by_source
+from model.evaluation.scoring import by_source
+from model.recordings import read_pcm
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local

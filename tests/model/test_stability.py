@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.stability import ShownWord, Stability, View
+from model.evaluation.stability import ShownWord, Stability, View
 
 
 def view(cursor_s, text, stable=0, *, final=False, end_s=0.0):

@@ -11,8 +11,8 @@ import torch
 from model import checkpoint
 from model.config import ModelConfig
 from model.errors import AudioError, ManifestError, TrainingError
-from model.manifest import read_manifest
 from model.network import Network
+from model.recordings import read_manifest
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.average import average
 from model.training.batches import group, join

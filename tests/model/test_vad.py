@@ -20,8 +20,8 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent
 from batching.step_model import StepModel
-from model.audio import PCM, read_pcm
 from model.errors import CheckpointError
+from model.recordings import PCM, read_pcm
 from model.vad import SileroVad
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"

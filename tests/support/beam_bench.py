@@ -17,12 +17,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.words import Decoder, LogProbs
 from model.lm.language_model import LanguageModel
+from model.recordings import read_pcm
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("garden_gate", "hold_the_line", "porch_fan", "order", "call_back", "account_number")

@@ -1,0 +1,146 @@
+"""The alignments of a hypothesis: how they go on without writing, and what those that write bring with them.
+
+Alignments that end in blank and in a letter are summed apart; where two of them reach the same prefix, the likelier one
+says when its letters were heard. Source: Graves and Jaitly 2014, CTC prefix search.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model.compiled import ZERO, DoubleArray, IntArray, compiled
+from model.config import BLANK
+from model.ctc.search import layout as at
+from model.ctc.search.candidates import GOES_ON, Work, push
+from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN, Stream, copy_row
+from model.ctc.search.prefix_score import Texts
+
+
+@compiled
+def add_logs(a: float, b: float) -> float:
+    """log(exp(a) + exp(b))."""
+    if a < b:
+        a, b = b, a
+    return a if b == -np.inf else a + np.log1p(np.exp(b - a))
+
+
+@compiled
+def hear_blank(stream: Stream) -> None:
+    """Advance the hypotheses by a frame that is blank for sure: their order does not change."""
+    if stream.header[at.QUIET]:
+        return
+    ints, floats = stream.hypotheses_i, stream.hypotheses_f
+    for h in range(stream.header[at.HYPOTHESES]):
+        end_in_blank(ints[h], floats[h], stream.header[at.FRAMES])
+        floats[h, at.BLANK_P], floats[h, at.LETTER_P] = floats[h, at.TOTAL_P], -np.inf
+    stream.header[at.QUIET] = 1
+
+
+@compiled
+def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
+    """Let the alignments of a hypothesis that end in blank take over the likelier record, before they are summed."""
+    if floats[at.LETTER_P] > floats[at.BLANK_P]:
+        ints[at.BLANK_START], ints[at.BLANK_LAST] = ints[at.LETTER_START], frame - 1
+        floats[at.BLANK_SUM] = floats[at.LETTER_SUM]
+
+
+@compiled
+def go_on(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
+    """Score the hypotheses that write nothing, and what others write to reach them; return how many are possible."""
+    count = stream.header[at.HYPOTHESES]
+    for h in range(count):
+        work.written[h] = 0
+        copy_row(work.on_i, h, stream.hypotheses_i, h)
+        copy_row(work.on_f, h, stream.hypotheses_f, h)
+        ints, floats = work.on_i[h], work.on_f[h]
+        symbol = stream.nodes_i[ints[at.NODE], at.SYMBOL]
+        end_in_blank(ints, floats, stream.header[at.FRAMES])
+        own = work.log_p[symbol] if symbol != BLANK and texts.columns[symbol] != SPACE_COLUMN else -np.inf
+        again = floats[at.BLANK_P] + own  # the same letter once more, after a blank
+        floats[at.BLANK_P] = floats[at.TOTAL_P] + _rest_log_p(texts, stream, work, kept, ints[at.NODE])
+        if stream.nodes_i[ints[at.NODE], at.LETTERS] >= MAX_LETTERS:
+            floats[at.BLANK_P] = add_logs(floats[at.BLANK_P], again)
+        floats[at.LETTER_P] += own
+        if own > floats[at.LETTER_PEAK]:
+            floats[at.LETTER_SUM] += own - floats[at.LETTER_PEAK]
+            floats[at.LETTER_PEAK] = own
+    for h in range(count):
+        _receive(texts, stream, work, h)
+    size = ZERO
+    for h in range(count):
+        total = add_logs(work.on_f[h, at.BLANK_P], work.on_f[h, at.LETTER_P])
+        work.on_f[h, at.TOTAL_P] = total
+        score = total + stream.nodes_f[stream.hypotheses_i[h, at.NODE], at.SCORE]
+        if score > -np.inf:
+            push(work, size, score, h, GOES_ON)
+            size += 1
+    return size
+
+
+@compiled
+def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) -> float:
+    """Return the log-probability of the symbols that leave a prefix as it is, a repeat of its letter left out."""
+    rest, letters = work.log_p[BLANK], stream.nodes_i[node, at.LETTERS]
+    if 0 < letters < MAX_LETTERS:
+        return float(rest)
+    own = stream.nodes_i[node, at.SYMBOL]
+    for k in range(kept):
+        c = work.kept[k]
+        stays = texts.columns[c] == SPACE_COLUMN  # more spaces make no other text
+        if letters > 0:
+            stays = not stays and c != BLANK and c != own  # noqa: PLR1714  not a tuple, to the compiler
+        if stays:
+            rest = add_logs(rest, work.log_p[c])
+    return float(rest)
+
+
+@compiled
+def _receive(texts: Texts, stream: Stream, work: Work, h: int) -> None:
+    """Add what the hypothesis one symbol shorter, if it lives, brings by writing that symbol."""
+    node = int(stream.hypotheses_i[h, at.NODE])
+    parent = stream.nodes_i[node, at.PARENT]
+    origin = int(stream.nodes_i[parent, at.HYPOTHESIS]) if parent >= 0 else -1
+    if origin < 0:
+        return
+    symbol = int(stream.nodes_i[node, at.SYMBOL])
+    work.written[origin] |= 1 << symbol
+    if work.log_p[symbol] == -np.inf:
+        return
+    ints, floats = work.on_i[h], work.on_f[h]
+    log_p, start, last, total = leave(stream, origin, symbol)
+    log_p += work.log_p[symbol]
+    if texts.columns[symbol] == SPACE_COLUMN:
+        if log_p > floats[at.BLANK_P] and stream.nodes_i[node, at.CHILD] < 0:  # else the next word may begin too early
+            stamp(stream, node, start, last, total)
+            ints[at.BLANK_LAST] = last
+        floats[at.BLANK_P] = add_logs(floats[at.BLANK_P], log_p)
+    else:
+        if log_p > floats[at.LETTER_P]:
+            ints[at.LETTER_START] = start
+            floats[at.LETTER_PEAK] = work.log_p[symbol]
+            floats[at.LETTER_SUM] = total + work.log_p[symbol]
+        floats[at.LETTER_P] = add_logs(floats[at.LETTER_P], log_p)
+
+
+@compiled
+def leave(stream: Stream, origin: int, symbol: int) -> tuple[float, int, int, float]:
+    """Return the log-probability with which a hypothesis can write `symbol`, and its word's start, last frame, sum."""
+    ints, floats = stream.hypotheses_i[origin], stream.hypotheses_f[origin]
+    node = ints[at.NODE]
+    repeat = stream.nodes_i[node, at.SYMBOL] == symbol
+    log_p = floats[at.BLANK_P] if repeat else floats[at.TOTAL_P]
+    frame = stream.header[at.FRAMES]
+    if repeat or floats[at.BLANK_P] >= floats[at.LETTER_P]:
+        start, last, total = ints[at.BLANK_START], ints[at.BLANK_LAST], floats[at.BLANK_SUM]
+    else:
+        start, last, total = ints[at.LETTER_START], np.int32(frame - 1), floats[at.LETTER_SUM]
+    if stream.nodes_i[node, at.LETTERS] == 0:
+        start, total = np.int32(frame), 0.0
+    return log_p, start, last, total
+
+
+@compiled
+def stamp(stream: Stream, node: int, start: int, last: int, total: float) -> None:
+    """Record the word that a space closes at `node`."""
+    stream.nodes_i[node, at.WORD_START], stream.nodes_i[node, at.WORD_LAST] = start, last
+    stream.nodes_f[node, at.WORD_SUM] = total
