@@ -1,4 +1,4 @@
-"""What other threads ask of the engine: immutable messages in its one queue, carried out in order.
+"""Commands to the engine from other threads: immutable messages in its one queue, executed in order.
 
 `Step` is a tuple, not a frozen dataclass: there is one for each step of each stream, and a tuple takes a third of the
 time to make.
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Tell a stream's state as it is behind the steps that were pushed before this."""
+    """Deliver a stream's state as it is after the steps that were pushed before this."""
 
     stream: StreamId
     tag: object
@@ -43,7 +43,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Let the steps that are pushed after this go on from a state that was exported."""
+    """Set a stream's state, for the steps that are pushed after this, to one that was exported."""
 
     stream: StreamId
     state: bytes
@@ -51,7 +51,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Forget a stream."""
+    """End a stream."""
 
     stream: StreamId
 

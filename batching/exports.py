@@ -1,6 +1,6 @@
-"""Which streams' states are to be told, and behind which of their steps: the engine's list of exports that wait.
+"""Pending exports of the engine: streams whose state is to be delivered after a number of further steps.
 
-Nearly always empty, and cheap then. It counts steps and knows no state.
+Nearly always empty, and cheap then. It counts steps and holds no state.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from batching.batcher import StreamId
 
 
 class Exports:
-    """Exports in the order in which they were asked for, by stream, each with the steps that still go before it."""
+    """Exports by stream in order of request, each with the number of steps that still run before it."""
 
     def __init__(self) -> None:
         self._waiting: dict[StreamId, deque[tuple[int, object]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any waits."""
+        """True while an export is pending."""
         return bool(self._waiting)
 
     def add(self, stream: StreamId, steps: int, tag: object) -> None:
-        """Ask for one behind so many of the stream's steps, at least 1, which must be counted from now."""
+        """Add an export that is due after `steps` more of the stream's steps, at least 1."""
         self._waiting.setdefault(stream, deque()).append((steps, tag))
 
     def ran(self, streams: Iterable[StreamId]) -> list[tuple[StreamId, object]]:
-        """Count a step of each of these; return the exports that are due now."""
+        """Count one step of each stream; return the exports that are due now, (stream, tag)."""
         due: list[tuple[StreamId, object]] = []
         for stream in streams:
             waiting = self._waiting.get(stream)
@@ -42,5 +42,5 @@ class Exports:
         return due
 
     def forget(self, stream: StreamId) -> None:
-        """Drop those of a stream that ended."""
+        """Drop the exports of a stream that ended."""
         self._waiting.pop(stream, None)

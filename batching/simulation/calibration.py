@@ -1,4 +1,4 @@
-"""What was measured of one machine: batch times, and what the server around them costs. Owns the JSON form."""
+"""Calibration of one machine: measured batch times, and the cost of the server around them. Owns the JSON form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Overheads:
     receive_s: float = 0.0
     """Event loop, for each message."""
     batch_s: float = 0.0
-    """Event loop, for each batch: waking up, and what decoding costs however few rows it has."""
+    """Event loop, for each batch: waking up, and the part of decoding that does not depend on the rows."""
     decode_s: float = 0.0
     """Event loop, for each row, before any row of the batch is written."""
     write_s: float = 0.0
@@ -42,7 +42,7 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """How much longer a batch takes inside a server than the engine alone takes for it.
+    """Additional time of a batch inside a server, compared with the engine alone.
 
     The two threads share the interpreter's lock, caches and memory, so the mean grows with the event loop's load:
     `idle_s` + `busy_s` · (share of time in which the loop works). One batch differs from the mean by the factor
@@ -67,12 +67,12 @@ class Client:
     send_s: float = 0.0
     receive_s: float = 0.0
     tick_s: float = 0.0
-    """Granularity of its timer: what is due is sent at the next tick."""
+    """Granularity of its timer: a due message is sent at the next tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Of what, and where and with what it was measured."""
+    """Machine, model and software of a measurement."""
 
     hardware: str = ""
     cores: int = 0
@@ -97,7 +97,7 @@ class Calibration:
     overheads: Overheads
     interference: Interference = Interference()
     flush_steps: int = 0
-    """Steps that a stream's end adds."""
+    """Steps that the end of a stream adds."""
 
     def save(self, path: Path) -> None:
         """Write the JSON document."""
@@ -132,7 +132,7 @@ def _interference(found: dict[str, Any]) -> Interference:
 
 
 def shipped() -> Calibration:
-    """The calibration that comes with the program; its `provenance` says of which machine it is."""
+    """The calibration shipped with the program; its `provenance` names the machine."""
     return Calibration.load(SHIPPED)
 
 

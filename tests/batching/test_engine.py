@@ -226,11 +226,15 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
     assert list(dict.fromkeys(sizes)) == [1, 2, 3, 4, 5]
 
 
-def test_the_steps_of_one_message_go_in_together(start_engine: Start) -> None:
+def test_steps_run_in_the_order_of_their_pushes_and_a_refused_one_leaves_the_stream_as_it_was(
+    start_engine: Start,
+) -> None:
     model = GatedModel()
     bench = start_engine(model)
     a, b = bench.engine.open(), bench.engine.open()
-    bench.engine.push_all(a, [(step(1), "a1", False), (step(2), "a2", False), (step(3), "a3", True)])
+    bench.engine.push(a, step(1), tag="a1")
+    bench.engine.push(a, step(2), tag="a2")
+    bench.engine.push(a, step(3), tag="a3", reset=True)
     bench.engine.push(b, step(9), tag="b")
     model.go_on(10)
     rows: list[tuple[object, list[int]]] = []
@@ -238,9 +242,9 @@ def test_the_steps_of_one_message_go_in_together(start_engine: Start) -> None:
         rows += _tagged(bench.done())
     assert sorted(rows) == [("a1", [1, 1]), ("a2", [1, 2]), ("a3", [3, 1]), ("b", [9, 1])]
     with pytest.raises(WrongInput):
-        bench.engine.push_all(a, [(step(1), None, False), (step(1, samples=3), None, False)])
+        bench.engine.push(a, step(1, samples=3))
     bench.engine.push(a, step(4), tag="a4")
-    assert _tagged(bench.done()) == [("a4", [3, 2])]  # nothing of the refused message went in
+    assert _tagged(bench.done()) == [("a4", [3, 2])]
 
 
 def _tagged(batch: BatchDone) -> list[tuple[object, list[int]]]:

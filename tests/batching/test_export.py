@@ -218,7 +218,7 @@ class MovingMachine(RuleBasedStateMachine):
         one = self.engines[engine]
         done = len(self.events[engine])
         while one._mail or one._worker.wake_at(one._clock()) is not None:
-            one._obey()
+            one._drain_commands()
             one._worker.run_batch()
         for event in self.events[engine][done:]:
             assert not isinstance(event, StreamFailed)
