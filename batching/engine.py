@@ -99,7 +99,7 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread after its present batch and drop waiting steps. Raises: EngineDown if it does not end in time."""
+        """End the thread after its present batch and drop waiting steps. Raises: EngineDown if it does not end."""
         self._mail.put(Stop())
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -120,7 +120,7 @@ class Engine:
         return stream
 
     def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
-        """Queue one step, ready now; `reset` zeroes the stream's state first, `tag` comes back with the answer.
+        """Queue one step, ready now; `reset` zeroes its state first, `tag` comes back with the answer.
 
         The array is kept, not copied: do not write to it afterwards.
         Raises: WrongInput; QueueFull if the model thread hangs.

@@ -93,7 +93,7 @@ class StatePool:
         return torch.cat([rows[handle.slot] for rows in self._bytes]).cpu().numpy().tobytes()  # one copy to the host
 
     def restore(self, handle: Handle, state: bytes) -> None:
-        """Overwrite the slot's state with one exported from a pool with the same spec. Raises: StaleHandle, WrongState."""
+        """Overwrite the slot's state with one exported with the same spec. Raises: StaleHandle, WrongState."""
         self._check(handle)
         if len(state) != self.row_bytes:
             raise WrongState(f"a state of {len(state)} bytes, must be {self.row_bytes}")

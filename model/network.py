@@ -18,7 +18,7 @@ from model.config import ModelConfig
 
 State = dict[str, Tensor]
 FLOOR = 1e-6  # mel energy of about -90 dBFS white noise: quieter than any microphone, so digital silence is no outlier
-PAIRS = 3  # a convolution sees three pairs of frames (kernel 6, stride 2) and so remembers two pairs
+PAIRS = 3  # a convolution covers three pairs of frames (kernel 6, stride 2) and carries two pairs over
 CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
 
 
@@ -116,7 +116,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Back-propagation through time; every factor free of the incoming gradient is made for all frames at once."""
+        """Back-propagation through time; factors without the incoming gradient are computed for all frames at once."""
         hidden, reset_update, candidate, recurrent, weight = ctx.saved_tensors
         steps, rows, width = candidate.shape
         reset, update = reset_update[..., :width], reset_update[..., width:]
@@ -202,7 +202,7 @@ class Lookahead(nn.Module):
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor, waiting: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, H) and the frames not answered yet (B, frames, H) -> answers for the oldest T frames."""
+        """x (B, T, H) and the frames before it that lack an output (B, frames, H) -> outputs (B, T, H), such frames."""
         joined = torch.cat([waiting, x], dim=1)  # (B, frames + T, H)
         count = x.shape[1]
         out = joined[:, :count] * self.weight[0]
@@ -245,7 +245,7 @@ class Network(nn.Module):
         return shapes | {"lookahead": ((c.lookahead, c.hidden), self.dtype)}
 
     def fresh_state(self, rows: int) -> State:
-        """State of `rows` streams that have heard nothing: zeros."""
+        """State of `rows` fresh streams: zeros."""
         device = self.head.weight.device
         return {k: torch.zeros(rows, *s, dtype=d, device=device) for k, (s, d) in self.state_shapes().items()}
 

@@ -1,4 +1,4 @@
-"""Lists of recordings: JSON lines, audio paths relative to the manifest's own folder."""
+"""Recordings: manifests in JSON lines, audio paths relative to their folder, and audio as 16-bit mono PCM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PCM = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One recording and what is said in it (lowercase a-z, apostrophe, space)."""
+    """One recording and its transcript (lowercase a-z, apostrophe, space)."""
 
     audio: Path
     text: str

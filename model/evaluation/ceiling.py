@@ -1,4 +1,8 @@
-"""How fast the bare step is here, and the matrix product that bounds it: the ceiling of every served figure."""
+"""Ceiling of every served figure on this machine: the bare step, the matrix product that bounds it, reads from cache.
+
+Guests of one host share its last cache. When the others use it up, each step reads its weights from memory and takes
+several times as long: the commonest reason why one hour is slower than another. `read_ns` measures it.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,15 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 READS = 100_000
 ROUNDS = 9
 SLOW_NS = 60.0
-"""Between a last cache, 10 to 40 ns, and memory, 80 and more."""
+"""Limit between reads from a last cache, 10 to 40 ns, and from memory, 80 ns and more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """Median milliseconds of a step by batch size; products in 10^9 operations a second, at the largest batch.
 
-    `read_ns`: median nanoseconds of a read from as much memory as the weights take, on a CPU, and whether so short a
-    time says that they stay in its caches.
+    `read_ns`: on a CPU, median nanoseconds of a random read from as much memory as the weights take; `in_caches`:
+    whether that time is short enough for the weights to stay in the caches between steps.
     """
 
     step_ms: dict[int, float]
@@ -42,7 +46,7 @@ class Ceiling:
 
     @property
     def share(self) -> float:
-        """Part of the product's speed that a step of the largest batch reaches."""
+        """Speed of a step of the largest batch as a share of the product's."""
         return self.step_gflops / self.product_gflops
 
 
@@ -63,7 +67,7 @@ def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
 
 
 def _stepper(model: AcousticModel, rows: int) -> Callable[[], object]:
-    """Return the step that serves: in slabs on a CPU, and timed until its answer is here on a GPU."""
+    """Return the step as it serves: in slabs on a CPU, up to the copy to the host on a GPU."""
     padded = max(rows, model.min_rows)
     pcm = torch.randint(-8_000, 8_000, (padded, model.config.step_samples), dtype=torch.int16, device=model.device)
     state = model.network.fresh_state(padded)
@@ -109,17 +113,17 @@ def _median_ms(work: Callable[[], object]) -> float:
 
 
 def weight_bytes(network: Network) -> int:
-    """What a step reads, at the network's precision."""
+    """Bytes of weights that a step reads, at the network's precision."""
     return sum(each.numel() * each.element_size() for each in network.state_dict().values())
 
 
 def read_ns(size: int) -> list[float]:
-    """Time of one read from `size` bytes in nanoseconds, in rounds that follow one another.
+    """Nanoseconds of one read from `size` bytes, by round.
 
-    They are read again and again, in an order that cannot be foreseen.
+    Each read gives the address of the next, in random order, so that no prefetcher helps.
     """
     chain = _chain(size)
-    _follow(chain, len(chain))  # compiles, and brings it in
+    _follow(chain, len(chain))  # compiles, and fills the caches
     found: list[float] = []
     for _ in range(ROUNDS):
         began = time.perf_counter_ns()
@@ -129,7 +133,7 @@ def read_ns(size: int) -> list[float]:
 
 
 def _chain(size: int) -> np.ndarray:
-    """Places, each of which names the next: one cycle through all of them, by chance."""
+    """Indices, each of the next element: one random cycle through all of them, (size / 8,) int64."""
     order = np.random.default_rng(1).permutation(size // 8)
     chain = np.empty(len(order), np.int64)
     chain[order] = np.roll(order, -1)

@@ -1,4 +1,4 @@
-"""What reduced precisions change: the largest difference in log-probabilities against float32 on the same audio."""
+"""Reduced precisions compared with float32: the largest difference in log-probabilities on the same audio."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from model.acoustic import AcousticModel
 
 ROWS = 48
-LIKELY = 1e-3  # a symbol below this in both precisions is never chosen, whatever its logarithm does
+LIKELY = 1e-3  # a symbol below this in both precisions is never chosen, so its difference does not matter
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Natural logarithms. `likely` looks only at symbols that either precision gives at least 0.1 %."""
+    """In natural logarithms; `likely` over the symbols that either precision gives at least 0.1 %."""
 
     largest: float
     likely: float
@@ -40,7 +40,7 @@ def differences(
     reduced = {name: AcousticModel.load(path, device=device, precision=name) for name in precisions}
     full = AcousticModel.load(path, device=device, precision="fp32")
     found = dict.fromkeys(reduced, Difference(0.0, 0.0))
-    in_length = sorted(recordings, key=len)  # little padding in a batch
+    in_length = sorted(recordings, key=len)  # for little padding in a batch
     for start in range(0, len(in_length), ROWS):
         pcm = _batch(in_length[start : start + ROWS], full.config.step_samples).to(full.device)
         exact, _ = full.step(pcm, full.network.fresh_state(len(pcm)))  # (B, T, V)

@@ -1,4 +1,4 @@
-"""Word and character error rates."""
+"""Word and character error rates, and recall of key terms."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def report(sources: dict[str, Score]) -> dict[str, object]:
 
 
 def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[str | None, str | None]]:
-    """Pairs of words along one cheapest alignment; None stands for what the other side has no word for."""
+    """Pairs of words along one cheapest alignment; None where the other side has no word."""
     rows = [list(range(len(hypothesis) + 1))]
     for i, expected in enumerate(reference, 1):
         row = [i]
@@ -102,13 +102,13 @@ def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class TermScore:
-    """How key terms fared, and the words around them; addable over utterances."""
+    """Counts of key terms and of the words around them; addable over utterances."""
 
-    terms: int = 0  # said
+    terms: int = 0  # in the references
     recalled: int = 0
-    false_terms: int = 0  # of the list, heard more often than said
+    false_terms: int = 0  # of the list, more often in hypotheses than in references
     other_words: int = 0
-    other_errors: int = 0  # insertions included, whatever they are
+    other_errors: int = 0  # all insertions included
 
     def __add__(self, other: TermScore) -> TermScore:
         """Pool two scores."""
@@ -122,7 +122,7 @@ class TermScore:
 
 
 def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Sequence[str] = ()) -> TermScore:
-    """Score one utterance: `said` are the key terms in its reference, `listed` all that were asked for."""
+    """Score one utterance: `said` are the key terms in its reference, `listed` all that were given to the decoder."""
     expected, found = reference.split(), hypothesis.split()
     counts = [(occurrences(term, expected), occurrences(term, found)) for term in dict.fromkeys(said)]
     wrong = sum(max(0, occurrences(term, found) - occurrences(term, expected)) for term in dict.fromkeys(listed))
@@ -138,6 +138,6 @@ def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Se
 
 
 def occurrences(term: str, words: Sequence[str]) -> int:
-    """How often a word or phrase stands in a text."""
+    """Number of times that a word or phrase occurs in a text."""
     wanted = term.split()
     return sum(list(words[at : at + len(wanted)]) == wanted for at in range(len(words) - len(wanted) + 1))

@@ -1,7 +1,7 @@
 r"""ARPA files: the standard text form of a back-off model, plain or gzipped.
 
 Base-10 logs in the file, natural logs in memory. N-grams may come in any order within their section.
-Source: SRILM's ngram-format(5); `<unk>` absent and contexts absent as KenLM takes them (Heafield 2011).
+Source: SRILM's ngram-format(5); an absent `<unk>` and absent contexts are handled as in KenLM (Heafield 2011).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
 
 
 def number_words(lines: Iterable[str], words: Sequence[str]) -> IntArray:
-    """Return the sentences as one array: `<s>`, the words, `</s>`, and so on."""
+    """Return the sentences as one array of word ids, each between `<s>` and `</s>`."""
     index = {word: i for i, word in enumerate(words)}
     numbers: list[int] = []
     for line in lines:

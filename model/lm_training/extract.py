@@ -1,4 +1,4 @@
-"""Paragraphs of English out of unpacked packages, one function for each kind of archive. Nothing is normalised here."""
+"""Paragraphs of English from unpacked packages, one function for each kind of archive, not normalised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 _TAGS = re.compile(r"<note\b.*?</note>|<title\b.*?</title>|<[^>]*>", re.DOTALL)
 _ASIDE = re.compile(r"\s*[(\[][^()\[\]]*[)\]]")
-# What people leave out when they type; words that are words without their apostrophe ("its", "well") stay.
+# Apostrophes that people leave out when they type; "its" and "well", which are words without one, stay.
 _TYPED = {
     "im": "i'm",
     "ive": "i've",

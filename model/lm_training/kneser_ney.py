@@ -1,7 +1,7 @@
 """Interpolated modified Kneser-Ney estimation.
 
 Source: Chen & Goodman 1998, section 4.1.6; discounts by their equation 26, cut-offs after discounting as in
-Heafield et al. 2013: what is dropped gives its probability to the back-off weight.
+Heafield et al. 2013: the probability of dropped n-grams goes to the back-off weight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from model.lm.arpa import ABSENT_LOG10, LN10
 from model.lm.trie import START_ID, NgramTable
 from model.lm_training.counting import NgramCounts, Places
 
-# For counts of counts from which no discount can be had, as in KenLM: a text of a few lines, or generated text.
+# Discounts where the counts of counts give none (a text of a few lines, generated text), as in KenLM.
 _FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])
 
 
@@ -39,12 +39,12 @@ def estimate(counts: Sequence[NgramCounts], min_counts: Sequence[int] = ()) -> l
         kept = keep
     tables.append(_table(counts[-1].ids[kept], probability[kept], np.ones(len(kept))))
     unigrams = tables[0]
-    unigrams.log_prob[START_ID] = ABSENT_LOG10 * LN10  # it is given, never predicted
+    unigrams.log_prob[START_ID] = ABSENT_LOG10 * LN10  # always given, never predicted
     return tables
 
 
 def discounts(adjusted: Places) -> DoubleArray:
-    """Return what is taken off counts of 0, 1, 2 and 3 or more."""
+    """Return the discounts of counts of 0, 1, 2 and 3 or more."""
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in range(1, 5))
     if not all((n1, n2, n3, n4)):
         return _FALLBACK

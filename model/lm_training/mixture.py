@@ -1,7 +1,7 @@
 """Several models over the same words mixed into one: weights from a held-out text, then one back-off model.
 
-Source: Stolcke 2002, SRILM's static interpolation (`-mix-lm`): every n-gram that some model has gets the weighted sum
-of all models' probabilities, and back-off weights are set anew so that probabilities sum to 1.
+Source: Stolcke 2002, SRILM's static interpolation (`-mix-lm`): every n-gram of any model gets the weighted sum of
+all models' probabilities, and back-off weights are computed anew so that probabilities sum to 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_MASS = 1e-6
 def tune_weights(tries: Sequence[BackoffTrie], held_out: IntArray) -> DoubleArray:
     """Return the weights (models,) that make held-out sentences (S,) likeliest, by expectation maximisation.
 
-    Unknown words are left out: the probability of `<unk>` says how a vocabulary was cut, not how well a text fits.
+    Unknown words are left out: the probability of `<unk>` depends on the cut of the vocabulary, not on the text.
     """
     likelihood = np.exp([token_log_probs(trie, held_out) for trie in tries])  # (models, S)
     counted = (held_out != START_ID) & (held_out != 0)
@@ -73,13 +73,13 @@ def normalised(tables: Sequence[NgramTable]) -> list[NgramTable]:
 
 
 def backoff_weights(trie: BackoffTrie) -> FloatArray:
-    """Return for each node the log of the weight that makes it a distribution; 0 for nodes without n-grams."""
+    """Return for each node the log back-off weight with which probabilities sum to 1; 0 for nodes without n-grams."""
     left, left_shorter = leftovers(trie)
     return np.where(np.diff(trie.first) > 0, np.log(left / left_shorter), 0.0).astype(np.float32)
 
 
 def leftovers(trie: BackoffTrie) -> tuple[DoubleArray, DoubleArray]:
-    """Return per context what its n-grams leave of the probability, and what they leave of the shorter context's."""
+    """Return per context the probability left by its n-grams, and that left of the shorter context's distribution."""
     nodes = len(trie.word)
     parent = np.repeat(np.arange(nodes), np.diff(trie.first))  # of nodes 1, 2, …
     own = np.exp(trie.log_prob[1:].astype(np.float64))

@@ -1,6 +1,6 @@
 """Written English as the acoustic model spells it: a-z, apostrophe and spaces, numbers as words.
 
-Only as clever as a language model needs: what cannot be read aloud for sure is dropped with its sentence by the caller.
+Covers the notations that are frequent in the training texts; other signs are dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from model.synthesis.spoken_numbers import DIGITS, cardinal, ordinal
 
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "´": "'", "`": "'", "—": " ", "–": " ", "‑": "-"})
 _LETTERS = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th"}
-# What is written short and said long. "mr" and "dr" are said in full and so spelled in most transcripts.
+# Abbreviations and their words. "mr" and "dr" are spelled in full in most transcripts.
 _SHORT = {
     "mr.": "mister",
     "mrs.": "missus",

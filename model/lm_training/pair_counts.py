@@ -1,4 +1,4 @@
-"""A model from published counts of words and pairs of words, where the text itself is not to be had."""
+"""A model from published counts of words and pairs of words, for sources whose text is not available."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID, NgramTable
 from model.lm_training.mixture import normalised
 
 SUFFIX = ".counts"
-# Counts say nothing about where sentences end: one word in twenty does, about as in written English.
+# Counts do not include ends of sentences: one in twenty words, about as in written English.
 _END_SHARE = 0.05
 # A word that was not counted has this many times the rarest counted word's count.
 _UNSEEN = 0.1
-# Pairs may take this much of what follows a word; published lists are cut, so it is seldom reached.
+# Most probability of the pairs after a word; published lists are cut, so it is seldom reached.
 _MOST_PAIRS = 0.95
 
 

@@ -1,4 +1,4 @@
-"""Making a model smaller: n-grams go whose absence changes the model least.
+"""Entropy pruning: drops the n-grams whose absence changes the model least.
 
 Source: Stolcke 1998, "Entropy-based pruning of backoff language models", equations 3 and 4.
 """
@@ -19,7 +19,7 @@ from model.lm_training.mixture import leftovers, normalised
 def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:
     """Drop n-grams whose absence raises the perplexity by less than the share `threshold`; words all stay.
 
-    An n-gram that is the context of one that stays, stays too. Back-off weights are set anew.
+    An n-gram that is the context of a kept one is kept, too. Back-off weights are computed anew.
     """
     trie = build_trie(tables)
     rise = np.expm1(_divergences(trie))
@@ -35,7 +35,7 @@ def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:
 
 
 def _divergences(trie: BackoffTrie) -> DoubleArray:
-    """Return per node how far the model moves, in nats, when that n-gram alone is dropped."""
+    """Return per node the relative entropy, in nats, between the model and the model without that n-gram."""
     nodes = len(trie.word)
     parent = np.zeros(nodes, np.int32)
     parent[1:] = np.repeat(np.arange(nodes), np.diff(trie.first))

@@ -17,7 +17,7 @@ Registry = Literal["npm", "pypi", "debian"]
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """One package and how to get paragraphs of text out of its unpacked folder."""
+    """One package, and the function that reads paragraphs of text from its unpacked folder."""
 
     name: str
     registry: Registry

@@ -19,7 +19,7 @@ from model.lm_training.sources import MANIFESTS, PACKAGES, PAIR_COUNTS, TextSour
 from model.recordings import read_manifest
 from model.synthesis.sentences import sentences
 
-# Longer ones are lists or lost punctuation.
+# Longer sentences are lists, or lost their punctuation.
 _MOST_WORDS = 60
 _GENERATED = 40_000
 _SEED = 20
@@ -59,7 +59,7 @@ def fetched(source: TextSource, work: Path) -> Path:
 
 
 def sentences_of(paragraph: str) -> Iterator[str]:
-    """Cut a paragraph into sentences; an abbreviation's point ends none."""
+    """Cut a paragraph into sentences; the point of an abbreviation ends none."""
     text = _ABBREVIATION.sub(lambda found: found[1] + _WORD_END, " ".join(paragraph.split()))
     for sentence in _END.split(text):
         yield sentence.replace(_WORD_END, ".")
@@ -76,7 +76,7 @@ def _split(paragraphs: Iterable[str]) -> Iterator[str]:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """Write lines as said, each text once where it is long: what is repeated there is boilerplate."""
+    """Write normalised lines, those of more than six words once only: repeated long lines are boilerplate."""
     seen: set[str] = set()
     kept = []
     for line in lines:

@@ -26,10 +26,10 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """What a model is made with.
+    """Options of a training run.
 
-    `weights` (one a source) and `held_out` exclude each other; with neither, all texts count as one. `min_counts` go
-    by order; `vocabulary_size` counts the most frequent words; `threshold` is that of `pruning.prune`, 0 for none.
+    `weights` (one a source) and `held_out` exclude each other; with neither, all texts are joined into one. `min_counts`
+    go by order; `vocabulary_size` counts the most frequent words; `threshold` is that of `pruning.prune`, 0 for none.
     """
 
     order: int = 3
@@ -73,7 +73,7 @@ def read_source(path: Path) -> Source:
 
 
 def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ngrams:
-    """Make a model. Raises: LanguageModelError for texts or options of no use."""
+    """Make a model. Raises: LanguageModelError for texts or options that cannot be used."""
     _check(paths, options)
     sources = [read_source(path) for path in paths]
     held_out = [line for path in options.held_out for line in read_lines(path)]
@@ -111,7 +111,7 @@ def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
 
 
 def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: Sequence[str]) -> tuple[str, ...]:
-    """Choose words by how frequent they are in the mixture of the sources."""
+    """Choose the words that are most frequent in the mixture of the sources."""
     least = options.min_counts[0] if options.min_counts else 1
     counts = [Counter(source.words) if source.words else count_words(source.lines) for source in sources]
     seen = [Counter({word: n for word, n in each.items() if n >= least}) for each in counts]

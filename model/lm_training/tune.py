@@ -1,7 +1,7 @@
-"""Decoding weights that suit recordings: the acoustic model runs once, its answers are decoded again and again.
+"""Tuning of decoding weights on recordings: the acoustic model runs once, its outputs are decoded many times.
 
-Random search around the best weights so far, in steps that become smaller. Few recordings decide, so the figures that
-it ends with flatter: they are those of the set that was tuned on.
+Random search around the best weights so far, in steps that become smaller. Its final figures are optimistic: they are
+those of the set that was tuned on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from model.recordings import Utterance, read_pcm
 Objective = Literal["mean", "pooled"]
 MakeDecoder = Callable[[DecodingWeights], Decoder]
 
-# What is searched and where the first, widest steps end; a key term's boost is not: it takes key terms to tune it.
+# Ranges of the searched weights. `keyterm_boost` is not searched: that takes recordings with key terms.
 RANGES = {
     "lm_weight": (0.0, 2.0),
     "word_bonus": (-2.0, 4.0),
@@ -33,13 +33,13 @@ RANGES = {
     "unknown_letter_cost": (0.0, 3.0),
 }
 _FIRST_STEP, _LAST_STEP = 0.4, 0.04  # share of the range
-_EXPLORED = 0.25  # share of the trials that are drawn from everywhere
-_ROWS = 32  # recordings that the acoustic model hears together
+_EXPLORED = 0.25  # share of the trials that are drawn from the whole ranges
+_ROWS = 32  # recordings in a batch of the acoustic model
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A recording as the acoustic model heard it: log-probs (T, V)."""
+    """A recording and the acoustic model's output for it: log-probs (T, V)."""
 
     utterance: Utterance
     log_probs: LogProbs
@@ -47,13 +47,13 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Weights and what they came to."""
+    """Weights and their scores by source."""
 
     weights: DecodingWeights
     sources: dict[str, Score]
 
     def loss(self, objective: Objective) -> tuple[float, float]:
-        """Word error rate over all words or as the mean of the sources; characters decide between equals."""
+        """Word error rate over all words or as the mean of the sources, then character error rate to break ties."""
         if objective == "mean":
             scores = self.sources.values()
             return float(np.mean([s.wer for s in scores])), float(np.mean([s.cer for s in scores]))
@@ -84,7 +84,7 @@ def hear(model: AcousticModel, utterances: Sequence[Utterance]) -> list[Heard]:
 
 
 def decode(decoder: Decoder, heard: Sequence[Heard], executor: Executor) -> dict[str, Score]:
-    """Score the decoder by source; compiled decoding leaves the interpreter, so threads share the work."""
+    """Score the decoder by source; compiled decoding releases the interpreter's lock, so threads share the work."""
 
     def text(item: Heard) -> tuple[str, str, str]:
         state = decoder.start(0)
@@ -123,7 +123,7 @@ def search(
 
 
 def propose(best: DecodingWeights, progress: float, rng: Random) -> DecodingWeights:
-    """Return weights from anywhere early on, later ones near the best, of which one or two are changed."""
+    """Return weights drawn from the whole ranges early on, later the best ones with one or two of them changed."""
     if progress < _EXPLORED:
         return replace(best, **{name: round(rng.uniform(*ends), 3) for name, ends in RANGES.items()})
     late = (progress - _EXPLORED) / (1 - _EXPLORED)

@@ -1,6 +1,6 @@
 """Makes the recordings shipped in ``model/samples``: the demo, the tests and the load generator play them.
 
-Owns which voice says which held-out text. The commands are fixed, so the files can be made again bit for bit.
+Owns the assignment of held-out texts to voices. The commands are fixed, so the files can be made again bit for bit.
 """
 
 import json
@@ -44,7 +44,7 @@ class Sample:
 
 
 # Chosen among held-out sentences and voices as recordings that the shipped model gets right, in bf16 and in float32, at
-# two levels: they show what works. How often it does is in the model card.
+# two levels: they are demonstrations. Error rates are in the model card.
 SAMPLES: tuple[Sample, ...] = (
     Sample("account_number.flac", _AMERICAN_SLOW, ("my account number is four seven one nine two",)),
     Sample("order.flac", _SLT, ("where is my order",)),

@@ -1,6 +1,6 @@
 """The text side of the synthetic corpus: an endless, reproducible stream of sentences to be spoken.
 
-Owns the mix of kinds and what is held out (the shipped samples, the dev split); knows nothing about audio.
+Owns the mix of kinds and the held-out texts (the shipped samples, the dev split); knows nothing about audio.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The voices of the two speech synthesizers and how to make them speak one text.
+"""Voices of the two speech synthesizers, and the speech of one text.
 
 Owns the commands of espeak-ng and flite; knows nothing about corpora, loudness or files that stay.
 """

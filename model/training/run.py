@@ -1,4 +1,4 @@
-"""`tutti train`: manifests in, checkpoint out; validation by source, progress, resume, a tidy end on Ctrl-C."""
+"""`tutti train`: manifests in, checkpoint out; validation by source, progress, resume, saving on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from model.training.recipe import Recipe
 from model.training.trainer import Progress, Trainer
 
 LOG_EVERY = 50  # updates
-ROWS = 48  # recordings decoded together; they are sorted by length, so little of a batch is padding
+ROWS = 48  # recordings in a batch; they are sorted by length, for little padding
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run reads and writes. `out` is the checkpoint; its resume file stands beside it."""
+    """Files that a run reads and writes. `out` is the checkpoint; its resume file lies beside it."""
 
     manifests: Sequence[Path]
     validation: Sequence[Path]
@@ -43,13 +43,13 @@ class Places:
 
     @property
     def resume(self) -> Path:
-        """What an interrupted run goes on from."""
+        """State of an interrupted run."""
         return self.out.with_suffix(".resume.pt")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every process of a run is told."""
+    """Arguments of every process of a run."""
 
     config: ModelConfig
     recipe: Recipe
@@ -67,7 +67,7 @@ def train(
     validate_every: int = 500,
     announce: Callable[[str], None],
 ) -> Path:
-    """Train, or go on where an earlier run stopped; returns the checkpoint's path. Raises: ModelError."""
+    """Train, or continue an interrupted run; returns the checkpoint's path. Raises: ModelError."""
     announce("reading the audio (decoded once, then cached)")
     corpus, _ = _corpora(config, places)
     if not len(corpus):
@@ -91,7 +91,7 @@ def _member(job: Job, announce: Callable[[str], None], team: Team) -> None:
     config, recipe, places = job.config, job.recipe, job.places
     corpus, held_out = _corpora(config, places)
     if not team.leads:
-        announce = _nobody
+        announce = _silent
     trainer = Trainer(config, recipe, corpus, read_manifests(places.noise), resolve_device(job.device), team=team)
     if places.resume.exists():
         trainer.resume(torch.load(places.resume, weights_only=True))
@@ -109,8 +109,8 @@ def _member(job: Job, announce: Callable[[str], None], team: Team) -> None:
         raise
 
 
-def _nobody(_: str) -> None:
-    """Say nothing."""
+def _silent(_: str) -> None:
+    """Ignore a message."""
 
 
 def _run(
@@ -173,7 +173,7 @@ def transcribe_whole(network: Network, recordings: Sequence[NDArray[np.int16]]) 
 
 
 def validate(network: Network, corpus: Corpus) -> dict[str, Score]:
-    """Score by source; leaves the network in training mode."""
+    """Greedy scores of whole recordings by source; leaves the network in training mode."""
     network.eval()
     order = sorted(range(len(corpus)), key=corpus.samples)
     scored: list[tuple[str, str, str]] = []

@@ -1,7 +1,7 @@
-"""The alignments of a hypothesis: how they go on without writing, and what those that write bring with them.
+"""Alignments of a hypothesis: those that leave its prefix as it is, and those that extend a shorter one to it.
 
-Alignments that end in blank and in a letter are summed apart; where two of them reach the same prefix, the likelier one
-says when its letters were heard. Source: Graves and Jaitly 2014, CTC prefix search.
+Alignments that end in blank and in a letter are summed separately; where two of them reach the same prefix, the
+likelier one determines the times of its letters. Source: Graves and Jaitly 2014, CTC prefix search.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_logs(a: float, b: float) -> float:
 
 @compiled
 def hear_blank(stream: Stream) -> None:
-    """Advance the hypotheses by a frame that is blank for sure: their order does not change."""
+    """Advance the hypotheses by a frame of certain blank: their order does not change."""
     if stream.header[at.QUIET]:
         return
     ints, floats = stream.hypotheses_i, stream.hypotheses_f
@@ -38,7 +38,7 @@ def hear_blank(stream: Stream) -> None:
 
 @compiled
 def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
-    """Let the alignments of a hypothesis that end in blank take over the likelier record, before they are summed."""
+    """Copy the letter record of a hypothesis to its blank record where it is likelier, before both are summed."""
     if floats[at.LETTER_P] > floats[at.BLANK_P]:
         ints[at.BLANK_START], ints[at.BLANK_LAST] = ints[at.LETTER_START], frame - 1
         floats[at.BLANK_SUM] = floats[at.LETTER_SUM]
@@ -46,7 +46,7 @@ def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
 
 @compiled
 def go_on(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
-    """Score the hypotheses that write nothing, and what others write to reach them; return how many are possible."""
+    """Score the hypotheses as they are, reached without a symbol or by one from a shorter one; return their number."""
     count = stream.header[at.HYPOTHESES]
     for h in range(count):
         work.written[h] = 0
@@ -56,7 +56,7 @@ def go_on(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
         symbol = stream.nodes_i[ints[at.NODE], at.SYMBOL]
         end_in_blank(ints, floats, stream.header[at.FRAMES])
         own = work.log_p[symbol] if symbol != BLANK and texts.columns[symbol] != SPACE_COLUMN else -np.inf
-        again = floats[at.BLANK_P] + own  # the same letter once more, after a blank
+        again = floats[at.BLANK_P] + own  # the same letter again, after a blank
         floats[at.BLANK_P] = floats[at.TOTAL_P] + _rest_log_p(texts, stream, work, kept, ints[at.NODE])
         if stream.nodes_i[ints[at.NODE], at.LETTERS] >= MAX_LETTERS:
             floats[at.BLANK_P] = add_logs(floats[at.BLANK_P], again)
@@ -86,7 +86,7 @@ def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) 
     own = stream.nodes_i[node, at.SYMBOL]
     for k in range(kept):
         c = work.kept[k]
-        stays = texts.columns[c] == SPACE_COLUMN  # more spaces make no other text
+        stays = texts.columns[c] == SPACE_COLUMN  # further spaces do not change the text
         if letters > 0:
             stays = not stays and c != BLANK and c != own  # noqa: PLR1714  not a tuple, to the compiler
         if stays:
@@ -96,7 +96,7 @@ def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) 
 
 @compiled
 def _receive(texts: Texts, stream: Stream, work: Work, h: int) -> None:
-    """Add what the hypothesis one symbol shorter, if it lives, brings by writing that symbol."""
+    """Add the alignments of the hypothesis one symbol shorter, if it is alive, that write that symbol."""
     node = int(stream.hypotheses_i[h, at.NODE])
     parent = stream.nodes_i[node, at.PARENT]
     origin = int(stream.nodes_i[parent, at.HYPOTHESIS]) if parent >= 0 else -1

@@ -9,7 +9,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
 from model.ctc.search import layout as at
 
-GOES_ON = ZERO - 1  # a candidate that writes nothing
+GOES_ON = ZERO - 1  # a candidate without a new symbol
 
 
 class Work(NamedTuple):
@@ -17,15 +17,15 @@ class Work(NamedTuple):
 
     kept: LongArray  # (V,) symbols that count in this frame, the likeliest first
     log_p: DoubleArray  # (V,) of the symbols in this frame, -inf for those not kept
-    written: LongArray  # (B,) bit c: the prefix longer by symbol c is alive, too
-    on_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses that wrote nothing
+    written: LongArray  # (B,) bit c: the prefix longer by symbol c is also alive
+    on_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses without a new symbol
     on_f: DoubleArray
     next_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses after the frame
     next_f: DoubleArray
-    scores: DoubleArray  # (B,) of the candidates; the worst is first, as in every heap
-    origins: LongArray  # (B,) hypothesis
-    symbols: LongArray  # (B,) that it writes, or GOES_ON
-    moved: IntArray  # (nodes,)
+    scores: DoubleArray  # (B,) of the candidates, a heap with the worst first
+    origins: LongArray  # (B,) hypothesis that a candidate extends
+    symbols: LongArray  # (B,) its new symbol, or GOES_ON
+    moved: IntArray  # (nodes,) scratch of `compact`
 
 
 @compiled_maker
@@ -50,7 +50,7 @@ def work_for(beams: int, symbols: int) -> Work:
 def keep_symbols(row: FloatArray, share: float, limit: int, work: Work) -> int:
     """Keep the fewest symbols of a frame (V,) that have `share` of the probability together, at most `limit`.
 
-    A log-probability that is NaN or infinite, which only a broken model gives, is taken for -inf. Returns how many.
+    A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf. Returns their number.
     """
     for c in range(len(row)):
         work.log_p[c] = -np.inf
@@ -82,7 +82,7 @@ def push(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
 
 @compiled
 def replace_worst(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
-    """Put a candidate in the place of the worst of `size`."""
+    """Replace the worst of `size` candidates."""
     place = 0
     while True:
         below = 2 * place + 1

@@ -1,4 +1,4 @@
-"""One frame of prefix beam search: how each hypothesis goes on, which of them stay.
+"""One frame of prefix beam search: extensions of each hypothesis, and the best of them.
 
 Source: Graves and Jaitly 2014, CTC prefix search; Amodei et al. 2016 (Deep Speech 2), section 7.3, for the pruning of
 symbols.
@@ -20,10 +20,10 @@ from model.ctc.search.prefix_tree import add_child, find_child
 
 @compiled
 def search_frame(texts: Texts, stream: Stream, work: Work, kept: int) -> None:
-    """Advance the hypotheses by one frame, of which `keep_symbols` kept some. There must be room in the tree."""
+    """Advance the hypotheses by one frame with the `kept` symbols of `keep_symbols`. The tree must have room."""
     size = go_on(texts, stream, work, kept)
     size = _extend(texts, stream, work, kept, size)
-    if size == 0:  # no alignment is possible: not a distribution over symbols
+    if size == 0:  # no alignment is possible: the frame is no distribution over symbols
         return
     _replace_hypotheses(texts, stream, work, size)
     best = 0
@@ -39,7 +39,7 @@ def search_frame(texts: Texts, stream: Stream, work: Work, kept: int) -> None:
 
 @compiled
 def _extend(texts: Texts, stream: Stream, work: Work, kept: int, size: int) -> int:
-    """Offer each hypothesis longer by each symbol; return how many candidates there are then."""
+    """Add each hypothesis extended by each kept symbol to the candidates; return their number."""
     full = len(work.scores)
     for h in range(stream.header[at.HYPOTHESES]):
         floats, node = stream.hypotheses_f[h], stream.hypotheses_i[h, at.NODE]
@@ -49,10 +49,10 @@ def _extend(texts: Texts, stream: Stream, work: Work, kept: int, size: int) -> i
             if c == BLANK or (work.written[h] >> c) & 1:
                 continue
             log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
-            most = log_p + _most_worth(texts, stream, node, texts.columns[c])
-            if most == -np.inf or (size == full and most <= work.scores[0]):  # cannot come in: not worth scoring
+            most = log_p + _highest_score(texts, stream, node, texts.columns[c])
+            if most == -np.inf or (size == full and most <= work.scores[0]):  # cannot be among the best: not scored
                 continue
-            score = log_p + _worth(texts, stream, node, texts.columns[c])
+            score = log_p + _score(texts, stream, node, texts.columns[c])
             if size < full:
                 push(work, size, score, h, c)
                 size += 1
@@ -62,8 +62,8 @@ def _extend(texts: Texts, stream: Stream, work: Work, kept: int, size: int) -> i
 
 
 @compiled
-def _most_worth(texts: Texts, stream: Stream, node: int, column: int) -> float:
-    """Bound what a prefix longer by one symbol can be worth, -inf where there is none."""
+def _highest_score(texts: Texts, stream: Stream, node: int, column: int) -> float:
+    """Upper bound of the score of a prefix extended by one symbol, -inf where there is none."""
     letters = stream.nodes_i[node, at.LETTERS]
     most = stream.nodes_f[node, at.SCORE] + texts.weights[KEYTERM_BOOST] * texts.values[0, at.TERM_GAIN]
     if column == SPACE_COLUMN:
@@ -74,7 +74,7 @@ def _most_worth(texts: Texts, stream: Stream, node: int, column: int) -> float:
 
 
 @compiled
-def _worth(texts: Texts, stream: Stream, node: int, column: int) -> float:
+def _score(texts: Texts, stream: Stream, node: int, column: int) -> float:
     if column == SPACE_COLUMN:
         return close_word(texts, stream, node)[0]
     return add_letter(texts, stream, node, column)[0]
@@ -82,7 +82,7 @@ def _worth(texts: Texts, stream: Stream, node: int, column: int) -> float:
 
 @compiled
 def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int) -> None:
-    """Let the candidates take the place of the hypotheses."""
+    """Replace the hypotheses by the candidates."""
     for h in range(stream.header[at.HYPOTHESES]):
         stream.nodes_i[stream.hypotheses_i[h, at.NODE], at.HYPOTHESIS] = -1
     for place in range(size):
@@ -101,7 +101,7 @@ def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int) -> 
 
 @compiled
 def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
-    """Make the hypothesis of a candidate that writes a symbol."""
+    """Make the hypothesis of a candidate with a new symbol."""
     origin, symbol = work.origins[place], work.symbols[place]
     parent = stream.hypotheses_i[origin, at.NODE]
     log_p, start, last, total = leave(stream, origin, symbol)

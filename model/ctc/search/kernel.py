@@ -1,4 +1,4 @@
-"""What the decoder calls: compiled functions over blocks of memory, each for one stream or a whole batch."""
+"""Entry points of the decoder: compiled functions over blocks of memory, each for one stream or a whole batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Table = tuple[int, int, int]  # of a `Bias`
 
 @entry_point
 def start_stream(address: int, beams: int, skip: int, lm_state: int, terms: Table) -> None:
-    """Make the zeroed block at `address` a stream that has heard nothing."""
+    """Initialise the zeroed block at `address` as a fresh stream."""
     stream = stream_at(address, beams)
     stream.header[at.SKIP] = skip
     _point_to(stream, terms)
@@ -84,14 +84,14 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
 
 @entry_point
 def write_best(address: int, beams: int) -> int:
-    """Put out the words of the best hypothesis, the open one last, and change nothing; return how many."""
+    """Write the words of the best hypothesis, the open one last, without a change of state; return their number."""
     stream = stream_at(address, beams)
     return _write_path(stream, stream.header[at.BEST])
 
 
 @entry_point
 def take_words(address: int, beams: int, count: int, report: LongArray) -> None:
-    """Commit the first `count` closed words of the best hypothesis; those that read otherwise there are dropped."""
+    """Commit the first `count` closed words of the best hypothesis; hypotheses with other words there are dropped."""
     stream = stream_at(address, beams)
     node = first_boundary(stream, stream.hypotheses_i[stream.header[at.BEST], at.NODE], count)
     if node >= 0:
@@ -102,9 +102,9 @@ def take_words(address: int, beams: int, count: int, report: LongArray) -> None:
 
 @entry_point
 def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int:
-    """Put out the words of the best hypothesis, or of the one that is best if the text ends here, and go on after it.
+    """Write the words of the best hypothesis, or of the best one if the text ends here, and restart after it.
 
-    Returns how many words. Nothing changes where there are none and none were shown.
+    Returns the number of words. Nothing changes where there are none and none were shown.
     """
     stream = stream_at(address, setup.beams)
     texts = texts_of(setup, stream.header)
@@ -118,7 +118,7 @@ def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int
 
 @entry_point
 def set_terms(address: int, terms: Table, setup: Setup) -> None:
-    """Give a stream other key terms: the text that is still in the tree is scored anew, as if they had been there."""
+    """Replace a stream's key terms: the text that is still in the tree is scored again with the new ones."""
     stream = stream_at(address, setup.beams)
     _point_to(stream, terms)
     texts = texts_of(setup, stream.header)
@@ -149,7 +149,7 @@ def _point_to(stream: Stream, terms: Table) -> None:
 
 @compiled
 def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
-    """Leave one hypothesis, the empty prefix, in blank; its last letter, if any, was `symbol` in frame `last`."""
+    """Start from one hypothesis, the empty prefix after a blank; before it came `symbol`, last in frame `last`."""
     plant_root(stream, symbol, lm_state)
     stream.header[at.HYPOTHESES], stream.header[at.BEST], stream.header[at.QUIET] = 1, 0, 0
     ints, floats = stream.hypotheses_i, stream.hypotheses_f
@@ -163,7 +163,7 @@ def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
 
 @compiled
 def _restart(texts: Texts, stream: Stream, hypothesis: int) -> None:
-    """Go on after the text of one hypothesis: a letter that still sounds is not written again."""
+    """Restart after the text of one hypothesis, so that a letter that still sounds is not written again."""
     node = stream.hypotheses_i[hypothesis, at.NODE]
     symbol, lm_state = int(stream.nodes_i[node, at.SYMBOL]), int(stream.nodes_i[node, at.LM_STATE])
     if stream.nodes_i[node, at.LETTERS] > 0:
@@ -176,7 +176,7 @@ def _restart(texts: Texts, stream: Stream, hypothesis: int) -> None:
 
 @compiled
 def _report(stream: Stream, row: LongArray) -> None:
-    """Tell what the caller wants to know; the words that were put out are its own from here on."""
+    """Fill the caller's report; the written words are fetched by the caller and no longer counted."""
     header, best = stream.header, stream.header[at.BEST]
     row[REPORT_FRAMES], row[REPORT_CHANGES] = header[at.FRAMES], header[at.CHANGES]
     row[REPORT_SILENCE] = header[at.FRAMES] - 1 - _last_letter(stream, best)
@@ -187,7 +187,7 @@ def _report(stream: Stream, row: LongArray) -> None:
 
 @compiled
 def _best_ended(texts: Texts, stream: Stream) -> int:
-    """Return the hypothesis whose text is best if it ends here; with and without a space behind it is one text."""
+    """Return the hypothesis with the best text if it ends here; a text with and without a final space is the same."""
     best, most = stream.header[at.BEST], -np.inf
     for h in range(stream.header[at.HYPOTHESES]):
         node, total = stream.hypotheses_i[h, at.NODE], stream.hypotheses_f[h, at.TOTAL_P]
@@ -225,7 +225,7 @@ def _last_letter(stream: Stream, hypothesis: int) -> int:
 
 @compiled
 def _write_path(stream: Stream, hypothesis: int) -> int:
-    """Write the words of a hypothesis, the open one last, behind none; return how many."""
+    """Write the words of a hypothesis, the open one last, after the committed ones; return their number."""
     ints, node = stream.nodes_i, stream.hypotheses_i[hypothesis, at.NODE]
     letters = ints[node, at.LETTERS]
     boundary = int(node)

@@ -1,4 +1,4 @@
-"""Where each number of a stream lies: the names of the columns, the size of the block, the views that kernels work on.
+"""Memory layout of a stream: names of the columns, size of the block, the views that kernels work on.
 
 A stream is a tree of prefixes (nodes, each one symbol longer than its parent) and a few hypotheses (nodes that are
 alive). Time is counted in output frames since the stream started. Scores are natural logarithms.
@@ -23,19 +23,19 @@ from model.compiled import (
 )
 
 BLOCK_FRAMES = 64
-"""Frames of one kernel call at most: what it can commit is bounded by that and by the tree."""
+"""Most frames of one kernel call: with the tree it bounds the words that a call can commit."""
 MAX_LETTERS = 48
-"""Letters of a word; what comes after them is heard as blank, so that an endless word is a bounded one."""
+"""Most letters of a word; further letters count as blank, so that a word without end stays bounded."""
 
 # header, int64
-SKIP = 0  # frames still to be ignored
+SKIP = 0  # frames still to skip
 FRAMES = 1
 CHANGES = 2  # of the best hypothesis
-HYPOTHESES = 3  # how many are alive
+HYPOTHESES = 3  # number alive
 NODES = 4  # rows of the tree in use, dead ones included
-ROOT = 5  # node of the prefix that all hypotheses share and that has left the tree
+ROOT = 5  # node of the prefix that all hypotheses share; its text is committed
 BEST = 6  # hypothesis
-QUIET = 7  # 1: no hypothesis ends in a letter, a blank changes nothing
+QUIET = 7  # 1: no hypothesis ends in a letter, so a blank changes nothing
 OUT_WORDS = 8  # words committed and not yet fetched
 OUT_SYMBOLS = 9
 BIAS_STATES = 10
@@ -76,12 +76,12 @@ NEXT_STATE = 12  # LM state after the open word, once CLOSING is known
 NODE_INTS = 13
 
 # node, float64
-BASE = 0  # all that the text up to here is worth for good
-SCORE = 1  # BASE with what the open word and the open key term promise
-LOOK = 2  # what the open word is expected to cost
+BASE = 0  # final score of the text up to here
+SCORE = 1  # BASE with the expected scores of the open word and the open key term
+LOOK = 2  # expected score of the open word
 WAIVED = 3  # cost of unknown words forgiven to the open key term
 WORD_SUM = 4  # of the word that a space closed here
-CLOSING = 5  # LM score of the open word if it ended here, NaN until it is asked for
+CLOSING = 5  # LM score of the open word if it ended here, NaN until computed
 NODE_FLOATS = 6
 
 # automaton of key terms: states
@@ -102,7 +102,7 @@ TERM_BANK = 1  # earned by complete phrases, and kept when the state is left by 
 TERM_GAIN = 2  # row 0: the most that one symbol can add
 TERM_FLOATS = 3
 
-# words on their way out, int32
+# words written for the caller, int32
 OUT_START = 0
 OUT_LAST = 1
 OUT_LETTERS = 2
@@ -123,7 +123,7 @@ class Stream(NamedTuple):
 
 
 def tree_nodes_of(beams: int) -> int:
-    """Rows of the tree: live prefixes are a few dozen more than beams, the rest is what makes compaction rare."""
+    """Rows of the tree: live prefixes are a few dozen more than beams, the rest makes compaction rare."""
     return 24 * beams + 256
 
 

@@ -1,8 +1,8 @@
-"""What a prefix is worth besides its sound: language model, unknown words, word bonus, key terms.
+"""Scores of a prefix besides the acoustic one: language model, unknown words, word bonus, key terms.
 
-An open word is expected to cost what the likeliest word with these letters does, so that it can be compared with words
-that are closed; when it closes, the language model's own score takes that place. Expectations only fall with more
-letters, which is what lets the search skip an extension without computing its score.
+An open word gets the score of the likeliest word that begins with its letters, so that it can be compared with closed
+words; when it closes, the language model's score replaces it. Expected scores only fall with more letters, so the
+search can skip an extension without computing its score.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ END_ID = 2  # "</s>"
 
 
 class Setup(NamedTuple):
-    """What a decoder hands to compiled code at each call."""
+    """Arguments of a decoder to compiled code at each call."""
 
     beams: int
     limits: DoubleArray  # (2,) share of the probability and number of symbols that a frame keeps
@@ -48,7 +48,7 @@ class Setup(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """What scores the texts of one stream: the language model, the arrays of its `Bias`, the weights of both."""
+    """Arrays that the texts of one stream are scored with: language model, its `Bias`, the weights."""
 
     columns: IntArray
     space: int  # the symbol, -1 if there is none
@@ -69,7 +69,7 @@ class Texts(NamedTuple):
 
 @compiled_maker
 def texts_of(setup: Setup, header: LongArray) -> Texts:
-    """Return the views of all that a stream's texts are scored with."""
+    """Return the views of a decoder's and a stream's arrays."""
     model = setup.model
     nodes, spellings, states = model[NODES], model[SPELLINGS], header[at.BIAS_STATES]
     space = -1
@@ -97,7 +97,7 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
 
 @compiled
 def follow_terms(ints: IntArray, floats: DoubleArray, state: int, column: int) -> tuple[int, float, bool]:
-    """Return the state after a letter or space, what was earned on the way, and whether a phrase broke off."""
+    """Follow the automaton of key terms: state after a letter or space, score earned, whether a phrase broke off."""
     earned, broke = 0.0, False
     while True:
         for child in range(ints[state, at.TERM_FIRST], ints[state + 1, at.TERM_FIRST]):
@@ -112,7 +112,7 @@ def follow_terms(ints: IntArray, floats: DoubleArray, state: int, column: int) -
 
 @compiled
 def unknown_score(texts: Texts, letters: int) -> float:
-    """What a word outside the vocabulary is worth."""
+    """Score of a word outside the vocabulary."""
     return -float(texts.weights[UNKNOWN_COST] + texts.weights[UNKNOWN_LETTER_COST] * letters)
 
 
@@ -158,7 +158,7 @@ def close_word(texts: Texts, stream: Stream, node: int) -> tuple[float, float, f
         spelling = ints[node, at.SPELLING]
         known = spelling >= 0 and texts.spelled[spelling] >= 0
         if np.isnan(floats[node, at.CLOSING]):
-            _ask(texts, stream, node, texts.spelled[spelling] if known else UNKNOWN_ID, known)
+            _close_by_lm(texts, stream, node, texts.spelled[spelling] if known else UNKNOWN_ID, known)
         price = floats[node, at.CLOSING]
         if not known and texts.terms[state, at.TERM_COVERS]:
             waived += floats[node, at.LOOK] - price
@@ -170,8 +170,8 @@ def close_word(texts: Texts, stream: Stream, node: int) -> tuple[float, float, f
 
 
 @compiled
-def _ask(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> None:
-    """Ask the language model once for what the open word is worth, and for the state after it."""
+def _close_by_lm(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> None:
+    """Compute the open word's language model score and the state after it, once per node."""
     log_p, after = lm_score(
         texts.first,
         texts.word,
@@ -190,9 +190,9 @@ def _ask(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> 
 
 @compiled
 def ended_score(texts: Texts, stream: Stream, node: int) -> float:
-    """What a prefix is worth if the text ends here: the open word is closed, an unfinished key term gives back.
+    """Score of a prefix if the text ends here: the open word is closed, an unfinished key term's score subtracted.
 
-    With a language model the end has a price of its own: "four" alone is a sentence, "for" hardly ever is.
+    A language model also scores the end of the sentence: "four" alone is a sentence, "for" hardly ever is.
     """
     if stream.nodes_i[node, at.LETTERS] == 0:
         base, waived, lm_state, state = (

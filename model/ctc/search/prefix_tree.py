@@ -1,6 +1,6 @@
-"""The tree of prefixes of one stream: growing it, committing what all hypotheses share, keeping it within its bounds.
+"""Tree of prefixes of one stream: growth, committing of the text that all hypotheses share, bounds.
 
-Only prefixes are handled here; what they are worth comes from `prefix_score`, which of them live from `frame_search`.
+Scores come from `prefix_score`; `frame_search` decides which prefixes are alive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def find_child(stream: Stream, node: int, symbol: int) -> int:
 
 @compiled
 def add_child(texts: Texts, stream: Stream, node: int, symbol: int) -> int:
-    """Add the prefix that is `symbol` longer. There must be room."""
+    """Add the prefix that is `symbol` longer. The tree must have room."""
     ints = stream.nodes_i
     child = stream.header[at.NODES]
     stream.header[at.NODES] = child + 1
@@ -42,7 +42,7 @@ def add_child(texts: Texts, stream: Stream, node: int, symbol: int) -> int:
 
 @compiled
 def score_child(texts: Texts, stream: Stream, child: int) -> None:
-    """Fill in what a prefix is worth from the prefix that it extends."""
+    """Compute the scores of a prefix from those of its parent."""
     ints, floats = stream.nodes_i, stream.nodes_f
     node = ints[child, at.PARENT]
     column = texts.columns[ints[child, at.SYMBOL]]
@@ -75,7 +75,7 @@ def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
 
 @compiled
 def commit_shared(stream: Stream) -> None:
-    """Let go of the words that all hypotheses have in common: they can no longer change."""
+    """Commit the words that all hypotheses have in common: they can no longer change."""
     ints, root = stream.nodes_i, stream.header[at.ROOT]
     shared = int(stream.hypotheses_i[0, at.NODE])
     for h in range(1, stream.header[at.HYPOTHESES]):
@@ -95,7 +95,7 @@ def commit_shared(stream: Stream) -> None:
 
 @compiled
 def commit(stream: Stream, node: int) -> None:
-    """Make the boundary `node` the root and put the words up to it out. All hypotheses must extend it."""
+    """Make the word boundary `node` the root and write the words up to it. All hypotheses must extend it."""
     write_words(stream, node)
     header = stream.header
     ints, root, known = stream.nodes_i, header[at.ROOT], node
@@ -111,7 +111,7 @@ def commit(stream: Stream, node: int) -> None:
 
 @compiled
 def write_words(stream: Stream, node: int) -> int:
-    """Write the closed words from the root to `node` behind those that are out; return how many, without counting."""
+    """Write the closed words from the root to `node` after the committed ones; return their number."""
     header, ints, root = stream.header, stream.nodes_i, stream.header[at.ROOT]
     words, letters, known = 0, 0, node
     while known != root:
@@ -169,7 +169,7 @@ def compact(stream: Stream, moved: IntArray) -> None:
 
 @compiled
 def make_room(stream: Stream, moved: IntArray) -> None:
-    """Leave room for one frame and a few more: if dead nodes do not suffice, words are forced, then beams dropped."""
+    """Free rows for one frame and a few more: drop dead nodes, else force the best first word, else drop hypotheses."""
     beams = len(stream.hypotheses_i)
     compact(stream, moved)
     while stream.header[at.NODES] + 4 * beams > tree_nodes(beams):

@@ -1,8 +1,8 @@
-"""A stream of the beam search as bytes, and made again from them, so that what follows is the same to the bit.
+"""Serialisation of a beam search stream; a restored stream gives the same results to the bit.
 
-The tree is written as parents and symbols alone: what a prefix is worth follows from the prefix that it extends, by the
-same code. Dead prefixes are written too, because they can live again and then keep what they know. How full the tree
-is decides when it is cleared, so that is kept as a number.
+The tree is written as parents and symbols alone, because the same code computes a prefix's scores from its parent's.
+Dead prefixes are written too, because they can become alive again with their records. The number of rows in use is
+written because it decides when the tree is compacted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SavedBeam(msgspec.Struct, array_like=True, frozen=True):
 
     version: int
     header: tuple[int, ...]  # of `_KEPT`
-    nodes: int  # rows of the tree in use, those that nothing leads to included
+    nodes: int  # rows of the tree in use, unreachable ones included
     parents: bytes  # (N - 1,) uint16, of all but the root, which is 0; parents come first
     symbols: bytes  # (N - 1,) uint8
     stamps: bytes  # (W, 2) int32, of those that end in a space
@@ -92,7 +92,7 @@ def tree_parts(memory: Memory, space: int) -> dict[str, Any]:
 
 
 def _descend(parents: IntArray, root: int) -> NDArray[np.bool_]:
-    """Which nodes the root leads to: each looks at its parent's parent, and so on, twice as far each time."""
+    """Nodes below the root, (nodes,) bool, by pointer doubling: ancestors at distance 1, 2, 4 …"""
     known = np.where(parents < 0, np.arange(len(parents)), parents)
     known[root] = root
     while not np.array_equal(further := known[known], known):
@@ -102,7 +102,7 @@ def _descend(parents: IntArray, root: int) -> NDArray[np.bool_]:
 
 
 class Tree(msgspec.Struct):
-    """The arrays of a `SavedBeam`, found to be possible."""
+    """The arrays of a `SavedBeam`, validated."""
 
     parents: IntArray
     symbols: IntArray
@@ -159,7 +159,7 @@ def checked_tree(saved: SavedBeam, *, beams: int, symbols: int, space: int, size
 
 
 def plant(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
-    """Write the header, the root and the hypotheses into a zeroed block; the rest grows from there."""
+    """Write the header, the root and the hypotheses into a zeroed block; `kernel.regrow` adds the rest."""
     memory.header[list(_KEPT)] = saved.header
     memory.header[at.ROOT], memory.header[at.HYPOTHESES] = 0, len(tree.hypotheses)
     memory.nodes[0], memory.nodes_f[0] = tree.root, tree.root_f
@@ -169,9 +169,9 @@ def plant(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
 
 
 def inhabit(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
-    """Once the tree has grown: write what its words know, and where the hypotheses live."""
+    """After `regrow`: write the records of closed words, and link nodes to their hypotheses."""
     memory.header[at.NODES] = saved.nodes
-    memory.nodes[len(tree.parents) + 1 : saved.nodes, at.PARENT] = -1  # in use, and nothing leads there
+    memory.nodes[len(tree.parents) + 1 : saved.nodes, at.PARENT] = -1  # in use, and unreachable
     memory.nodes[tree.closed, at.WORD_START], memory.nodes[tree.closed, at.WORD_LAST] = tree.stamps.T
     memory.nodes_f[tree.closed, at.WORD_SUM] = tree.sums
     memory.nodes[tree.hypotheses[:, at.NODE], at.HYPOTHESIS] = np.arange(len(tree.hypotheses))

@@ -1,4 +1,4 @@
-"""What the beam search hands to compiled code once: vocabulary, weights and language model as arrays of numbers."""
+"""Vocabulary, weights and language model as arrays of numbers, which the beam search passes to compiled code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def weight_row(weights: DecodingWeights) -> DoubleArray:
 
 
 def model_table(lm: LanguageModel | None) -> tuple[LongArray, list[NDArray[Any]]]:
-    """Return addresses and sizes of a language model's arrays, and the arrays, to be kept while those are used."""
+    """Return addresses and sizes of a language model's arrays, and the arrays, which must outlive the addresses."""
     if lm is None:
         trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]
         spelling = [np.full((1, SPACE_COLUMN), -1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.float32)]
