@@ -25,7 +25,7 @@ class BatchDone:
     tags: tuple[object, ...]
     """`tag` of each step's `push`."""
     outputs: np.ndarray
-    """(B, …): the model's outputs, in memory that nobody else writes to."""
+    """(B, …): the model's outputs, in memory that later batches do not write to."""
     queue_wait_s: tuple[float, ...]
     """From a step's push to the start of its batch."""
     started_s: float

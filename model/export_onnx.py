@@ -1,7 +1,7 @@
 """The network as an ONNX file in the form of a streaming NeMo CTC model, which sherpa-onnx runs.
 
-That form takes frames of sherpa's features as input, has two caches and the blank as the last symbol. The GRU states are
-in `cache_last_channel` (B, layers, 1, H), the rest of a stream's state, flattened, in `cache_last_time` (B, 1, 1, E).
+That form takes frames of sherpa's features as input, has two caches, and the blank as last symbol. GRU states are in
+`cache_last_channel` (B, layers, 1, H), the rest of a stream's state, flattened, in `cache_last_time` (B, 1, 1, E).
 sherpa computes the features: Hann windows, Slaney's mel filters from 0 to 8 kHz, logarithm. They differ from ours, so
 the graph begins with a map from its mel energies to ours.
 """

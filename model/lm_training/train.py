@@ -28,8 +28,8 @@ Report = Callable[[str], None]
 class TrainingOptions:
     """Options of a training run.
 
-    `weights` (one a source) and `held_out` exclude each other; with neither, all texts are joined into one. `min_counts`
-    go by order; `vocabulary_size` counts the most frequent words; `threshold` is that of `pruning.prune`, 0 for none.
+    `weights` (one a source) and `held_out` exclude each other; with neither, all texts are joined. `min_counts` go by
+    order; `vocabulary_size` counts the most frequent words; `threshold` is that of `pruning.prune`, 0 for none.
     """
 
     order: int = 3

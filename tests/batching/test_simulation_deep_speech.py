@@ -1,4 +1,4 @@
-"""The inferred Deep Speech 2 device says what the paper says of it, and no more is claimed."""
+"""The inferred Deep Speech 2 device reproduces the paper's published figures."""
 
 import math
 

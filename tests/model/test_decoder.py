@@ -1,4 +1,4 @@
-"""Which decoder the settings make, and what it is made with."""
+"""Choice of the decoder, its language model and weights from the settings."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
         make_decoder(Settings(lm=arpa, beams=2), CONFIG)
 
 
-def test_a_language_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_language_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.arpa"):
         make_decoder(Settings(lm=tmp_path / "absent.arpa"), CONFIG)
 

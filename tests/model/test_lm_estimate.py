@@ -1,4 +1,4 @@
-"""Kneser-Ney models, mixtures of them and pruned ones are distributions, and predict what they should."""
+"""Kneser-Ney estimation, mixtures and pruning: probabilities sum to 1 and match their definitions."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def test_counts_are_those_of_a_plain_loop(lines: list[str], order: int) -> None:
             assert (below[table.suffix] == table.ids[:, 1:]).all()
 
 
-def test_weights_go_to_the_model_that_fits() -> None:
+def test_the_model_that_fits_the_held_out_text_gets_the_weight() -> None:
     tries = [build_trie(model_of(lines, 2)) for lines in (["a b", "a b c"], ["d d d", "c d"])]
     weights = tune_weights(tries, number_words(["d d", "c d d"], WORDS))
     assert weights.sum() == pytest.approx(1.0)
     assert weights[1] > 0.8
 
 
-def test_cut_offs_may_not_fall() -> None:
+def test_cut_offs_must_not_decrease_with_the_order() -> None:
     with pytest.raises(ValueError, match="least count"):
         model_of(["a b"], 2, (2, 1))
 

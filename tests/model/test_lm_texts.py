@@ -73,7 +73,7 @@ def test_sources_are_pinned_and_none_is_the_development_set() -> None:
     assert "dev" not in {manifest for manifests in MANIFESTS.values() for manifest in manifests}
 
 
-def test_a_package_is_fetched_once_and_half_fetched_ones_are_not_used(
+def test_a_package_is_fetched_once_and_a_partial_fetch_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []

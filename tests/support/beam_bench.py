@@ -1,7 +1,7 @@
-"""How long the beam search takes: `python tests/support/beam_bench.py`, on recordings decoded by the shipped model.
+"""Benchmark of the beam search: `python tests/support/beam_bench.py`, on recordings decoded by the shipped model.
 
 Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
-model, alone and in batches: processor time, so that other programs count only for what they take of the caches. The
+model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
 last line is one JSON document.
 """
 
@@ -60,7 +60,7 @@ def measure(decoder: Decoder, rows: list[LogProbs], batch: int, bias: Bias, limi
         picked = np.ascontiguousarray(tape[(starts + done) % steps])  # (B, 2, V)
         decoder.advance(states, picked)
         for state in states:
-            if done % 8 == 0:  # a partial now and then, a final now and then: what a server asks for
+            if done % 8 == 0:  # partials and finals as often as a server asks for them
                 decoder.words(state)
             if done % 64 == 63:
                 decoder.take(state)
