@@ -17,10 +17,9 @@ import numpy as np
 import torch
 
 from batching.batcher import Batcher, Pace, Policy, StreamId, checked_budget
-from batching.commands import Close, Export, Open, Restore, Step, Stop
+from batching.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent, EngineStopped
-from batching.mailbox import Mailbox
 from batching.step_model import StepModel
 from batching.stepper import Stepper
 from batching.worker import Worker

@@ -28,7 +28,15 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.search import kernel
 from model.ctc.search.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
 from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
-from model.ctc.search.saved_beam import VERSION, Memory, SavedBeam, checked_tree, inhabit, plant, tree_parts
+from model.ctc.search.saved_beam import (
+    VERSION,
+    Memory,
+    SavedBeam,
+    checked_tree,
+    link_hypotheses,
+    tree_parts,
+    write_root,
+)
 from model.ctc.search.tables import columns, model_table, weight_row
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
@@ -170,9 +178,9 @@ class BeamDecoder:
         block = np.zeros(block_bytes(self.beams), np.uint8)
         state = BeamState(block, block.ctypes.data, bias)
         memory = Memory(block, self.beams)
-        plant(memory, read, tree)
+        write_root(memory, read, tree)
         kernel.regrow(state.address, bias.table, tree.parents, tree.symbols, self._setup)
-        inhabit(memory, read, tree)
+        link_hypotheses(memory, read, tree)
         state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
         state.has_text, state.silence_frames = read.has_text, read.silence_frames
         state.taken, state.last_end = read.taken, read.last_end

@@ -118,7 +118,7 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
         _add_phrase(root, words, boost, states)
     ordered = _breadth_first(root)
     for state in ordered:
-        _settle(state, boosts, states)
+        _score_state(state, boosts, states)
     ints = np.zeros((len(ordered) + 2, TERM_INTS), np.int32)
     floats = np.zeros((len(ordered) + 1, TERM_FLOATS), np.float64)
     child = 2
@@ -157,7 +157,7 @@ def _breadth_first(root: _State) -> list[_State]:
     return ordered
 
 
-def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+def _score_state(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
     """Compute a state's earned score, fail state and value; those of shorter states are known."""
     if not state.words and not state.letters:
         return
@@ -166,7 +166,7 @@ def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None
         state.earned, state.earned_words = before.earned, before.earned_words
         state.fail = at.TERM_ELSEWHERE
     else:
-        _earn(state, boosts, states)
+        _score_boundary(state, boosts, states)
     count = len(state.words)
     last = count if state.letters else count - 1
     ahead = 0.0
@@ -180,7 +180,7 @@ def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None
         state.value = max(state.value, state.reach)
 
 
-def _earn(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+def _score_boundary(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
     """At a word boundary: the best sum of scores over phrases that do not overlap and are complete."""
     words = state.words
     before = states[words[:-1], ""]

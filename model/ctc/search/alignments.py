@@ -11,7 +11,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, IntArray, compiled
 from model.config import BLANK
 from model.ctc.search import layout as at
-from model.ctc.search.candidates import GOES_ON, Work, push
+from model.ctc.search.candidates import UNEXTENDED, Work, push
 from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN, Stream, copy_row
 from model.ctc.search.prefix_score import Texts
 
@@ -25,7 +25,7 @@ def add_logs(a: float, b: float) -> float:
 
 
 @compiled
-def hear_blank(stream: Stream) -> None:
+def advance_by_blank(stream: Stream) -> None:
     """Advance the hypotheses by a frame of certain blank: their order does not change."""
     if stream.header[at.QUIET]:
         return
@@ -45,7 +45,7 @@ def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
 
 
 @compiled
-def go_on(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
+def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
     """Score the hypotheses as they are, reached without a symbol or by one from a shorter one; return their number."""
     count = stream.header[at.HYPOTHESES]
     for h in range(count):
@@ -65,14 +65,14 @@ def go_on(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
             floats[at.LETTER_SUM] += own - floats[at.LETTER_PEAK]
             floats[at.LETTER_PEAK] = own
     for h in range(count):
-        _receive(texts, stream, work, h)
+        _add_from_parent(texts, stream, work, h)
     size = ZERO
     for h in range(count):
         total = add_logs(work.on_f[h, at.BLANK_P], work.on_f[h, at.LETTER_P])
         work.on_f[h, at.TOTAL_P] = total
         score = total + stream.nodes_f[stream.hypotheses_i[h, at.NODE], at.SCORE]
         if score > -np.inf:
-            push(work, size, score, h, GOES_ON)
+            push(work, size, score, h, UNEXTENDED)
             size += 1
     return size
 
@@ -95,7 +95,7 @@ def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) 
 
 
 @compiled
-def _receive(texts: Texts, stream: Stream, work: Work, h: int) -> None:
+def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
     """Add the alignments of the hypothesis one symbol shorter, if it is alive, that write that symbol."""
     node = int(stream.hypotheses_i[h, at.NODE])
     parent = stream.nodes_i[node, at.PARENT]
@@ -107,11 +107,11 @@ def _receive(texts: Texts, stream: Stream, work: Work, h: int) -> None:
     if work.log_p[symbol] == -np.inf:
         return
     ints, floats = work.on_i[h], work.on_f[h]
-    log_p, start, last, total = leave(stream, origin, symbol)
+    log_p, start, last, total = extension_of(stream, origin, symbol)
     log_p += work.log_p[symbol]
     if texts.columns[symbol] == SPACE_COLUMN:
         if log_p > floats[at.BLANK_P] and stream.nodes_i[node, at.CHILD] < 0:  # else the next word may begin too early
-            stamp(stream, node, start, last, total)
+            record_word(stream, node, start, last, total)
             ints[at.BLANK_LAST] = last
         floats[at.BLANK_P] = add_logs(floats[at.BLANK_P], log_p)
     else:
@@ -123,7 +123,7 @@ def _receive(texts: Texts, stream: Stream, work: Work, h: int) -> None:
 
 
 @compiled
-def leave(stream: Stream, origin: int, symbol: int) -> tuple[float, int, int, float]:
+def extension_of(stream: Stream, origin: int, symbol: int) -> tuple[float, int, int, float]:
     """Return the log-probability with which a hypothesis can write `symbol`, and its word's start, last frame, sum."""
     ints, floats = stream.hypotheses_i[origin], stream.hypotheses_f[origin]
     node = ints[at.NODE]
@@ -140,7 +140,7 @@ def leave(stream: Stream, origin: int, symbol: int) -> tuple[float, int, int, fl
 
 
 @compiled
-def stamp(stream: Stream, node: int, start: int, last: int, total: float) -> None:
+def record_word(stream: Stream, node: int, start: int, last: int, total: float) -> None:
     """Record the word that a space closes at `node`."""
     stream.nodes_i[node, at.WORD_START], stream.nodes_i[node, at.WORD_LAST] = start, last
     stream.nodes_f[node, at.WORD_SUM] = total

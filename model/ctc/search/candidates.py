@@ -9,7 +9,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
 from model.ctc.search import layout as at
 
-GOES_ON = ZERO - 1  # a candidate without a new symbol
+UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
 
 class Work(NamedTuple):
@@ -24,7 +24,7 @@ class Work(NamedTuple):
     next_f: DoubleArray
     scores: DoubleArray  # (B,) of the candidates, a heap with the worst first
     origins: LongArray  # (B,) hypothesis that a candidate extends
-    symbols: LongArray  # (B,) its new symbol, or GOES_ON
+    symbols: LongArray  # (B,) its new symbol, or UNEXTENDED
     moved: IntArray  # (nodes,) scratch of `compact`
 
 

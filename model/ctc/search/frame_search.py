@@ -11,8 +11,8 @@ import numpy as np
 from model.compiled import compiled
 from model.config import BLANK
 from model.ctc.search import layout as at
-from model.ctc.search.alignments import go_on, leave, stamp
-from model.ctc.search.candidates import GOES_ON, Work, push, replace_worst
+from model.ctc.search.alignments import extension_of, record_word, score_unextended
+from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
 from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN, Stream, copy_row
 from model.ctc.search.prefix_score import KEYTERM_BOOST, WORD_BONUS, Texts, add_letter, close_word
 from model.ctc.search.prefix_tree import add_child, find_child
@@ -21,7 +21,7 @@ from model.ctc.search.prefix_tree import add_child, find_child
 @compiled
 def search_frame(texts: Texts, stream: Stream, work: Work, kept: int) -> None:
     """Advance the hypotheses by one frame with the `kept` symbols of `keep_symbols`. The tree must have room."""
-    size = go_on(texts, stream, work, kept)
+    size = score_unextended(texts, stream, work, kept)
     size = _extend(texts, stream, work, kept, size)
     if size == 0:  # no alignment is possible: the frame is no distribution over symbols
         return
@@ -87,7 +87,7 @@ def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int) -> 
         stream.nodes_i[stream.hypotheses_i[h, at.NODE], at.HYPOTHESIS] = -1
     for place in range(size):
         origin, symbol = work.origins[place], work.symbols[place]
-        if symbol == GOES_ON:
+        if symbol == UNEXTENDED:
             copy_row(work.next_i, place, work.on_i, origin)
             copy_row(work.next_f, place, work.on_f, origin)
         else:
@@ -104,7 +104,7 @@ def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
     """Make the hypothesis of a candidate with a new symbol."""
     origin, symbol = work.origins[place], work.symbols[place]
     parent = stream.hypotheses_i[origin, at.NODE]
-    log_p, start, last, total = leave(stream, origin, symbol)
+    log_p, start, last, total = extension_of(stream, origin, symbol)
     own = work.log_p[symbol]
     log_p += own
     node = find_child(stream, parent, symbol)
@@ -112,7 +112,7 @@ def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
     if node < 0:
         node = add_child(texts, stream, parent, symbol)
         if is_space:
-            stamp(stream, node, start, last, total)
+            record_word(stream, node, start, last, total)
     ints, floats = work.next_i[place], work.next_f[place]
     ints[at.NODE], ints[at.LETTER_START], ints[at.BLANK_START], ints[at.BLANK_LAST] = node, start, start, last
     floats[at.TOTAL_P] = log_p

@@ -7,7 +7,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
 from model.config import BLANK
 from model.ctc.search import layout as at
-from model.ctc.search.alignments import add_logs, hear_blank
+from model.ctc.search.alignments import add_logs, advance_by_blank
 from model.ctc.search.candidates import Work, keep_symbols, work_for
 from model.ctc.search.frame_search import search_frame
 from model.ctc.search.layout import Stream, stream_at, tree_nodes
@@ -68,7 +68,7 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
     if (
         limits[0] < 1.0 and np.inf > row[BLANK] and np.exp(np.float64(row[BLANK])) >= limits[0]
     ):  # `keep_symbols` would keep the blank alone
-        hear_blank(stream)
+        advance_by_blank(stream)
     else:
         beams = len(work.scores)
         if header[at.NODES] + beams > tree_nodes(beams):
@@ -132,7 +132,7 @@ def set_terms(address: int, terms: Table, setup: Setup) -> None:
 
 @entry_point
 def regrow(address: int, terms: Table, parents: IntArray, symbols: IntArray, setup: Setup) -> None:
-    """Grow the tree of a planted stream, from `parents` and `symbols` (N - 1,) of all nodes but the root."""
+    """Grow the tree of a stream after `write_root`, from `parents` and `symbols` (N - 1,) of all nodes but the root."""
     stream = stream_at(address, setup.beams)
     _point_to(stream, terms)
     texts = texts_of(setup, stream.header)

@@ -69,7 +69,7 @@ def tree_parts(memory: Memory, space: int) -> dict[str, Any]:
     header = memory.header
     used, root, alive = int(header[at.NODES]), int(header[at.ROOT]), int(header[at.HYPOTHESES])
     parents = memory.nodes[:used, at.PARENT]
-    kept = np.flatnonzero(_descend(parents, root))  # (N,), the root first
+    kept = np.flatnonzero(_below_root(parents, root))  # (N,), the root first
     place = np.zeros(used, np.int32)
     place[kept] = np.arange(len(kept))
     rest = kept[1:]
@@ -91,7 +91,7 @@ def tree_parts(memory: Memory, space: int) -> dict[str, Any]:
     }
 
 
-def _descend(parents: IntArray, root: int) -> NDArray[np.bool_]:
+def _below_root(parents: IntArray, root: int) -> NDArray[np.bool_]:
     """Nodes below the root, (nodes,) bool, by pointer doubling: ancestors at distance 1, 2, 4 …"""
     known = np.where(parents < 0, np.arange(len(parents)), parents)
     known[root] = root
@@ -158,7 +158,7 @@ def checked_tree(saved: SavedBeam, *, beams: int, symbols: int, space: int, size
     return tree
 
 
-def plant(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
+def write_root(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
     """Write the header, the root and the hypotheses into a zeroed block; `kernel.regrow` adds the rest."""
     memory.header[list(_KEPT)] = saved.header
     memory.header[at.ROOT], memory.header[at.HYPOTHESES] = 0, len(tree.hypotheses)
@@ -168,7 +168,7 @@ def plant(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
     memory.hypotheses_f[: len(tree.hypotheses)] = tree.hypotheses_f
 
 
-def inhabit(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
+def link_hypotheses(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
     """After `regrow`: write the records of closed words, and link nodes to their hypotheses."""
     memory.header[at.NODES] = saved.nodes
     memory.nodes[len(tree.parents) + 1 : saved.nodes, at.PARENT] = -1  # in use, and unreachable
