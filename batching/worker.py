@@ -108,7 +108,7 @@ class Worker:
         if stream not in self._handles:
             self._report_unknown(stream)
         elif self._batcher.waiting(stream):
-            self._fail(stream, WrongState(f"stream {stream} has steps waiting, which restoring a state would change"))
+            self._fail(stream, WrongState(f"stream {stream} has steps waiting, which a new state would change"))
         else:
             self._pool.restore(self._handles[stream], state)
 
