@@ -194,7 +194,7 @@ def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
 
 def test_live_steps_go_before_background_steps(start_engine: Start) -> None:
     model = GatedModel()
-    bench = start_engine(model, background_rows=1)
+    bench = start_engine(model, background_rows=1, clock=FakeClock())  # real service times would bound the fillers
     files = [bench.engine.open(budget_s=10.0, background=True) for _ in range(3)]
     live = bench.engine.open()
     bench.engine.push(live, step(1))
