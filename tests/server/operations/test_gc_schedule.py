@@ -13,7 +13,7 @@ import pytest
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from spelling import spell
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
@@ -84,6 +84,17 @@ def test_refusal_leaves_no_cycles(live_server: Start, uncollected: Callable[[], 
             with pytest.raises(InvalidStatus):
                 connect(f"ws://{server.host}/v1/listen?{query}", open_timeout=WAIT_S, proxy=None)
         held.finish()
+    wait_until_gone(server, uncollected)
+
+
+def test_call_without_a_forwarding_target_leaves_no_cycles(
+    live_server: Start, uncollected: Callable[[], list[str]]
+) -> None:
+    server = live_server(twilio_forward_url="ws://127.0.0.1:9/")
+    with connect(f"ws://{server.host}/v1/twilio", open_timeout=WAIT_S, proxy=None) as call:
+        call.send('{"event":"start","streamSid":"MZ1","start":{"callSid":"CA1"}}')
+        with pytest.raises(ConnectionClosed):
+            call.recv(timeout=WAIT_S)
     wait_until_gone(server, uncollected)
 
 

@@ -12,8 +12,8 @@ from resume_client import ResumingClient
 from speech import samples
 
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.decoder import make_decoder
+from model.recordings import read_pcm
 from server.resume.seal import new_key
 
 
