@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadtest.criteria import Bar
+from loadtest.criteria import Criterion
 from loadtest.measurement.server_metrics import MEMORY, QUEUED, SESSIONS, SLOTS, TASKS, Scrape, scrape_at
 from loadtest.stability import MEMORY_SHARE
 
@@ -48,13 +48,13 @@ async def idle_figures(
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def bars(before: IdleFigures, after: IdleFigures) -> list[Bar]:
+def bars(before: IdleFigures, after: IdleFigures) -> list[Criterion]:
     """Nothing of the load is left, and memory is what it was when the server had done as much before."""
     memory_mib = before.memory_mib or 0.0
     return [
-        Bar("sessions left", 0, after.sessions),
-        Bar("slots left", 0, after.slots),
-        Bar("steps left in the queue", 0, after.queued_steps),
-        Bar("tasks", before.tasks or 0, after.tasks),
-        Bar("memory", round(memory_mib * (1 + MEMORY_SHARE), 1), after.memory_mib, "MiB"),
+        Criterion("sessions left", 0, after.sessions),
+        Criterion("slots left", 0, after.slots),
+        Criterion("steps left in the queue", 0, after.queued_steps),
+        Criterion("tasks", before.tasks or 0, after.tasks),
+        Criterion("memory", round(memory_mib * (1 + MEMORY_SHARE), 1), after.memory_mib, "MiB"),
     ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,21 +16,59 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import environment
+from loadtest import environment, pages
 from loadtest.environment import Environment
-from loadtest.errors import BadManifest, BadSettings, LoadTestError, PeerMissing
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
+from loadtest.errors import BadManifest, BadSettings, PeerMissing
+from loadtest.program import EXIT_OK, RESULTS, carry_out
 from model.audio import read_pcm
 from model.errors import ModelError
 from model.manifest import Utterance, read_manifests
 from model.scoring import by_source, report
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "pocketsphinx"
 RATE = 16_000
 FILES_AT_A_TIME = 8  # handed to a process at once: few, so that no process is left with much at the end
 _NOT_OURS = re.compile(r"[^a-z' ]")
 _state: dict[str, Any] = {}  # of a worker process: its decoder
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Word and character error rates of one set of recordings."""
+
+    wer: float
+    cer: float
+    utterances: int
+
+
+class Pooled(Rates, frozen=True):
+    """Rates over all recordings, and by source."""
+
+    by_source: dict[str, Rates]
+
+
+class _Combination(Pooled, frozen=True):
+    precision: str = ""
+    decoder: str = ""
+
+    @property
+    def label(self) -> str:
+        return " ".join(part for part in ("tutti", self.decoder, self.precision) if part)
+
+
+class _Evaluation(_Combination, frozen=True):
+    combinations: tuple[_Combination, ...] = ()
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """One other recogniser over the same recordings; `ours` by the name of the combination."""
+
+    name: str
+    command: str
+    settings: dict[str, str | int]
+    rates: Pooled
+    real_time_factor: float | None  # processor seconds, if each process has a core, per second of audio
+    ours: dict[str, Pooled]
+    environment: Environment
 
 
 def require() -> None:
@@ -98,82 +134,6 @@ def measure(manifests: Sequence[Path], processes: int, ours: Path | None, comman
     )
 
 
-def main(
-    *,
-    manifest: Annotated[list[Path] | None, typer.Option(help="JSON lines with audio and text; repeatable.")] = None,
-    kept: Annotated[bool, typer.Option("--kept", help="Do not run it: take the kept result, with new --ours.")] = False,
-    ours: Annotated[Path | None, typer.Option(help="What `tutti evaluate --json` printed, to stand beside it.")] = None,
-    processes: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 2,
-    folder: Annotated[Path, typer.Option(help="Where pocketsphinx.json and .md are written.")] = RESULTS,
-) -> None:
-    """Word error rates of pocketsphinx by source."""
-    console = Console(stderr=True)
-    try:
-        if kept == bool(manifest):
-            raise BadSettings("either --manifest, to run it, or --kept, for the result of an earlier run")
-        command = shlex.join(["python", "-m", "loadtest.pocketsphinx", *sys.argv[1:]])
-        peer = read_kept(folder, NAME, ours) if kept else measure(manifest or [], processes, ours, command)
-    except (LoadTestError, ModelError) as error:
-        console.print(f"pocketsphinx: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_BAD) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    console.print(by_source_table(peer))
-    for path in write(peer, folder):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(peer.encoded())
-
-
-if __name__ == "__main__":
-    typer.run(main)
-
-
-class Rates(msgspec.Struct, frozen=True):
-    """Word and character error rates of one set of recordings."""
-
-    wer: float
-    cer: float
-    utterances: int
-
-
-class Pooled(msgspec.Struct, frozen=True):
-    """Rates over all recordings, and by source."""
-
-    wer: float
-    cer: float
-    utterances: int
-    by_source: dict[str, Rates]
-
-
-class _Combination(Pooled, frozen=True):
-    precision: str = ""
-    decoder: str = ""
-
-    @property
-    def label(self) -> str:
-        return " ".join(part for part in ("tutti", self.decoder, self.precision) if part)
-
-
-class _Evaluation(_Combination, frozen=True):
-    combinations: tuple[_Combination, ...] = ()
-
-
-class Peer(msgspec.Struct, frozen=True):
-    """One other recogniser over the same recordings; `ours` by the name of the combination."""
-
-    name: str
-    command: str
-    settings: dict[str, str | int]
-    rates: Pooled
-    real_time_factor: float | None  # processor seconds, if each process has a core, per second of audio
-    ours: dict[str, Pooled]
-    environment: Environment
-
-    def encoded(self) -> str:
-        """One line of JSON."""
-        return msgspec.json.encode(self).decode()
-
-
 def pooled(rates: dict[str, object]) -> Pooled:
     """The figures of `model.scoring.report`, typed."""
     return msgspec.convert(rates, Pooled)
@@ -222,26 +182,17 @@ def by_source_table(peer: Peer) -> Table:
 
 def markdown(peer: Peer) -> str:
     """The comparison as a page."""
-    place = peer.environment
-    versions = ", ".join(f"{package} {version}" for package, version in place.versions.items())
     settings = ", ".join(f"{name} {value}" for name, value in peer.settings.items())
-    headings = _headings(peer)
     lines = [f"# {peer.name} on the same recordings", "", f"`{peer.command}`", ""]
     lines += ["Word error rate. Its own English model and language model, as its wheel brings them.", ""]
-    lines += ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(peer)]
-    lines += ["", f"{settings}; real-time factor {peer.real_time_factor} of one core."]
-    lines += [f"{place.hardware}, {place.cores} cores, Python {place.python}, {versions}.", f"{place.date}.", ""]
-    return "\n".join(lines)
+    lines += pages.table(_headings(peer), rows(peer))
+    lines += ["", f"{settings}; real-time factor {peer.real_time_factor} of one core.  "]
+    return "\n".join([*lines, *pages.place_lines(peer.environment), ""])
 
 
 def write(peer: Peer, folder: Path) -> list[Path]:
     """Write NAME.json and NAME.md; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document, page = folder / f"{peer.name}.json", folder / f"{peer.name}.md"
-    document.write_bytes(msgspec.json.format(msgspec.json.encode(peer), indent=1) + b"\n")
-    page.write_text(markdown(peer), encoding="utf-8")
-    return [document, page]
+    return pages.write(peer, markdown(peer), folder, peer.name)
 
 
 def _headings(peer: Peer) -> tuple[str, ...]:
@@ -249,4 +200,30 @@ def _headings(peer: Peer) -> tuple[str, ...]:
 
 
 def _wer(rates: Rates | None) -> str:
-    return "–" if rates is None else f"{rates.wer:.3f}"
+    return pages.number(None if rates is None else rates.wer, ".3f")
+
+
+def main(
+    *,
+    manifest: Annotated[list[Path] | None, typer.Option(help="JSON lines with audio and text; repeatable.")] = None,
+    kept: Annotated[bool, typer.Option("--kept", help="Do not run it: take the kept result, with new --ours.")] = False,
+    ours: Annotated[Path | None, typer.Option(help="What `tutti evaluate --json` printed, to stand beside it.")] = None,
+    processes: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 2,
+    folder: Annotated[Path, typer.Option(help="Where pocketsphinx.json and .md are written.")] = RESULTS,
+) -> None:
+    """Word error rates of pocketsphinx by source."""
+
+    def work(command: str) -> int:
+        if kept == bool(manifest):
+            raise BadSettings("either --manifest, to run it, or --kept, for the result of an earlier run")
+        peer = read_kept(folder, NAME, ours) if kept else measure(manifest or [], processes, ours, command)
+        console = Console(stderr=True)
+        console.print(by_source_table(peer))
+        pages.show_written(peer, write(peer, folder))
+        return EXIT_OK
+
+    carry_out("loadtest.pocketsphinx", work, ModelError)
+
+
+if __name__ == "__main__":
+    typer.run(main)

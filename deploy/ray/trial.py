@@ -11,12 +11,9 @@ import contextlib
 import logging
 import os
 import secrets
-import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -29,7 +26,8 @@ from rich.console import Console
 from deploy.ray.controller import Controller, Plan
 from deploy.ray.edge import edge
 from deploy.ray.scaling import Rule
-from loadtest.criteria import Bar, place_lines, table, unmet, write
+from loadtest import pages
+from loadtest.criteria import Criterion, conclude, table
 from loadtest.environment import Environment, describe
 from loadtest.errors import LoadTestError
 from loadtest.failover.replicas import replicas
@@ -37,10 +35,9 @@ from loadtest.failover.streams import Audio, Outcome, audios, play_resumable
 from loadtest.generator.latencies import Spread
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
-from tutti_asr_client.errors import ClientError
+from loadtest.measurement.run import measure
+from loadtest.program import RESULTS, Folder, carry_out
 
-RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 NAME = "ray"
 STORE_BYTES = 80 * 2**20  # nothing is kept in Ray's object store
 WITHIN_S = 120.0
@@ -74,7 +71,7 @@ class Found(msgspec.Struct, frozen=True):
     """What is written. Latencies are those of chunks, in ms, through HAProxy in both cases."""
 
     command: str
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     scaled_up_s: float
     replaced_s: float
     scaled_down_s: float
@@ -204,8 +201,10 @@ def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
                 runner.run(fleet.wait(lambda: fleet.ready == 1))
                 tell("growing, losing a node, shrinking …")
                 seconds, problems = runner.run(lose_a_node(proxy.url, fleet, cluster, node, trial))
-    bars = [Bar("streams that failed, lost audio or have another text", 0, len(problems))]
-    bars += [Bar("streams that failed in the comparison", 0, level.failed) for level in (without, with_ray) if level]
+    bars = [Criterion("streams that failed, lost audio or have another text", 0, len(problems))]
+    bars += [
+        Criterion("streams that failed in the comparison", 0, level.failed) for level in (without, with_ray) if level
+    ]
     return Found(
         command,
         tuple(bars),
@@ -231,40 +230,27 @@ def markdown(found: Found, trial: Trial) -> str:
             f"replica after {found.scaled_down_s:g} s. Every stream was played to its end, its text compared."
         )
     ]
-    lines += [
-        "",
-        f"Chunk latency of {trial.compared} streams through HAProxy, ms:",
-        "",
-        "| | p50 | p98 |",
-        "|---|---:|---:|",
-    ]
-    for name, spread in (("replica placed by Ray", found.with_ray), ("replica without Ray", found.without_ray)):
-        if spread is not None:
-            lines.append(f"| {name} | {spread.p50:.1f} | {spread.p98:.1f} |")
-    return "\n".join([*lines, "", *place_lines(found.environment), ""])
+    lines += ["", f"Chunk latency of {trial.compared} streams through HAProxy, ms:", ""]
+    compared = (("replica placed by Ray", found.with_ray), ("replica without Ray", found.without_ray))
+    rows = [(name, f"{spread.p50:.1f}", f"{spread.p98:.1f}") for name, spread in compared if spread is not None]
+    return "\n".join([*lines, *pages.table(("", "p50", "p98"), rows), "", *pages.place_lines(found.environment), ""])
 
 
 def main(
     *,
     streams: Annotated[int, typer.Option(help="Live streams, twice: as many join when there are two replicas.")] = 12,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Scale from one replica to two under load and back, kill a node in between; compare latency without Ray."""
-    console = Console(stderr=True)
-    command = shlex.join(["python", "-m", "deploy.ray.trial", *sys.argv[1:]])
-    trial = Trial(streams=streams)
-    try:
+
+    def work(command: str) -> int:
+        console, trial = Console(stderr=True), Trial(streams=streams)
         found = run(trial, command, lambda line: console.print(line, highlight=False))
-    except (LoadTestError, ClientError) as error:
-        console.print(f"ray: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_BAD) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    for line in (*(bar.line for bar in found.bars), *found.problems):
-        console.print(line, highlight=False, markup=False)
-    write(found, markdown(found, trial), folder, NAME)
-    typer.echo(msgspec.json.encode(found).decode())
-    raise typer.Exit(EXIT_BAD if unmet(found.bars) else EXIT_OK)
+        for problem in found.problems:
+            console.print(problem, highlight=False, markup=False)
+        return conclude(found, found.bars, markdown(found, trial), folder, NAME)
+
+    carry_out("deploy.ray.trial", work)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ Writes `loadtest/results/failover.json`, `.md` and `.png`. Owns the order of wor
 from __future__ import annotations
 
 import asyncio
-import shlex
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,12 +15,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.criteria import carry_out, show, unmet, write
+from loadtest import pages
+from loadtest.criteria import show, unmet
 from loadtest.environment import describe
 from loadtest.errors import BadSettings, NoReference
 from loadtest.failover.proxies import PROXIES, SHIPPED_REPLICAS
@@ -40,9 +38,8 @@ from loadtest.failover.report import (
     since,
 )
 from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
-from loadtest.measurement.run import EXIT_BAD, EXIT_OK
+from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, carry_out
 
-RESULTS = Path(__file__).parents[1] / "results"
 DIFFERENT_AUDIOS = 12
 """Each is played undisturbed first, which takes time."""
 
@@ -217,11 +214,9 @@ def run(plan: Plan, folder: Path, command: str, console: Console) -> int:
     for problem in found.resumable.problems:
         console.print(problem, highlight=False, markup=False)
     document = merged(folder / f"{NAME}.json", found)
-    paths = write(document, markdown(document), folder, NAME)
-    draw(document, folder / f"{NAME}.png")
-    for path in (*paths, folder / f"{NAME}.png"):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(found).decode())
+    paths = [*pages.write(document, markdown(document), folder, NAME), folder / f"{NAME}.png"]
+    draw(document, paths[-1])
+    pages.show_written(found, paths)
     return EXIT_BAD if unmet(found.bars) else EXIT_OK
 
 
@@ -236,17 +231,15 @@ def main(
     drain_timeout_s: Annotated[float, typer.Option(help="Of the replicas.")] = 5.0,
     plain: Annotated[int, typer.Option(help="Clients that cannot resume, for --fault rolling; of each length.")] = 6,
     seed: Annotated[int, typer.Option(help="Decides the recordings.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Make a replica fail under live streams; see that nothing is lost, and how long it takes."""
-    command = shlex.join(["python", "-m", "loadtest.failover", *sys.argv[1:]])
-    console = Console(stderr=True)
 
-    def work() -> int:
+    def work(command: str) -> int:
         plan = Plan(proxy, fault, replicas, streams, stream_s, fault_after_s, drain_timeout_s, plain, seed)
-        return run(plan, folder, command, console)
+        return run(plan, folder, command, Console(stderr=True))
 
-    carry_out("failover", work)
+    carry_out("loadtest.failover", work)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.criteria import Bar, place_lines, table
+from loadtest.criteria import Criterion, table
 from loadtest.environment import Environment
 from loadtest.failover.streams import Outcome
 from loadtest.generator.latencies import Latencies, Spread
+from loadtest.measurement.plot import picture
+from loadtest.pages import place_lines
 
 NAME = "failover"
 MAX_PROBLEMS = 20
@@ -48,7 +50,7 @@ class FaultRun(msgspec.Struct, frozen=True):
     command: str
     replicas: int
     drain_timeout_s: float
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     resumable: StreamFigures
     short: StreamFigures | None  # plain clients whose streams fit into the drain
     long: StreamFigures | None  # plain clients whose streams do not
@@ -110,17 +112,19 @@ def _added(seconds: Iterable[float]) -> Latencies:
     return found
 
 
-def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Bar]:
+def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Criterion]:
     """The bars: nothing of a resumable stream is lost, and no plain one that fits into the drain is disturbed."""
     bars = [
-        Bar("resumable streams that did not finish", 0, resumable.streams - resumable.finished),
-        Bar("transcripts that differ from an undisturbed run", 0, resumable.finished - resumable.equal),
-        Bar("audio lost", 0, resumable.lost_s, "s"),
-        Bar("faults that no stream noticed", 0, int(not resumable.interrupted)),
+        Criterion("resumable streams that did not finish", 0, resumable.streams - resumable.finished),
+        Criterion("transcripts that differ from an undisturbed run", 0, resumable.finished - resumable.equal),
+        Criterion("audio lost", 0, resumable.lost_s, "s"),
+        Criterion("faults that no stream noticed", 0, int(not resumable.interrupted)),
     ]
     if short is not None:
-        bars.append(Bar("plain streams shorter than the drain that saw 1012", 0, short.closes.get(RESTARTED, 0)))
-        bars.append(Bar("plain streams shorter than the drain that did not finish", 0, short.streams - short.finished))
+        bars.append(Criterion("plain streams shorter than the drain that saw 1012", 0, short.closes.get(RESTARTED, 0)))
+        bars.append(
+            Criterion("plain streams shorter than the drain that did not finish", 0, short.streams - short.finished)
+        )
     return bars
 
 
@@ -164,23 +168,11 @@ def _streams(name: str, kind: StreamFigures) -> str:
 
 def draw(document: Failover, path: Path) -> None:
     """Distributions of the times to resume, a line a run."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for run in document.runs:
-        for axes, cdf in ((left, run.resume_cdf), (right, run.since_fault_cdf)):
-            if cdf:
-                milliseconds, shares = zip(*cdf, strict=True)
-                axes.step(milliseconds, shares, where="post", label=f"{run.proxy}, {run.fault}")
-    left.set(xlabel="loss noticed to taken up, ms", ylabel="share of streams at or below")
-    right.set(xlabel="fault to taken up, ms")
-    for axes in (left, right):
-        axes.set(ylim=(0, 1))
-        axes.grid(visible=True, alpha=0.25)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 1, 2, (11, 4.2)) as (left, right):
+        for run in document.runs:
+            for axes, cdf in ((left, run.resume_cdf), (right, run.since_fault_cdf)):
+                if cdf:
+                    milliseconds, shares = zip(*cdf, strict=True)
+                    axes.step(milliseconds, shares, where="post", label=f"{run.proxy}, {run.fault}")
+        left.set(xlabel="loss noticed to taken up, ms", ylabel="share of streams at or below", ylim=(0, 1))
+        right.set(xlabel="fault to taken up, ms", ylim=(0, 1))

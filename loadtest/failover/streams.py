@@ -10,15 +10,13 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.generator.recordings import shipped_manifest
+from loadtest.generator.composition import compose, read_recordings
 from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, Waiting
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused
-from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.live import ListenClient, connect
 from tutti_asr_client.messages import Message, Metadata, Results
@@ -82,26 +80,10 @@ class Outcome:
         self.told_s = max(self.told_s, results.cursor_s)
 
 
-class _Line(msgspec.Struct):
-    audio: str
-
-
 def audios(count: int, seconds: float, seed: int) -> list[Audio]:
-    """So many different ones, each of whole shipped recordings until `seconds` are full. Raises: AudioError."""
-    rng = random.Random(seed)
-    manifest = shipped_manifest()
-    lines = [msgspec.json.decode(line, type=_Line) for line in manifest.read_bytes().splitlines() if line.strip()]
-    pcms = [read_pcm(manifest.parent / line.audio, SAMPLE_RATE) for line in lines]
-    pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
-    made = []
-    for number in range(count):
-        parts: list[NDArray[np.int16]] = []
-        order: list[NDArray[np.int16]] = []
-        while sum(map(len, parts)) < seconds * SAMPLE_RATE:
-            order = order or rng.sample(pcms, len(pcms))
-            parts += [order.pop(), pause]
-        made.append(Audio(f"audio-{number}", np.concatenate(parts)[: round(seconds * SAMPLE_RATE)]))
-    return made
+    """`count` different ones, each of shipped recordings until `seconds` are full. Raises: AudioError."""
+    recordings, rng = read_recordings(None), random.Random(seed)
+    return [Audio(f"audio-{n}", compose(recordings, seconds, rng, (PAUSE_S, PAUSE_S))) for n in range(count)]
 
 
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:

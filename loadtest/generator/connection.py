@@ -18,7 +18,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.uri import WebSocketURI, parse_uri
 
-from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, BadFrame, FrameReader, masked
+from loadtest.errors import BadFrame
+from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, FrameReader, masked
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.live import ABNORMAL_CLOSE, refusal
 

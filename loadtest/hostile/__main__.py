@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import secrets
-import shlex
 import statistics
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.criteria import Bar, carry_out, conclude, place_lines, table
+from loadtest.criteria import Criterion, conclude, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
@@ -38,9 +37,10 @@ from loadtest.leftovers import IdleFigures, bars, idle_figures
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
 from loadtest.measurement.server_metrics import FILES, scrape_at
+from loadtest.pages import place_lines
+from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
 from loadtest.served import served
 
-RESULTS = Path(__file__).parents[1] / "results"
 NAME = "hostile"
 
 P98_SHARE = 1.2
@@ -61,7 +61,7 @@ class Hostile(msgspec.Struct, frozen=True):
     """What is written."""
 
     command: str
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     tally: Tally
     errors_logged: dict[str, int]
     quiet: tuple[LevelReport, ...]  # of each round
@@ -131,7 +131,7 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
     errors, tally = errors_in(log), total(tallies)
     before = msgspec.structs.replace(before, tasks=tasks)
     judged = judge(plan.script, tally, quiet, beside, errors)
-    judged += [*bars(before, after), Bar("open files", (files_before or 0) + 1, files_after)]  # the scrape's own
+    judged += [*bars(before, after), Criterion("open files", (files_before or 0) + 1, files_after)]  # the scrape's own
     return Hostile(
         command,
         tuple(judged),
@@ -183,19 +183,19 @@ def shares(quiet: Sequence[LevelReport], beside: Sequence[LevelReport]) -> list[
 
 def judge(
     script: Script, tally: Tally, quiet: Sequence[LevelReport], beside: Sequence[LevelReport], errors: dict[str, int]
-) -> list[Bar]:
+) -> list[Criterion]:
     """The bars on what the streams felt, and on what the server said of itself."""
     felt = shares(quiet, beside)
     share = statistics.median(felt) if len(felt) == len(beside) else None
     return [
-        Bar("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
-        Bar("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
-        Bar("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
-        Bar("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
-        Bar("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
-        Bar("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
-        Bar("acts that the server left unended", 0, sum(tally.problems.values())),
-        Bar("errors in the server's log", 0, sum(errors.values())),
+        Criterion("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
+        Criterion("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
+        Criterion("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
+        Criterion("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
+        Criterion("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
+        Criterion("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
+        Criterion("acts that the server left unended", 0, sum(tally.problems.values())),
+        Criterion("errors in the server's log", 0, sum(errors.values())),
     ]
 
 
@@ -257,7 +257,7 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
         print_remarks(level, console)
     for error, count in (found.errors_logged | found.tally.problems).items():
         console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
-    return conclude(found, markdown(found), folder, NAME, console)
+    return conclude(found, found.bars, markdown(found), folder, NAME)
 
 
 def main(
@@ -268,18 +268,17 @@ def main(
     streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,
     quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients, a round.")] = 20.0,
     rounds: Annotated[int, typer.Option(help="Rounds without them and beside them, in turn.")] = 5,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    serve_option: ServeOptions = None,
     seed: Annotated[int, typer.Option(help="Decides everything that is sent.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Be hostile to a server of our own; see what others feel, and what is left."""
-    command = shlex.join(["python", "-m", "loadtest.hostile", *sys.argv[1:]])
 
-    def work() -> int:
+    def work(command: str) -> int:
         plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s, rounds)
         return run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
 
-    carry_out("hostile", work)
+    carry_out("loadtest.hostile", work)
 
 
 if __name__ == "__main__":

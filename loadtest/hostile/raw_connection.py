@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from loadtest.generator.frames import CLOSE, TEXT, BadFrame, FrameReader, masked
+from loadtest.errors import BadFrame
+from loadtest.generator.frames import CLOSE, TEXT, FrameReader, masked
 
 HANDSHAKE_KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 ANSWER_WITHIN_S = 5.0

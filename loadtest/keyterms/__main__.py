@@ -21,7 +21,7 @@ from loadtest import environment
 from loadtest.errors import BadSettings, LoadTestError
 from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, synthetic_cases, term_lists
 from loadtest.keyterms.report import Keyterms, Row, row, table, write
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
+from loadtest.program import EXIT_BAD, EXIT_INTERRUPTED
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.ctc.bias import NO_BIAS, Bias

@@ -23,13 +23,11 @@ import uvloop
 from rich.console import Console
 
 from loadtest import environment
-from loadtest.errors import LoadTestError
 from loadtest.generator import recordings
-from loadtest.generator import reference as alone
 from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
 from loadtest.generator.composition import write_streams
 from loadtest.generator.connection import Dialler
-from loadtest.generator.level import Level, Manner, Schedule
+from loadtest.generator.level import Level, Schedule, Traffic
 from loadtest.generator.measures import MINUTE_S, LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import SAMPLE_RATE, STEP_S, LoadSettings
@@ -37,13 +35,10 @@ from loadtest.generator.uploads import UPLOAD_S, Uploads, wav
 from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_table
 from loadtest.measurement.server_metrics import Scrape, figures, scrape_at
+from loadtest.program import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, exit_code
 from tutti_asr_client.address import QueryValue, listen_url
-from tutti_asr_client.errors import ClientError, Unreachable
+from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
-
-EXIT_OK = 0
-EXIT_BAD = 1  # no server, or a result that must not be believed or accepted
-EXIT_INTERRUPTED = 130
 
 COMPOSED = 16
 """Different streams of a given length: each is first recognised alone, so they cost time."""
@@ -64,14 +59,11 @@ Tell = Callable[[str], None]
 
 def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
     """Run, print (a table, or progress on stderr and one JSON document last), draw; returns the exit code."""
-    console = Console(stderr=as_json)
-    try:
-        result = measure(settings, tell=console.print)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"loadtest: {error}", style="red", markup=False, highlight=False)
-        return EXIT_BAD
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return exit_code("loadtest", lambda: _run_and_report(settings, Console(stderr=as_json), as_json, plot_path))
+
+
+def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plot_path: Path | None) -> int:
+    result = measure(settings, tell=console.print)
     print_table(result.document, console)
     if plot_path is not None:
         plot.draw({settings.policy_label: result}, plot_path)
@@ -99,7 +91,7 @@ async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = t
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         played = _recordings(settings, Path(folder))
         tell(f"{len(played)} recordings, each alone first")
-        texts = await alone.transcripts(played, transcriber)
+        texts = await recordings.reference_texts(played, transcriber)
     load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:
@@ -160,7 +152,7 @@ class _Load:
             dialler=self.dialler,
             rng=rng,
             clock=clock,
-            manner=Manner(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
+            traffic=Traffic(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
         )
         uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
         scraping = self._scrape_every_minute(schedule)

@@ -20,9 +20,8 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
-from loadtest.peers.batches import BatchSizes
 from loadtest.peers.network import PeerNetwork, Row
-from loadtest.peers.socket import converse
+from loadtest.peers.service import BatchSizes, StepSession, converse
 
 CALLS = 4096
 """Calls that may be under way: more than any level has streams."""
@@ -92,7 +91,7 @@ class Ingress:
     @app.websocket("/v1/listen")
     async def listen(self, socket: WebSocket) -> None:
         """One stream."""
-        await converse(socket, self._card, self)
+        await converse(socket, StepSession(self._card, self))
 
 
 def main(

@@ -98,5 +98,5 @@ def results(cursor_s: float, text: str, *, is_final: bool) -> str:
     return msgspec.json.encode(frame).decode()
 
 
-FAREWELL = '{"type":"Metadata"}'
-"""Nothing follows but a normal close."""
+METADATA = '{"type":"Metadata"}'
+"""The last frame of a stream; only a normal close follows it."""

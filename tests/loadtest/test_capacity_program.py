@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from loadtest import compare as compare_module
 from loadtest.capacity import __main__ as capacity_module
 from loadtest.capacity.__main__ import parse_seconds, run
 from loadtest.capacity.report import Capacity, carried, judge
+from loadtest.compare import measure_each
 from loadtest.criteria import unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import CDF_POINTS, Latencies
@@ -102,7 +104,7 @@ def test_policies_are_measured_until_one_is_beyond_help_and_written(
             return contextlib.nullcontext(server.url)
 
         monkeypatch.setattr(compare_module, "served", served)
-        monkeypatch.setattr(capacity_module, "measure_ceiling", lambda: None)
+        monkeypatch.setattr(capacity_module, "measure_each", partial(measure_each, ceiling=lambda: None))
         asked = settings(
             write_manifest(tmp_path), streams=(1, 2), level_seconds=(0.5, 0.6), give_up_ms=1.0, stream_s=None
         )

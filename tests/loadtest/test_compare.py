@@ -117,8 +117,8 @@ def test_a_server_of_our_own_is_awaited_and_stopped(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(served_module, "serve_command", lambda port, _: [sys.executable, "-c", READY, str(port)])
     with served([]) as url:
         port = int(url.rpartition(":")[2])
-        assert served_module._is_ready(f"http://127.0.0.1:{port}/readyz")
-    assert not served_module._is_ready(f"http://127.0.0.1:{port}/readyz")
+        assert served_module.is_ready(port)
+    assert not served_module.is_ready(port)
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:

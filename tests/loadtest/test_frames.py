@@ -16,7 +16,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, BadFrame, FrameReader, masked
+from loadtest.errors import BadFrame
+from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, FrameReader, masked
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import measure_levels

@@ -19,7 +19,7 @@ from loadtest_bench import T0, settings, write_manifest
 from rich.console import Console
 from spelling import silence, spell
 
-from loadtest.criteria import Bar, unmet
+from loadtest.criteria import Criterion, unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
 from loadtest.generator.settings import LoadSettings
@@ -120,7 +120,7 @@ def test_what_is_left_shows_and_what_is_not_said_is_not_believed() -> None:
     for changes in ({"sessions": 1}, {"slots": 1}, {"queued_steps": 1}, {"tasks": 6}, {"memory_mib": 101.2}):
         assert len(unmet(bars(idle, msgspec.structs.replace(idle, **changes)))) == 1
     assert len(unmet(bars(idle, IdleFigures(None, None, None, None, None)))) == 5
-    assert Bar("x", 1, None).line == "x: not measured (at most 1)"
+    assert Criterion("x", 1, None).line == "x: not measured (at most 1)"
 
 
 def test_what_it_found_is_written_and_a_server_without_figures_is_a_bad_exit_code(

@@ -22,12 +22,12 @@ from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
 from loadtest.peers import bench, processes
 from loadtest.peers.__main__ import read
-from loadtest.peers.batches import BatchSizes
 from loadtest.peers.contestants import ALL, OURS, chosen
 from loadtest.peers.findings import Findings, Probe, thinned
 from loadtest.peers.launch import launched
 from loadtest.peers.report import markdown, quantile, rows, write
 from loadtest.peers.search import CLOSE, MOST, Search
+from loadtest.peers.service import BatchSizes
 from loadtest.peers.stream import Card, Stream, is_close
 
 CARD = Card(step_bytes=4, frames_per_step=2, delay_frames=2, flush_steps=3, vocabulary=("", " ", "a", "b"))
