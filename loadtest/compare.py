@@ -98,7 +98,7 @@ def measure_each(
     for value in values:
         console.print(f"{vary} {value}", style="bold")
         with served([f"--{vary}", value, *serve_options]) as url:
-            results[value] = measure(replace(settings, url=url, policy_label=value), tell=console.print)
+            results[value] = measure(replace(settings, url=url, policy_label=value), progress=console.print)
         if results[value].document.interrupted:
             break
     comparison = Comparison(command, bare, {value: result.document for value, result in results.items()}, vary)

@@ -48,7 +48,7 @@ def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="tutti-") as place, where as url:
         manifest = write_streams(Path(place), [settings.seconds] * DIFFERENT, settings.seed, settings.manifest)
-        result = measure(replace(settings, url=url, manifest=manifest, arrivals=Arrivals.ONCE), tell=console.print)
+        result = measure(replace(settings, url=url, manifest=manifest, arrivals=Arrivals.ONCE), progress=console.print)
     runs = LongRuns(command, result.document.levels, result.document.environment)
     for level in runs.levels:
         print_remarks(level, console)

@@ -1,7 +1,7 @@
-"""Three times more streams than a server has room for: those it accepts must not notice, and nothing may be left of it.
+"""Overload test: three times the streams that a server takes; accepted ones keep their latency, nothing is left behind.
 
 `python -m loadtest.overload` starts a server, loads it to its limit, then far beyond it, and looks at what remains;
-writes `loadtest/results/overload.json` and `.md`. Owns the order of work and the bars.
+writes `loadtest/results/overload.json` and `.md`. Owns the order of work and the criteria.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.leftovers import IdleFigures, bars, idle_figures
+from loadtest.leftovers import IdleFigures, idle_figures, judge_leftovers
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
 from loadtest.measurement.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
@@ -34,15 +34,15 @@ from loadtest.served import server_at
 NAME = "overload"
 
 ACCEPTED_MS, REFUSAL_MS = 100.0, 50.0
-"""The latency objective of an accepted stream, and how soon a refused one must know; both at p98."""
+"""Latency objectives of accepted streams and of refusals; both at p98."""
 
 IDLE_WITHIN_S = 10.0
 ARRIVAL_S = 5.0
-"""Before measuring: all ask to be let in within the first second, which takes two cores longer than that."""
+"""Time before the measured window: all handshakes begin in the first second, and two cores need longer for them."""
 
 
 class Overload(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document."""
 
     command: str
     limit: int
@@ -59,16 +59,16 @@ class Overload(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How hard, and how long: `factor` times the limit for `seconds`, after the limit itself for `full_s`.
+    """Phases: the limit itself for `full_s`, then `factor` times the limit for `seconds`.
 
-    A second overload follows, as long as the first was full: what one leaves in the allocator is bounded, what each
-    leaves behind is a leak, and only the second tells them apart.
+    A second overload of `full_s` follows: memory that the allocator keeps is bounded, a leak grows with each overload,
+    and only the second one shows the difference.
     """
 
     factor: float = 3.0
     seconds: float = 60.0
     full_s: float = 20.0
-    limit: int | None = None  # None: what the server says of itself
+    limit: int | None = None  # None: from the server's metrics
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
@@ -85,15 +85,15 @@ async def overload(url: str, plan: Plan, base: LoadSettings, command: str, conso
     limit = plan.limit or await _limit(url)
     settings = replace(base, url=url)
     quiet = await idle_figures(url, clock, within_s=IDLE_WITHIN_S)
-    full = await measure_levels(replace(settings, streams=(limit,), seconds=plan.full_s), tell=console.print)
+    full = await measure_levels(replace(settings, streams=(limit,), seconds=plan.full_s), progress=console.print)
     before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     offered = round(plan.factor * limit)
-    over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), tell=console.print)
+    over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), progress=console.print)
     first = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
-    await measure_levels(replace(settings, streams=(offered,), seconds=plan.full_s), tell=console.print)
+    await measure_levels(replace(settings, streams=(offered,), seconds=plan.full_s), progress=console.print)
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     [level] = over.document.levels
-    judged = (*judge(level), *bars(msgspec.structs.replace(first, tasks=quiet.tasks), after))
+    judged = (*judge(level), *judge_leftovers(msgspec.structs.replace(first, tasks=quiet.tasks), after))
     place = over.document.environment
     return Overload(
         command,
@@ -111,7 +111,7 @@ async def overload(url: str, plan: Plan, base: LoadSettings, command: str, conso
 
 
 def judge(level: LevelReport) -> list[Criterion]:
-    """The bars on the overloaded level itself."""
+    """The criteria of the overloaded level itself."""
     chunk, refusals = level.chunk_latency_ms, level.refusals
     answer = refusals.answer_ms if refusals is not None else None
     other = None if refusals is None else sum(count for status, count in refusals.statuses.items() if status != 503)

@@ -1,4 +1,4 @@
-"""pocketsphinx over the same recordings as we are: its error rates beside ours, as JSON, Markdown and a table."""
+"""Error rates of pocketsphinx beside ours on the same recordings, as JSON, Markdown and a table."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def spelled(text: str) -> str:
 
 
 def transcribe(utterances: Sequence[Utterance], processes: int) -> list[str]:
-    """What pocketsphinx hears in each recording, each as if it were the first.
+    """Texts of pocketsphinx, each recording recognised as if it were the first.
 
     Its model normalises by the cepstral mean of the whole recording, and its features begin anew for each, without the
     noise of the last one, so that neither the order of the recordings nor the number of processes changes a text.
     """
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _load)
     try:
-        return list(pool.map(_hear, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
+        return list(pool.map(_recognise, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -103,14 +103,14 @@ def _load() -> None:
     _state["decoder"] = importlib.import_module("pocketsphinx").Decoder(samprate=RATE, loglevel="FATAL")
 
 
-def _hear(path: Path) -> str:
+def _recognise(path: Path) -> str:
     decoder = _state["decoder"]
     decoder.reinit_feat()
     decoder.start_utt()
     decoder.process_raw(read_pcm(path, RATE).tobytes(), full_utt=True)
     decoder.end_utt()
-    heard = decoder.hyp()
-    return spelled(heard.hypstr) if heard is not None else ""
+    hypothesis = decoder.hyp()
+    return spelled(hypothesis.hypstr) if hypothesis is not None else ""
 
 
 def measure(manifests: Sequence[Path], processes: int, ours: Path | None, command: str) -> Peer:

@@ -1,7 +1,7 @@
-"""Is the simulator right? One command: calibrate, load the real server at three levels, predict each, compare.
+"""Check of the simulator: calibrate, load the real server at three levels, predict each, compare.
 
-The prediction sees the calibration and what the generator itself costs, measured at another, lighter load; never a
-latency. Files are written to loadtest/results/simulation.*.
+The prediction uses the calibration and the generator's own cost, measured at another, lighter load; never a latency.
+Files are written to loadtest/results/simulation.*.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def within(self) -> bool:
-        """Whether every prediction is as near as it must be."""
+        """True if every prediction is within the tolerance."""
         return all(abs(row.off) <= TOLERANCE for row in self.rows)
 
 
 def client_costs(light: LevelReport) -> tuple[float, float, float]:
-    """What the generator takes, µs, from a light load: its processor time by halves, and its clock's tick.
+    """Costs of the generator in µs, from a light load: half its processor time for each direction, its clock's tick.
 
     A timer that counts ticks is late by half a tick in the mean.
     """
@@ -88,12 +88,12 @@ def client_costs(light: LevelReport) -> tuple[float, float, float]:
 
 
 def mean_stream_s(level: LevelReport) -> float:
-    """How long a connection of this level lasted, from how many there were."""
+    """Mean duration of a connection of this level, from their number."""
     return level.streams * level.seconds / max(1, level.complete)
 
 
 def tutti(*arguments: str) -> str:
-    """Run a command of ours; the last line of its output. Raises: ServerNotReady with what it complained of."""
+    """Run a `tutti` command; returns the last line of its output. Raises: ServerNotReady with its error output."""
     command = [sys.executable, "-m", "server.cli", *arguments]
     done = subprocess.run(  # noqa: S603 - our own command
         command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
@@ -104,7 +104,7 @@ def tutti(*arguments: str) -> str:
 
 
 def compare(level: LevelReport, calibration: Path, client_us: Sequence[float]) -> Row:
-    """Predict what was measured."""
+    """Predict a measured level."""
     assert level.chunk_latency_ms is not None
     stream_s = mean_stream_s(level)
     options = ["--calibration", str(calibration), "--levels", str(level.streams), "--stream-s", f"{stream_s:.3f}"]
@@ -164,7 +164,7 @@ def check_simulation(
         console.print(f"simulated capacity {plan['capacity']} streams; loads {streams}")
     with served(["--decoder", "greedy", *ALL_IN]) as url:
         loads = LoadSettings(url=url, streams=(LIGHT_STREAMS, *streams), seconds=seconds, stream_s=STREAM_S, seed=seed)
-        light, *levels = measure(loads, tell=console.print).document.levels
+        light, *levels = measure(loads, progress=console.print).document.levels
     client_us = client_costs(light)
     return tuple(compare(level, calibration, client_us) for level in levels), client_us, calibration
 

@@ -45,7 +45,7 @@ def run(
     """Soak, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
     console = Console(stderr=True)
     with where as url:
-        result = measure(replace(settings, url=url, arrivals=Arrivals.CHURN), tell=console.print)
+        result = measure(replace(settings, url=url, arrivals=Arrivals.CHURN), progress=console.print)
     [level], [minutes] = result.document.levels, result.minutes
     first, last = rule.windows(minutes)
     load = level.streams / capacity

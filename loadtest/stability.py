@@ -1,4 +1,4 @@
-"""Whether a long level ends as it began: minute by minute, and by the rule of a soak; page and picture."""
+"""Stability of a long level: its last minutes compared with the first, by the rules of long streams and of a soak."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMORY_SHARE = 0.01
 
 
 class LongRuns(msgspec.Struct, frozen=True):
-    """What is written: one level after another, each with its minutes."""
+    """The document of long streams: one level after another, each with its minutes."""
 
     command: str
     levels: tuple[LevelReport, ...]
@@ -36,7 +36,7 @@ class LongRuns(msgspec.Struct, frozen=True):
 
 
 def drifts(level: LevelReport) -> list[str]:
-    """What was worse in the last minute than in the first; empty when the level is flat, or has one minute only."""
+    """Figures that grew from the first minute to the last; empty when the level is flat, or has one minute only."""
     if len(level.minutes) < 2:
         return []
     first, last = level.minutes[0], level.minutes[-1]
@@ -85,7 +85,7 @@ def markdown(runs: LongRuns) -> str:
 
 
 class Soak(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document of a soak."""
 
     command: str
     capacity: int
@@ -100,7 +100,7 @@ class Soak(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What may change between the first and the last `window_minutes`.
+    """Bounds of the change between the first and the last `window_minutes`.
 
     `slack_ms` is for short runs on shared machines, whose minutes differ without a cause of their own.
     """
@@ -123,7 +123,7 @@ class Rule:
         return Latencies.merged(first).spread(), Latencies.merged(last).spread()
 
     def judge(self, level: LevelReport, first: Spread | None, last: Spread | None) -> list[Criterion]:
-        """The bars of a level; memory is compared from the end of the first measured minute on."""
+        """The criteria of a level; memory is compared from the end of the first measured minute on."""
         span = f"{self.window_minutes} min"
         allowed = 0.0 if first is None else first.p98 * (1 + self.latency_share) + self.slack_ms
         memory = [minute.server.memory_mib for minute in level.minutes]

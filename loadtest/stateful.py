@@ -33,7 +33,7 @@ WITHIN_S = 600.0
 
 
 class StatefulRun(msgspec.Struct, frozen=True):
-    """What was run. `counts` are the test's own, over all policies; `steps` is one of them."""
+    """The record. `counts` are the test's own, over all policies; `steps` is one of them."""
 
     command: str
     passed: bool

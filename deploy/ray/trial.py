@@ -46,7 +46,7 @@ LOOKS_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How hard. A replica takes `room` streams; `streams` need two replicas at the share that a fleet is filled to."""
+    """Size of the trial. A replica takes `room` streams; `streams` need two replicas at the share of the rule."""
 
     streams: int = 12
     room: int = 12
@@ -63,12 +63,12 @@ class Trial:
 
     @property
     def rule(self) -> Rule:
-        """So that the streams need two, and none need one."""
+        """A rule by which the streams need two replicas, and no stream one."""
         return Rule(1, 2, share=0.7 * self.streams / max(self.room, self.compared), down_after_s=5.0)
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is written. Latencies are those of chunks, in ms, through HAProxy in both cases."""
+    """The document. Latencies are those of chunks, in ms, through HAProxy in both cases."""
 
     command: str
     bars: tuple[Criterion, ...]
@@ -130,7 +130,7 @@ def two_nodes() -> Iterator[tuple[Cluster, Any]]:
 async def lose_a_node(
     url: str, fleet: Fleet, cluster: Cluster, node: Any, trial: Trial
 ) -> tuple[list[float], list[str]]:
-    """Grow, lose a node in the middle, end, shrink; returns the seconds of each, and what went wrong."""
+    """Grow, lose a node in the middle, end, shrink; returns the seconds of each, and the problems."""
     loop = asyncio.get_running_loop()
     wanted = audios(min(4, trial.streams), trial.stream_s, trial.seed)
     texts = {audio.name: (await play_resumable(url, audio, realtime=False)).text for audio in wanted}
@@ -143,7 +143,7 @@ async def lose_a_node(
     replaced_s = await fleet.wait(lambda: fleet.ready == 2)
     outcomes = await asyncio.gather(*streams, *late)
     down_s = await fleet.wait(lambda: fleet.ready == 1)
-    return [up_s, replaced_s, down_s], [*_problems(outcomes, texts), *_untouched(outcomes)]
+    return [up_s, replaced_s, down_s], [*_problems(outcomes, texts), *_uninterrupted(outcomes)]
 
 
 async def _play(url: str, audio: Audio, number: int) -> Outcome:
@@ -156,13 +156,13 @@ def _problems(outcomes: list[Outcome], texts: dict[str, str]) -> list[str]:
     return [f"{one.audio.name}: {one.problem or 'another text'}, {one.lost_s:.2f} s lost" for one in bad]
 
 
-def _untouched(outcomes: list[Outcome]) -> list[str]:
+def _uninterrupted(outcomes: list[Outcome]) -> list[str]:
     return [] if any(one.lost_at for one in outcomes) else ["no stream was interrupted: the node had none"]
 
 
 def _latency(url: str, trial: Trial) -> LevelReport:
     settings = LoadSettings(url=url, streams=(trial.compared,), seconds=trial.compared_s, stream_s=15, seed=trial.seed)
-    return measure(settings, tell=lambda _: None).document.levels[0]
+    return measure(settings, progress=lambda _: None).document.levels[0]
 
 
 async def _without_ray(trial: Trial) -> LevelReport:
@@ -172,16 +172,16 @@ async def _without_ray(trial: Trial) -> LevelReport:
             return await asyncio.to_thread(_latency, proxy.url, trial)
 
 
-def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
+def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
     """Carry out. Raises: LoadTestError, ClientError."""
     key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     environment = os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1"}
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         without, with_ray = None, None
         if trial.compared:
-            tell("latency without Ray …")
+            progress("latency without Ray …")
             without = runner.run(_without_ray(trial))
-        tell("two nodes …")
+        progress("two nodes …")
         with two_nodes() as (cluster, node), edge() as proxy:
             plan = Plan(
                 proxy.control,
@@ -195,11 +195,11 @@ def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
             if trial.compared:
                 with Fleet(plan) as fleet:
                     runner.run(fleet.wait(lambda: fleet.ready == 1))
-                    tell("latency with Ray …")
+                    progress("latency with Ray …")
                     with_ray = _latency(proxy.url, trial)
             with Fleet(replace(plan, rule=trial.rule)) as fleet:
                 runner.run(fleet.wait(lambda: fleet.ready == 1))
-                tell("growing, losing a node, shrinking …")
+                progress("growing, losing a node, shrinking …")
                 seconds, problems = runner.run(lose_a_node(proxy.url, fleet, cluster, node, trial))
     bars = [Criterion("streams that failed, lost audio or have another text", 0, len(problems))]
     bars += [

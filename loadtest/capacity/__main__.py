@@ -1,4 +1,4 @@
-"""How many live streams one machine carries: latency, batch sizes and the knee, for each policy.
+"""Capacity of one machine in live streams: latency, batch sizes and the knee, for each policy.
 
 `python -m loadtest.capacity` is what `make bench` runs: it writes `loadtest/results/capacity.json`, `.md` and `.png`.
 Owns the order of work.
@@ -54,7 +54,7 @@ def parse_seconds(text: str, levels: int) -> tuple[float, ...]:
 def run(
     settings: LoadSettings, policies: list[str], serve_options: list[str], *, folder: Path, name: str, command: str
 ) -> int:
-    """Measure, print, write; returns the exit code: bad where the first policy misses a bar."""
+    """Measure, print, write; returns the exit code: bad where the first policy misses a criterion."""
     console = Console(stderr=True)
     comparison, results = measure_each(
         settings, policies, serve_options=serve_options, command=command, console=console

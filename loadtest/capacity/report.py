@@ -1,4 +1,4 @@
-"""What a capacity run found: the bars, the page, and the picture with latency and batch sizes against load.
+"""Report on capacity: criteria, page, and the picture with latency and batch sizes against load.
 
 Owns the objective. Starts nothing.
 """
@@ -35,7 +35,7 @@ TAIL_SHARE = 0.8
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document."""
 
     comparison: Comparison
     bars: tuple[Criterion, ...]
@@ -54,7 +54,7 @@ def carried(levels: Sequence[LevelReport]) -> int:
 
 
 def judge(levels: Sequence[LevelReport]) -> list[Criterion]:
-    """The bars of one policy: latency at the levels where one is wanted, the tail, and that every text is right."""
+    """The criteria of one policy: latency at the levels that have an objective, the tail, and right texts."""
     bars = []
     for level in levels:
         chunk, wanted_ms = level.chunk_latency_ms, WANTED_MS.get(level.streams)
@@ -103,7 +103,7 @@ def draw(results: Mapping[str, Result], path: Path) -> None:
 
 
 def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
-    """A bar for each level: which share of its batches had how many rows. Source: Deep Speech 2, §7."""
+    """A bar for each level: shares of its batches by number of rows. Source: Deep Speech 2, §7."""
     shown = [level for level in levels if level.server.batch_sizes]
     edges = sorted({edge for level in shown for edge, count in (level.server.batch_sizes or {}).items() if count})
     bottoms = [0.0] * len(shown)
@@ -120,7 +120,7 @@ def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
 
 
 def _split_lines(comparison: Comparison) -> list[str]:
-    """Where the time goes under the first policy: the server's own account."""
+    """Parts of the latency under the first policy, from the server's own account."""
     policy, document = next(iter(comparison.runs.items()))
     rows = []
     for level in document.levels:

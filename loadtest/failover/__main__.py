@@ -1,7 +1,7 @@
-"""Live streams through a real proxy while a replica is killed, hangs, or all of them are restarted in turn.
+"""Failover test: live streams through a real proxy while a replica is killed or hangs, or all are restarted in turn.
 
 `python -m loadtest.failover --proxy haproxy --fault kill` starts replicas and the shipped proxy, plays the streams in
-real time, makes the fault in the middle of their words and compares what they have heard with an undisturbed run.
+real time, makes the fault in the middle of their words and compares their transcripts with an undisturbed run.
 Writes `loadtest/results/failover.json`, `.md` and `.png`. Owns the order of work.
 """
 
@@ -54,7 +54,7 @@ SHARE_OF_DRAIN = 0.6
 
 
 class Fault(StrEnum):
-    """What happens to the replicas."""
+    """The fault of the replicas."""
 
     KILL = "kill"
     HANG = "hang"
@@ -105,11 +105,11 @@ class Played:
 class Run:
     """One fault under load."""
 
-    def __init__(self, url: str, plan: Plan, servers: list[Replica], tell: Callable[[str], None]) -> None:
+    def __init__(self, url: str, plan: Plan, servers: list[Replica], progress: Callable[[str], None]) -> None:
         self._url = url
         self._plan = plan
         self._servers = servers
-        self._tell = tell
+        self._progress = progress
         self._over = asyncio.Event()
         self._played = Played()
 
@@ -135,10 +135,10 @@ class Run:
         return self._played, references
 
     async def _references(self, wanted: list[Audio]) -> dict[str, str]:
-        """Each audio alone with the others of its kind, as fast as the servers take it. Raises: NoReference."""
-        self._tell(f"{len(wanted)} recordings undisturbed …")
+        """The text of each audio without a fault: one at a time, at full speed. Raises: NoReference."""
+        self._progress(f"{len(wanted)} recordings undisturbed …")
         texts: dict[str, str] = {}
-        for audio in wanted:  # one at a time: they come as fast as they can
+        for audio in wanted:
             outcome = await play_resumable(self._url, audio, realtime=False)
             if not outcome.finished or outcome.lost_at or outcome.lost_s or not outcome.text:
                 raise NoReference(f"{audio.name} fails undisturbed: {outcome.problem or 'audio is not accounted for'}")
@@ -163,7 +163,7 @@ class Run:
     async def _make_fault(self) -> None:
         await asyncio.sleep(self._plan.fault_after_s)
         self._played.fault_at = asyncio.get_running_loop().time()
-        self._tell(f"{self._plan.fault} …")
+        self._progress(f"{self._plan.fault} …")
         match self._plan.fault:
             case Fault.KILL:
                 self._servers[0].kill()
@@ -172,16 +172,16 @@ class Run:
             case Fault.ROLLING:
                 for server in self._servers:
                     code = await server.restart(self._plan.drain_timeout_s)
-                    self._tell(f"restarted: the old one ended with {code}")
+                    self._progress(f"restarted: the old one ended with {code}")
                     await asyncio.sleep(NOTICED_WITHIN_S)
         self._over.set()
 
 
-async def failover(plan: Plan, command: str, tell: Callable[[str], None]) -> FaultRun:
+async def failover(plan: Plan, command: str, progress: Callable[[str], None]) -> FaultRun:
     """Carry out a plan. Raises: LoadTestError."""
     async with replicas(plan.replicas, plan.serve_options) as servers:
         with PROXIES[plan.proxy].running([server.port for server in servers]) as proxy:
-            played, references = await Run(proxy.url, plan, servers, tell).play()
+            played, references = await Run(proxy.url, plan, servers, progress).play()
     resumable = figures(played.resumable, references)
     short = figures(played.short, references) if played.short else None
     long = figures(played.long, references) if played.long else None

@@ -1,6 +1,6 @@
 """The proxies of deploy/ in front of replicas on this machine: the shipped files with other addresses, really started.
 
-Owns what an address looks like in each file, and the proxy's process. Knows no stream, and a replica by its port alone.
+Owns the form of an address in each file, and the proxy's process. Knows no stream, and of a replica its port.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOPS_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a proxy listens, on loopback: for clients, for clients with TLS, for operators to read, and to control."""
+    """Loopback ports of a proxy: for clients, for clients with TLS, for its statistics, and for control."""
 
     audio: int
     tls: int
@@ -36,7 +36,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        """Four that nobody listens on now."""
+        """Four that are free now."""
         return cls(free_port(), free_port(), free_port(), free_port())
 
 
@@ -58,7 +58,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where clients go."""
+        """The address for clients."""
         return f"ws://127.0.0.1:{self.ports.audio}"
 
 

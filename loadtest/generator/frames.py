@@ -74,7 +74,7 @@ class FrameReader:
         return [frame for frame in found if frame[0] != CONTINUATION]
 
     def _is_whole(self, first: int) -> bool:
-        """Whether a frame is a message of its own, or a control frame, which may lie between fragments."""
+        """True for a frame that is a whole message, or a control frame, which may lie between fragments."""
         return first & FINAL != 0 and (first & 0x08 != 0 or (first & 0x0F != CONTINUATION and not self._fragments))
 
     def _joined(self, first: int, payload: bytes) -> tuple[int, bytes]:

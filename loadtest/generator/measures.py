@@ -24,7 +24,7 @@ SHOWN_PROBLEMS = 20
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A recording whose text under load was not the one that it has alone."""
+    """A recording whose text under load differs from its reference text (`alone`)."""
 
     recording: str
     alone: str
@@ -110,7 +110,7 @@ def minutes_in(seconds: float) -> int:
 class LevelMeasures(Recorder):
     """Collects one level: steps scheduled inside the measured window, and all playbacks."""
 
-    def __init__(self, from_s: float, to_s: float, alone: Mapping[str, str]) -> None:
+    def __init__(self, from_s: float, to_s: float, references: Mapping[str, str]) -> None:
         self.final_ = Latencies()
         self.fast = FastMeasures(self)
         self.refusal = Latencies()
@@ -119,7 +119,7 @@ class LevelMeasures(Recorder):
         self.lag = Latencies()
         self.unanswered = 0
         self._from_s, self._to_s = from_s, to_s
-        self._alone = alone
+        self._references = references
         self._endings: Counter[Ending] = Counter()
         self._problems: Counter[str] = Counter()
         self._compared = 0
@@ -134,7 +134,7 @@ class LevelMeasures(Recorder):
         return Latencies.merged(self.minutes)
 
     def covers(self, when_s: float) -> bool:
-        """Whether something scheduled then is measured."""
+        """True for a time inside the measured window."""
         return self._from_s <= when_s < self._to_s
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
@@ -157,7 +157,7 @@ class LevelMeasures(Recorder):
             self.decode.add(timings.decode_ms * 1e-3)
 
     def split(self, answered_s: float, parts: LatencySplit) -> None:
-        """What `step_timings` does not say."""
+        """The parts that `step_timings` does not have."""
         if self._from_s <= answered_s < self._to_s:
             self.handover.add(parts.handover_ms * 1e-3)
             self.write.add(parts.write_ms * 1e-3)
@@ -187,8 +187,8 @@ class LevelMeasures(Recorder):
         if outcome.ending is Ending.COMPLETE:
             name = str(outcome.recording.path)
             self._compared += 1
-            if outcome.text != self._alone[name]:
-                self._mismatches.append(Mismatch(name, self._alone[name], outcome.text))
+            if outcome.text != self._references[name]:
+                self._mismatches.append(Mismatch(name, self._references[name], outcome.text))
 
     def report(
         self,
@@ -243,7 +243,7 @@ class LevelMeasures(Recorder):
         return RefusalFigures(self.refusal.spread(), dict(self._refused), self._unadvised)
 
     def _by_minute(self, servers: Sequence[ServerFigures]) -> tuple[MinuteReport, ...]:
-        """The minutes that were measured; one alone is the level itself."""
+        """The minutes that were measured; empty for a level of one."""
         if len(self.minutes) < 2:
             return ()
         return tuple(

@@ -24,7 +24,7 @@ CURSOR_TOLERANCE_S = STEP_S / 80
 
 
 class Ending(enum.Enum):
-    """How a playback ended."""
+    """Kinds of end of a playback."""
 
     COMPLETE = "complete"
     CUT = "cut"  # the level was over; all that was sent was answered
@@ -40,7 +40,7 @@ class Outcome:
     ending: Ending
     problem: str = ""
     text: str = ""
-    retry_after_s: float | None = None  # what a refusal advised
+    retry_after_s: float | None = None  # from a refusal
 
 
 class Recorder:
@@ -110,7 +110,7 @@ class Playback:
         self._problem = ""
 
     def dialled(self, now: float) -> None:
-        """The connection is asked for."""
+        """The connection is being opened."""
         self._dialled_s = now
 
     def opened(self, now: float) -> None:
@@ -180,7 +180,7 @@ class Playback:
         return Outcome(self.recording, Ending.FAILED, problem)
 
     def _fault(self, code: int, reason: str) -> str:
-        """What was wrong with how it ended; empty when nothing was."""
+        """The fault of its end; empty for none."""
         ended = f"closed with {code}" + (f" {reason}" if reason else "")
         if code != NORMAL_CLOSE:
             return ended

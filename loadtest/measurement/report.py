@@ -23,7 +23,7 @@ LAG_WARNING_MS = 5.0
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What `--json` prints as its last line."""
+    """The document that `--json` prints as the last line."""
 
     levels: tuple[LevelReport, ...]
     environment: Environment
@@ -36,9 +36,7 @@ class Document(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The document, and what only a plot or a judge of stretches needs: each level's latencies as (ms, share at or
-    below), and minute by minute.
-    """
+    """The document, and each level's distribution as (ms, share at or below) and latencies by minute."""
 
     document: Document
     cdfs: tuple[tuple[tuple[float, float], ...], ...]
@@ -46,7 +44,7 @@ class Result:
 
 
 def faults(level: LevelReport) -> list[str]:
-    """What makes this level's result bad; empty when it is good."""
+    """Faults of this level's result; empty when it is good."""
     found = []
     if level.failed:
         found.append(f"{level.failed} failed")
@@ -60,7 +58,7 @@ def faults(level: LevelReport) -> list[str]:
 
 
 def warnings(level: LevelReport) -> list[str]:
-    """What makes this level's figures doubtful, without being the server's fault."""
+    """Reasons to doubt this level's figures that are not the server's fault."""
     found = []
     lag = level.generator_lag_ms
     if lag is not None and lag.p99 > LAG_WARNING_MS:
@@ -104,7 +102,7 @@ def print_minutes(level: LevelReport, console: Console) -> None:
 
 
 def print_remarks(level: LevelReport, console: Console) -> None:
-    """What a reader must know about one level."""
+    """Faults, warnings, problems and mismatches of one level."""
     for fault in faults(level):
         console.print(f"{level.streams} streams: {fault}", style="red", highlight=False)
     for warning in warnings(level):
@@ -153,4 +151,4 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     ("uploaded, audio s per s", lambda level: _number(level.uploads.audio_s_per_s if level.uploads else None)),
     ("failed", lambda level: str(level.failed)),
 )
-"""What the table says of a level, line by line."""
+"""Lines of the table: name, and the cell of a level."""

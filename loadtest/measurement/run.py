@@ -41,7 +41,7 @@ from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 
 COMPOSED = 16
-"""Different streams of a given length: each is first recognised alone, so they cost time."""
+"""Different streams of a given length: each is first recognised without load, which takes time."""
 
 QUERY: dict[str, QueryValue] = {
     "encoding": "linear16",
@@ -51,10 +51,10 @@ QUERY: dict[str, QueryValue] = {
 }
 
 THRESHOLDS = (10_000, 50, 1_000)
-"""Of the garbage collector: it looks at the young, and hardly ever at everything."""
+"""Of the garbage collector: young objects, and hardly ever a full collection."""
 
 Clock = Callable[[], float]
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
@@ -63,7 +63,7 @@ def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Pa
 
 
 def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plot_path: Path | None) -> int:
-    result = measure(settings, tell=console.print)
+    result = measure(settings, progress=console.print)
     print_table(result.document, console)
     if plot_path is not None:
         plot.draw({settings.policy_label: result}, plot_path)
@@ -74,7 +74,7 @@ def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plo
     return EXIT_BAD if any(faults(level) for level in result.document.levels) else EXIT_OK
 
 
-def measure(settings: LoadSettings, *, tell: Tell) -> Result:
+def measure(settings: LoadSettings, *, progress: Progress) -> Result:
     """Run all levels; the first Ctrl-C ends the level that is running, and what was measured is kept.
 
     Raises:
@@ -82,15 +82,15 @@ def measure(settings: LoadSettings, *, tell: Tell) -> Result:
         KeyboardInterrupt: before there was anything to keep.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(measure_levels(settings, tell=tell))
+        return runner.run(measure_levels(settings, progress=progress))
 
 
-async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = time.perf_counter) -> Result:
+async def measure_levels(settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter) -> Result:
     """As `measure`, in a running event loop."""
     transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         played = _recordings(settings, Path(folder))
-        tell(f"{len(played)} recordings, each alone first")
+        progress(f"{len(played)} recordings, each alone first")
         texts = await recordings.reference_texts(played, transcriber)
     load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
@@ -98,10 +98,10 @@ async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = t
         for streams, seconds in settings.levels:
             if stop.is_set():
                 break
-            tell(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
+            progress(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
             levels.append(await load.run_level(streams, seconds, stop))
             if _beyond(levels[-1][0], settings.give_up_ms):
-                tell(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
+                progress(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
                 break
     reports = tuple(report for report, _ in levels)
     document = Document(reports, environment.describe(settings.seed), stop.is_set())
@@ -115,9 +115,9 @@ def _beyond(level: LevelReport, give_up_ms: float | None) -> bool:
 
 
 def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
-    """What is played: the recordings as they are, or streams of the asked length that are made of them.
+    """The recordings as they are, or composed streams of the given length.
 
-    Of those all are, however short the level: without the longer ones all streams would end together.
+    Composed streams are all played, however short the level: without the longer ones all would end together.
     """
     manifest, level_s = settings.manifest, min(seconds for _, seconds in settings.levels)
     if settings.stream_s is not None:
@@ -129,7 +129,7 @@ def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What all levels of a load test share."""
+    """Settings, recordings and clock that all levels of a load test share."""
 
     settings: LoadSettings
     played: Sequence[Recording]
@@ -208,7 +208,7 @@ def _stopping_on_interrupt() -> Iterator[asyncio.Event]:
 
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)
-    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread: somebody else's business
+    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread, which handles signals
         yield stop
         return
     try:

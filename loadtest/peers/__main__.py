@@ -1,4 +1,4 @@
-"""`make bench-peers`: the same weights, machine and load for us and for what people would use instead.
+"""`make bench-peers`: tutti and other servers with the same weights, machine and load.
 
 Finds the most live streams that each server sustains within the latency objective, and writes one report.
 """

@@ -24,7 +24,7 @@ class Contestant:
     title: str
     command: tuple[str, ...]  # `--port N` is added
     first: int  # streams with which the search begins
-    bar: float = 0.0  # how many times its streams ours should sustain
+    bar: float = 0.0  # the wanted ratio of our streams to its
     needs: str = ""  # a package of the `peers` extra
     default: bool = True  # runs when none is named
 

@@ -1,4 +1,4 @@
-"""Peer (c): mosec's dynamic batching behind a small WebSocket proxy, because mosec speaks HTTP alone.
+"""Peer (c): mosec's dynamic batching behind a small WebSocket proxy, because mosec speaks only HTTP.
 
 The proxy keeps each stream's state as packed bytes and posts it with every step over kept-alive loopback connections.
 It starts mosec as a child and stops it by its pid.
@@ -45,7 +45,7 @@ class Posted:
         return bytes(self._row_bytes)
 
     async def step(self, pcm: bytes, state: bytes) -> tuple[Sequence[int], bytes]:
-        """One step, in whatever batch mosec puts it. Raises: RuntimeError."""
+        """One step, in the batch that mosec makes. Raises: RuntimeError."""
         assert self.session is not None
         async with self.session.post(self._url, data=state + pcm) as answer:
             body = await answer.read()
@@ -56,7 +56,7 @@ class Posted:
         return body[2:after], body[after:]
 
     async def is_ready(self) -> bool:
-        """Whether a step can run."""
+        """True when a step can run."""
         with contextlib.suppress(aiohttp.ClientError, RuntimeError):
             await self.step(bytes(self._step_bytes), self.fresh())
             return True

@@ -1,6 +1,6 @@
 """Peer (b): Ray Serve. A FastAPI ingress keeps each stream's socket and state; a model deployment batches the steps.
 
-`@serve.batch` gathers whatever calls wait while a batch runs. The state travels with each call and comes back with its
+`@serve.batch` gathers the calls that wait while a batch runs. The state travels with each call and comes back with its
 answer, packed into one array: Ray's calls know no affinity, so the caller has to carry it.
 """
 
@@ -72,13 +72,13 @@ class Ingress:
         return np.zeros(self._row_bytes, np.uint8)
 
     async def step(self, pcm: bytes, state: Row) -> tuple[Sequence[int], Row]:
-        """One step, in whatever batch Ray puts it."""
+        """One step, in the batch that Ray makes."""
         symbols, after = await self._model.step.remote(pcm, state)
         return symbols, after
 
     @app.get("/readyz")
     async def ready(self) -> dict[str, bool]:
-        """Whether the model answers."""
+        """Answers when the model does."""
         await self.step(bytes(self._card.step_bytes), self.fresh())
         return {"ready": True}
 

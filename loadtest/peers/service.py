@@ -82,7 +82,7 @@ class StepSession(Generic[S]):
 
     async def _run(self, pcm: bytes) -> None:
         symbols, self._state = await self._steps.step(pcm, self._state)
-        self._stream.heard(symbols)
+        self._stream.add_symbols(symbols)
 
 
 async def converse(socket: WebSocket, session: Session) -> None:

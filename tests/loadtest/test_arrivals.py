@@ -35,7 +35,7 @@ def under_load(
     async def main() -> tuple[LevelReport, FakeListen]:
         after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
         async with after_reference.running() as server:
-            result = await measure_levels(settings(manifest, server.url, **changes), tell=lambda _: None)
+            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
         return result.document.levels[0], server
 
     return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
@@ -144,7 +144,7 @@ def test_streams_of_a_given_length_are_made_of_the_recordings(manifest: Path) ->
     async def main() -> LevelReport:
         async with FakeListen().running() as server:
             asked = settings(manifest, server.url, stream_s=1.0, seconds=2.4)  # a third of it is 0.8 s
-            return (await measure_levels(asked, tell=told.append)).document.levels[0]
+            return (await measure_levels(asked, progress=told.append)).document.levels[0]
 
     level = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert faults(level) == []

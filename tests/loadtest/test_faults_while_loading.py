@@ -33,7 +33,7 @@ def under_load(manifest: Path, plan: Callable[[int], Plan], **changes: object) -
     async def main() -> LevelReport:
         after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
         async with after_reference.running() as server:
-            result = await measure_levels(settings(manifest, server.url, **changes), tell=lambda _: None)
+            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
         [level] = result.document.levels
         return level
 
@@ -97,7 +97,7 @@ def test_a_recording_that_fails_alone_stops_the_test(manifest: Path) -> None:
     async def main() -> None:
         async with FakeListen(lambda _: Plan(close_after=1)).running() as server:
             with pytest.raises(NoReference, match=r"r\d\.wav.*1011"):
-                await measure_levels(settings(manifest, server.url), tell=lambda _: None)
+                await measure_levels(settings(manifest, server.url), progress=lambda _: None)
 
     asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
@@ -111,7 +111,7 @@ def test_ctrl_c_keeps_what_was_measured(manifest: Path) -> None:
     async def main() -> Document:
         async with FakeListen(plan).running() as server:
             long = settings(manifest, server.url, streams=(3, 5), seconds=60.0)
-            return (await measure_levels(long, tell=lambda _: None)).document
+            return (await measure_levels(long, progress=lambda _: None)).document
 
     document = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert document.interrupted

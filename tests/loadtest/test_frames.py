@@ -109,7 +109,7 @@ def test_a_server_that_breaks_the_framing_under_load_is_a_failure(tmp_path) -> N
     async def main() -> LevelReport:
         plan = lambda number: Plan(broken_frame=number == RECORDINGS + 1)  # noqa: E731
         async with FakeListen(plan).running() as server:
-            result = await measure_levels(settings(write_manifest(tmp_path), server.url), tell=lambda _: None)
+            result = await measure_levels(settings(write_manifest(tmp_path), server.url), progress=lambda _: None)
         return result.document.levels[0]
 
     level = asyncio.run(asyncio.wait_for(main(), 15.0))

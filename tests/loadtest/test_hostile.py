@@ -19,7 +19,7 @@ from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.hostile.__main__ import Plan, errors_in, judge, total
 from loadtest.hostile.raw_connection import Tally
-from loadtest.hostile.swarm import ACTS, Act, Script, perform, target_at
+from loadtest.hostile.swarm import ATTACKS, Attack, Script, attack, target_at
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"
@@ -29,7 +29,7 @@ WORDS = ("one small step", "a giant leap", "for all of us")
 
 def hostile_to(server: LiveServer, script: Script) -> Tally:
     tally = Tally()
-    asyncio.run(perform(target_at(f"ws://{server.host}", KEY, tally), script, time.perf_counter))
+    asyncio.run(attack(target_at(f"ws://{server.host}", KEY, tally), script, time.perf_counter))
     return tally
 
 
@@ -66,14 +66,14 @@ def test_others_keep_their_words_and_nothing_is_left(live_server: Start, caplog:
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
 
-@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_each_act_is_played_and_ends(live_server: Start, act: Act) -> None:
+@pytest.mark.parametrize("chosen", ATTACKS, ids=lambda chosen: chosen.__name__)
+def test_each_act_is_played_and_ends(live_server: Start, chosen: Attack) -> None:
     server = live_server(api_keys=[KEY], idle_timeout_s=0.5, write_timeout_s=0.5)
     tally = Tally()
 
     async def play() -> None:
         target = target_at(f"ws://{server.host}", KEY, tally)
-        await asyncio.gather(*(act(target, random.Random(seed)) for seed in range(3)))
+        await asyncio.gather(*(chosen(target, random.Random(seed)) for seed in range(3)))
 
     asyncio.run(play())
     assert tally.messages

@@ -23,7 +23,7 @@ from loadtest.criteria import Criterion, unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
 from loadtest.generator.settings import LoadSettings
-from loadtest.leftovers import IdleFigures, bars
+from loadtest.leftovers import IdleFigures, judge_leftovers
 from loadtest.measurement.run import measure_levels
 from loadtest.overload import Overload, Plan, judge, overload, run
 
@@ -66,7 +66,7 @@ def test_an_overloaded_server_serves_whom_it_accepts_refuses_the_rest_and_keeps_
 def test_uploads_ride_beside_live_streams(live_server: Start, spoken: LoadSettings) -> None:
     server = live_server(max_streams=SLOTS)
     asked = replace(spoken, url=f"ws://{server.host}", streams=(1,), seconds=1.5, uploads=1, split=True)
-    result = asyncio.run(measure_levels(asked, tell=lambda _: None))
+    result = asyncio.run(measure_levels(asked, progress=lambda _: None))
     [level] = result.document.levels
     assert level.uploads is not None
     assert level.uploads.failed == 0
@@ -115,11 +115,11 @@ def test_an_overload_that_refused_nobody_was_none() -> None:
 
 def test_what_is_left_shows_and_what_is_not_said_is_not_believed() -> None:
     idle = IdleFigures(0, 0, 0, 5, 100.0)
-    assert unmet(bars(idle, idle)) == []
-    assert unmet(bars(idle, msgspec.structs.replace(idle, memory_mib=100.9))) == []
+    assert unmet(judge_leftovers(idle, idle)) == []
+    assert unmet(judge_leftovers(idle, msgspec.structs.replace(idle, memory_mib=100.9))) == []
     for changes in ({"sessions": 1}, {"slots": 1}, {"queued_steps": 1}, {"tasks": 6}, {"memory_mib": 101.2}):
-        assert len(unmet(bars(idle, msgspec.structs.replace(idle, **changes)))) == 1
-    assert len(unmet(bars(idle, IdleFigures(None, None, None, None, None)))) == 5
+        assert len(unmet(judge_leftovers(idle, msgspec.structs.replace(idle, **changes)))) == 1
+    assert len(unmet(judge_leftovers(idle, IdleFigures(None, None, None, None, None)))) == 5
     assert Criterion("x", 1, None).line == "x: not measured (at most 1)"
 
 

@@ -54,14 +54,14 @@ def test_steps_are_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
 def test_a_stream_spells_what_it_hears_after_the_models_delay() -> None:
     stream = Stream(CARD)
     for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames lie before the audio
-        stream.heard(symbols)
+        stream.add_symbols(symbols)
     assert stream.text == "aa b"
 
 
 def test_answers_are_what_the_load_generator_reads() -> None:
     stream = Stream(CARD)
     stream.audio(bytes(6))
-    stream.heard((0, 0))
+    stream.add_symbols((0, 0))
     partial = answered(stream.partial())
     assert partial.start + partial.duration == pytest.approx(4 / 32_000)
     assert not partial.is_final
@@ -85,7 +85,7 @@ def test_batches_are_counted_by_whole_batches_and_by_their_rows() -> None:
 def test_a_search_ends_close_to_the_capacity(capacity: int, first: int, factor: float) -> None:
     search = Search(first, factor=factor, levels=100)
     while (level := search.next_level()) is not None:
-        search.went(level, sustained=level <= capacity)
+        search.add(level, sustained=level <= capacity)
     assert search.good <= capacity
     assert capacity + 1 <= max(search.good * CLOSE, search.good + 1) + 1 or search.good * factor > MOST
 
@@ -98,7 +98,7 @@ def test_a_search_is_bounded_whatever_happens(outcomes: list[bool]) -> None:
         if level is None:
             break
         asked.append(level)
-        search.went(level, sustained=sustained)
+        search.add(level, sustained=sustained)
     assert len(set(asked)) == len(asked) <= search.levels
     assert len(asked) < search.levels or search.next_level() is None
 
@@ -212,7 +212,7 @@ class FakeServers:
         self.rows += 1.0
         return {4: self.rows}
 
-    def measure(self, settings: object, *, tell: object) -> SimpleNamespace:
+    def measure(self, settings: object, *, progress: object) -> SimpleNamespace:
         (streams,) = settings.streams  # type: ignore[attr-defined]
         self.calls.append((self.running, streams))
         good = streams <= self.capacity[self.running]

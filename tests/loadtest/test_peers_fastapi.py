@@ -35,7 +35,7 @@ def alone(network: PeerNetwork, pcm: bytes) -> tuple[str, list[list[int]]]:
     stream, state, heard = Stream(network.card), network.fresh_state(), []
     for step in [*stream.audio(pcm), *stream.rest()]:
         symbols, state = network.step_one(step, state)
-        stream.heard(symbols)
+        stream.add_symbols(symbols)
         heard.append(symbols)
     return stream.text, heard
 
@@ -60,7 +60,7 @@ def test_it_is_launched_loaded_and_stopped() -> None:
     (contestant,) = chosen("fastapi")
     with launched(contestant.command) as server:
         settings = LoadSettings(url=server.url, streams=(2,), seconds=2.0, warmup_s=0.5, max_recordings=3)
-        (level,) = measure(settings, tell=lambda _: None).document.levels
+        (level,) = measure(settings, progress=lambda _: None).document.levels
         sizes, spent = server.batches(), server.cpu_by_name()
     assert bench.sustained(level, 10_000.0)  # whole: how fast it was is no matter of this test
     assert level.steps > 20

@@ -76,8 +76,8 @@ class Adapting:
 def test_what_it_hears_does_not_depend_on_what_it_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pocketsphinx._state, "decoder", Adapting())
     paths = [u.audio for u in samples()[:3]]
-    forwards = [pocketsphinx._hear(path) for path in paths]
-    assert forwards == [pocketsphinx._hear(path) for path in reversed(paths)][::-1]
+    forwards = [pocketsphinx._recognise(path) for path in paths]
+    assert forwards == [pocketsphinx._recognise(path) for path in reversed(paths)][::-1]
     assert "again" not in " ".join(forwards)
     assert len(set(forwards)) == 3
 
@@ -87,7 +87,7 @@ def test_it_recognises_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pocketsphinx, "_state", {})
     pocketsphinx._load()
     (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]
-    assert pocketsphinx._hear(yes) == "yes"
+    assert pocketsphinx._recognise(yes) == "yes"
 
 
 def test_our_figures_stand_beside_by_source(tmp_path: Path) -> None:
