@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import pages
+from loadtest import pages, program
 from loadtest.ceiling import Ceiling, measure_ceiling
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings, parse_streams
@@ -19,18 +19,6 @@ from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_remarks
 from loadtest.measurement.run import measure
 from loadtest.pages import percentile, place_lines
-from loadtest.program import (
-    EXIT_BAD,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    RESULTS,
-    Levels,
-    Manifest,
-    ResultName,
-    Seed,
-    ServeOptions,
-    carry_out,
-)
 from loadtest.served import served
 
 POLICIES = "eager,single"
@@ -55,7 +43,7 @@ def compare(
     name: str,
     command: str,
     vary: str = "policy",
-    folder: Path = RESULTS,
+    folder: Path = program.RESULTS,
     ceiling: Callable[[], Ceiling | None] = measure_ceiling,
     serve_options: Sequence[str] = (),
 ) -> int:
@@ -73,8 +61,8 @@ def compare(
     pages.show_written(comparison, [*written, folder / f"{name}.png"])
     documents = list(comparison.runs.values())
     if documents[-1].interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_BAD if any(faults(level) for level in documents[0].levels) else EXIT_OK
+        return program.EXIT_INTERRUPTED
+    return program.EXIT_BAD if any(faults(level) for level in documents[0].levels) else program.EXIT_OK
 
 
 def measure_each(
@@ -182,7 +170,7 @@ def _row(policy: str, level: LevelReport, base: LevelReport) -> tuple[str, ...]:
 
 def main(
     *,
-    streams: Levels = "10,50,100,200",
+    streams: program.Levels = "10,50,100,200",
     seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
     vary: Annotated[
         str, typer.Option(help="The option of `tutti serve` to vary: policy, decoder, beams, …")
@@ -190,10 +178,10 @@ def main(
     policies: Annotated[
         str, typer.Option("--policies", "--values", help="Its values, the one to judge first.")
     ] = POLICIES,
-    name: ResultName = "policies",
-    manifest: Manifest = None,
-    seed: Seed = 1,
-    serve_option: ServeOptions = None,
+    name: program.ResultName = "policies",
+    manifest: program.Manifest = None,
+    seed: program.Seed = 1,
+    serve_option: program.ServeOptions = None,
 ) -> None:
     """Load the server under each policy, or other option, with the same streams; show the figures side by side."""
 
@@ -202,7 +190,7 @@ def main(
         values, options = policies.split(","), serve_option or ()
         return compare(settings, values, name=name, command=command, vary=vary, serve_options=options)
 
-    carry_out("loadtest.compare", work)
+    program.carry_out("loadtest.compare", work)
 
 
 if __name__ == "__main__":

@@ -15,23 +15,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest import pages
+from loadtest import pages, program
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.composition import write_streams
 from loadtest.generator.settings import LoadSettings, parse_streams
 from loadtest.measurement.report import faults, print_remarks
 from loadtest.measurement.run import measure
-from loadtest.program import (
-    EXIT_BAD,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    RESULTS,
-    Folder,
-    Levels,
-    ServeOptions,
-    ServerUrl,
-    carry_out,
-)
 from loadtest.served import server_at
 from loadtest.stability import LongRuns, drifts, markdown
 
@@ -56,19 +45,19 @@ def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path
             console.print(f"{level.streams} streams: {drift}", style="red", highlight=False)
     pages.show_written(runs, pages.write(runs, markdown(runs), folder, NAME))
     if result.document.interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_BAD if any(faults(level) or drifts(level) for level in runs.levels) else EXIT_OK
+        return program.EXIT_INTERRUPTED
+    return program.EXIT_BAD if any(faults(level) or drifts(level) for level in runs.levels) else program.EXIT_OK
 
 
 def main(
     *,
-    streams: Levels = "1,20",
+    streams: program.Levels = "1,20",
     minutes: Annotated[float, typer.Option(help="Of each level and of each stream.")] = 10.0,
-    url: ServerUrl = None,
-    serve_option: ServeOptions = None,
+    url: program.ServerUrl = None,
+    serve_option: program.ServeOptions = None,
     manifest: Annotated[Path | None, typer.Option(help="JSON lines. Default: the shipped recordings.")] = None,
     seed: Annotated[int, typer.Option(help="Decides order and pauses.")] = 1,
-    folder: Folder = RESULTS,
+    folder: program.Folder = program.RESULTS,
 ) -> None:
     """Play streams of ten minutes and compare their last minute with their first."""
 
@@ -77,7 +66,7 @@ def main(
         settings = LoadSettings(url="", streams=levels, seconds=minutes * 60.0, manifest=manifest, seed=seed)
         return run(settings, server_at(url, serve_option or ()), folder, command)
 
-    carry_out("loadtest.long_stream", work)
+    program.carry_out("loadtest.long_stream", work)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from loadtest import program
 from loadtest.capacity.report import Capacity, draw, judge, markdown
 from loadtest.compare import measure_each
 from loadtest.criteria import conclude
 from loadtest.errors import BadSettings
 from loadtest.generator.settings import SHORTEST_STREAM_S, LoadSettings, parse_streams
-from loadtest.program import (
-    EXIT_INTERRUPTED,
-    RESULTS,
-    Folder,
-    Levels,
-    Manifest,
-    ResultName,
-    Seed,
-    ServeOptions,
-    carry_out,
-)
 
 LEVELS = "10,50,100,200,300,400,500,600"
 SPARE = 64
@@ -63,21 +53,21 @@ def run(
     found = Capacity(comparison, bars, settings.stream_s)
     draw(results, folder / f"{name}.png")
     code = conclude(found, bars, markdown(found, f"{name}.png"), folder, name)
-    return EXIT_INTERRUPTED if any(document.interrupted for document in comparison.runs.values()) else code
+    return program.EXIT_INTERRUPTED if any(document.interrupted for document in comparison.runs.values()) else code
 
 
 def main(
     *,
-    streams: Levels = LEVELS,
+    streams: program.Levels = LEVELS,
     seconds: Annotated[str, typer.Option(help="Measured seconds: one number, or one for each level.")] = "60",
     policies: Annotated[str, typer.Option(help="The one to judge first.")] = "eager,deadline,single",
     stream_s: Annotated[float, typer.Option(help="Seconds of a stream, about; 0: one recording each.")] = 15.0,
     decoder: Annotated[str, typer.Option(help="As `tutti serve --decoder`.")] = "greedy",
-    name: ResultName = "capacity",
-    manifest: Manifest = None,
-    serve_option: ServeOptions = None,
-    seed: Seed = 1,
-    folder: Folder = RESULTS,
+    name: program.ResultName = "capacity",
+    manifest: program.Manifest = None,
+    serve_option: program.ServeOptions = None,
+    seed: program.Seed = 1,
+    folder: program.Folder = program.RESULTS,
 ) -> None:
     """Load the server under each policy with more and more streams; judge latency, tail and capacity."""
 
@@ -97,7 +87,7 @@ def main(
         options = ["--decoder", decoder, "--max-streams", str(max(levels) + SPARE), *(serve_option or ())]
         return run(settings, policies.split(","), options, folder=folder, name=name, command=command)
 
-    carry_out("loadtest.capacity", work)
+    program.carry_out("loadtest.capacity", work)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ PATIENCE_S = 120.0
 """Time for which a resumable stream tries to find a replica."""
 
 DEAD_AFTER_S = 20.0
-"""A server without an answer to a ping for this time counts as lost: later than by the health checks, which are tested."""
+"""A server without an answer to a ping for this time counts as lost: later than by the tested health checks."""
 
 SAME_S = 0.005
 """Times of neighbouring finals within it touch: servers round theirs to the millisecond."""

@@ -116,25 +116,23 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
     tallies: list[Tally] = []
     for number, script in enumerate(plan.scripts, start=1):
         progress(f"round {number} of {plan.rounds}: without hostile clients, then beside {script.messages} messages")
-        without = await measure_levels(replace(settings, seconds=plan.quiet_s), progress=progress)
+        quiet_level = await measure_levels(replace(settings, seconds=plan.quiet_s), progress=progress)
         if number == 1:
             before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
             files_before = await _open_files(url)
         attacking = asyncio.create_task(run_swarm(url, key_file, script))
         among_s = script.messages / script.per_s + SPARE_S
-        beside_them = await measure_levels(replace(settings, seconds=among_s), progress=progress)
+        beside_level = await measure_levels(replace(settings, seconds=among_s), progress=progress)
         tallies.append(await attacking)
-        quiet += without.document.levels
-        beside += beside_them.document.levels
+        quiet += quiet_level.document.levels
+        beside += beside_level.document.levels
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
     files_after = await _open_files(url)
     errors, tally = errors_in(log), total(tallies)
     before = msgspec.structs.replace(before, tasks=tasks)
     judged = judge(plan.script, tally, quiet, beside, errors)
-    judged += [
-        *judge_leftovers(before, after),
-        Criterion("open files", (files_before or 0) + 1, files_after),
-    ]  # the scrape's own
+    judged += judge_leftovers(before, after)
+    judged.append(Criterion("open files", (files_before or 0) + 1, files_after))  # one is the scrape's own
     return Hostile(
         command,
         tuple(judged),
@@ -146,7 +144,7 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
         after,
         files_before,
         files_after,
-        beside_them.document.environment,
+        beside_level.document.environment,
     )
 
 
