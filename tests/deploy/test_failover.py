@@ -59,9 +59,9 @@ def test_runs_of_other_proxies_and_faults_stay_in_the_file(tmp_path: Path, kille
     assert (tmp_path / "failover.png").stat().st_size > 10_000
 
 
-def outcome(text: str = "a b", *, finished: bool = True, covered_s: float = 2.0) -> Outcome:
+def outcome(text: str = "a b", *, finished: bool = True, told_s: float = 2.0) -> Outcome:
     made = Outcome(Audio("x", np.zeros(32_000, np.int16)), text=text, finished=finished)
-    made.take(final(0.0, covered_s))
+    made.take(final(0.0, told_s))
     return made
 
 
@@ -79,7 +79,7 @@ def test_each_bar_can_be_missed() -> None:
     assert judged(outcome()) == []
     assert judged(outcome("a")) == ["transcripts that differ from an undisturbed run"]
     assert judged(outcome(finished=False)) == ["resumable streams that did not finish"]
-    assert judged(outcome(covered_s=1.9)) == ["audio lost"]
+    assert judged(outcome(told_s=1.9)) == ["audio lost"]
     assert [bar.what for bar in judge(figures([outcome()], {"x": "a b"}), None) if not bar.met] == [
         "faults that no stream noticed"
     ]
@@ -89,7 +89,7 @@ def test_each_bar_can_be_missed() -> None:
 
 
 def test_audio_between_two_finals_is_missed_and_said_again_is_not() -> None:
-    with_gap, overlapping = outcome(covered_s=0.5), outcome(covered_s=1.5)
+    with_gap, overlapping = outcome(told_s=0.5), outcome(told_s=1.5)
     with_gap.take(final(0.7, 1.3))
     overlapping.take(final(1.2, 0.8))
     assert with_gap.lost_s == pytest.approx(0.2)

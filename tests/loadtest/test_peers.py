@@ -1,4 +1,4 @@
-"""The comparison with other servers: streams as a peer keeps them, the search, the order of work, the report."""
+"""Comparison with other servers: streams in a peer, the search, the rounds, the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def answered(frame: str) -> Answer:
 
 
 @given(st.lists(st.binary(max_size=11)))
-def test_steps_are_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
+def test_steps_hold_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
     stream = Stream(CARD)
     steps = [step for message in messages for step in stream.audio(message)]
     rest = stream.rest()
@@ -51,14 +51,14 @@ def test_steps_are_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
     assert rest[-CARD.flush_steps :] == [bytes(4)] * CARD.flush_steps
 
 
-def test_a_stream_spells_what_it_hears_after_the_models_delay() -> None:
+def test_symbols_are_decoded_after_the_models_delay() -> None:
     stream = Stream(CARD)
     for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames lie before the audio
         stream.add_symbols(symbols)
     assert stream.text == "aa b"
 
 
-def test_answers_are_what_the_load_generator_reads() -> None:
+def test_the_load_generator_can_read_the_answers() -> None:
     stream = Stream(CARD)
     stream.audio(bytes(6))
     stream.add_symbols((0, 0))
@@ -91,7 +91,7 @@ def test_a_search_ends_close_to_the_capacity(capacity: int, first: int, factor: 
 
 
 @given(st.lists(st.booleans(), min_size=8, max_size=8))
-def test_a_search_is_bounded_whatever_happens(outcomes: list[bool]) -> None:
+def test_a_search_is_bounded_for_any_results(outcomes: list[bool]) -> None:
     search, asked = Search(40), []
     for sustained in outcomes:
         level = search.next_level()
@@ -139,7 +139,7 @@ def test_a_servers_figure_is_the_median_of_its_rounds_and_ours_its_multiple() ->
     assert edge.streams == 440
 
 
-def test_the_report_shows_each_server_its_bar_and_what_kept_it() -> None:
+def test_the_report_shows_each_server_its_criterion_and_its_problem() -> None:
     table = {row[0]: row for row in rows(MEASURED)}
     assert table["(a) FastAPI + torch, module as written"][1:5] == ("40", "40", "11.0", "≥ 8")
     assert table["tutti, greedy"][9] == "0 of 9"
@@ -181,7 +181,7 @@ def test_a_distribution_is_thinned_to_its_end() -> None:
     assert thinned(()) == ()
 
 
-def test_who_is_unknown_or_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_uninstalled_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.name for one in chosen("fastapi,tutti")] == ["fastapi", OURS]
     with pytest.raises(BadSettings, match="rya"):
         chosen("rya")
@@ -193,7 +193,7 @@ def test_who_is_unknown_or_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 class FakeServers:
-    """Stand for launched servers and for the load on them: each sustains so many streams."""
+    """Launched servers and the load on them: each sustains the number of streams in `capacity`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **capacity: int) -> None:
         self.capacity, self.calls, self.rows = capacity, [], 0.0
@@ -284,7 +284,7 @@ child.wait()
 """
 
 
-def test_a_server_is_stopped_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_stopped_with_all_processes_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOP_WITHIN_S", 0.1)
     server = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -299,7 +299,7 @@ def test_a_server_is_stopped_with_all_that_it_started(monkeypatch: pytest.Monkey
     server.stdout.close()
 
 
-def test_a_server_that_ends_at_once_is_reported_with_its_last_words() -> None:
+def test_a_server_that_ends_at_once_is_reported_with_its_last_output() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no weights here')"]
     with pytest.raises(ServerNotReady, match=r"(?s)ended with 1.*no weights here"), launched(command):
         pass
