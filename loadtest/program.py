@@ -42,6 +42,6 @@ def exit_code(name: str, work: Callable[[], int], *expected: type[Exception]) ->
 
 
 def carry_out(module: str, work: Callable[[str], int], *expected: type[Exception]) -> NoReturn:
-    """End `python -m MODULE` with the exit code of its work, which is given that command line. Raises: typer.Exit."""
+    """End the program of this module with the exit code of its work, which gets the command line. Raises: typer.Exit."""
     command = shlex.join(["python", "-m", module, *sys.argv[1:]])
     raise typer.Exit(exit_code(module.rpartition(".")[2], lambda: work(command), *expected))

@@ -75,8 +75,8 @@ def markdown(runs: LongRuns) -> str:
     lines += [
         "Chunk latency in ms from the scheduled send of a step's last sample. Decoding: its share of one core.",
         "",
+        *pages.table(HEADINGS, minute_rows(runs.levels)),
     ]
-    lines += pages.table(HEADINGS, minute_rows(runs.levels))
     for level in runs.levels:
         verdict = "; ".join(drifts(level)) or "the last minute is as the first"
         lines += ["", f"{level.streams} streams: {verdict}; {level.compared} transcripts compared with those alone, "]
