@@ -42,6 +42,6 @@ def exit_code(name: str, work: Callable[[], int], *expected: type[Exception]) ->
 
 
 def carry_out(module: str, work: Callable[[str], int], *expected: type[Exception]) -> NoReturn:
-    """End the program of this module with the exit code of its work, which gets the command line. Raises: typer.Exit."""
+    """End a program with the exit code of its work, which gets the command line as a text. Raises: typer.Exit."""
     command = shlex.join(["python", "-m", module, *sys.argv[1:]])
     raise typer.Exit(exit_code(module.rpartition(".")[2], lambda: work(command), *expected))
