@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
-import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -30,7 +27,7 @@ from loadtest import pages
 from loadtest.criteria import Criterion, conclude, table
 from loadtest.environment import Environment, describe
 from loadtest.errors import LoadTestError
-from loadtest.failover.replicas import replicas
+from loadtest.failover.replicas import environment, replicas
 from loadtest.failover.streams import Audio, Outcome, audios, play_resumable
 from loadtest.generator.latencies import Spread
 from loadtest.generator.measures import LevelReport
@@ -174,8 +171,6 @@ async def _without_ray(trial: Trial) -> LevelReport:
 
 def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
     """Carry out. Raises: LoadTestError, ClientError."""
-    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    environment = os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1"}
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         without, with_ray = None, None
         if trial.compared:
@@ -189,7 +184,7 @@ def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
                 host="127.0.0.1",
                 cpus=1,
                 serve_options=trial.serve_options,
-                environment=environment,
+                environment=environment(),
                 period_s=0.5,
             )
             if trial.compared:

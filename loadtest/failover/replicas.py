@@ -73,12 +73,19 @@ class Replica:
         self.process.send_signal(number)
 
 
+def environment() -> dict[str, str]:
+    """Variables of replicas that share a key for tickets.
+
+    One thread each, whatever the options say of torch: they share the cores of this machine.
+    """
+    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    return os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
 @contextlib.asynccontextmanager
 async def replicas(number: int, options: Sequence[str]) -> AsyncIterator[list[Replica]]:
     """Start `number` replicas with one key for tickets; they are ended on leaving. Raises: ServerNotReady."""
-    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    # One thread each, whatever the options say of torch: several share a machine's cores here.
-    env = os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    env = environment()
     started = [Replica(served.free_port(), options, env) for _ in range(number)]
     try:
         await asyncio.gather(*(replica.start() for replica in started))
