@@ -76,7 +76,7 @@ class Replica:
 def environment() -> dict[str, str]:
     """Variables of replicas that share a key for tickets.
 
-    One thread each, whatever the options say of torch: they share the cores of this machine.
+    One thread each, independent of the options for torch: they share the cores of this machine.
     """
     key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     return os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}

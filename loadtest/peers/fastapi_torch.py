@@ -24,7 +24,7 @@ class OneAtATime:
         self._network, self._sizes, self._in_thread = network, sizes, in_thread
 
     def fresh(self) -> State:
-        """The state of a stream that has heard nothing."""
+        """The state of a new stream."""
         return self._network.fresh_state()
 
     async def step(self, pcm: bytes, state: State) -> tuple[Sequence[int], State]:

@@ -42,7 +42,7 @@ class StepWorker(Worker):
         rows = [np.frombuffer(one, np.uint8, at) for one in data]
         symbols, after = self._network.step_rows([one[at:] for one in data], rows)
         size = len(data).to_bytes(2, "little")
-        return [size + bytes(heard) + row.tobytes() for heard, row in zip(symbols, after, strict=True)]
+        return [size + bytes(found) + row.tobytes() for found, row in zip(symbols, after, strict=True)]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Posted:
         self.session: aiohttp.ClientSession | None = None
 
     def fresh(self) -> bytes:
-        """The packed state of a stream that has heard nothing."""
+        """The packed state of a new stream."""
         return bytes(self._row_bytes)
 
     async def step(self, pcm: bytes, state: bytes) -> tuple[Sequence[int], bytes]:

@@ -68,7 +68,7 @@ class Ingress:
         gc.freeze()
 
     def fresh(self) -> Row:
-        """The packed state of a stream that has heard nothing."""
+        """The packed state of a new stream."""
         return np.zeros(self._row_bytes, np.uint8)
 
     async def step(self, pcm: bytes, state: Row) -> tuple[Sequence[int], Row]:

@@ -54,7 +54,7 @@ class Steps(Protocol[S]):
     """Runs the steps of any stream, whose state its caller keeps."""
 
     def fresh(self) -> S:
-        """The state of a stream that has heard nothing."""
+        """The state of a new stream."""
         ...
 
     async def step(self, pcm: bytes, state: S) -> tuple[Sequence[int], S]:
