@@ -27,7 +27,9 @@ class Word:
 
 def digest_of(*parts: str) -> str:
     """Return a digest that other parts, or the same ones divided otherwise, do not have."""
-    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{len(part)}:{part}" for part in parts).encode(errors="backslashreplace")
+    ).hexdigest()
 
 
 class DecoderState(Protocol):

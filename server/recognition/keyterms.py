@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from model.ctc.bias import NO_BIAS, Bias, BiasError
-from server.errors import KeytermsTooOften
+from server.errors import BadParameter, KeytermsTooOften
 
 Keyword = tuple[str, float | None]
 
@@ -31,6 +31,14 @@ class Keyterms:
             return NO_KEYTERMS
         checked_size(phrases, keywords)
         return cls(tuple(phrases), tuple(keywords), Bias.of([*((phrase, None) for phrase in phrases), *keywords]))
+
+    @classmethod
+    def of_request(cls, parameter: str, phrases: Iterable[str], keywords: Sequence[Keyword] = ()) -> Keyterms:
+        """Bias towards a request's terms, blank phrases left out. Raises: BadParameter, which names the parameter."""
+        try:
+            return cls.of([phrase.strip() for phrase in phrases if phrase.strip()], keywords)
+        except BiasError as error:
+            raise BadParameter(f"{parameter}: {error}") from error
 
     def replaced(self, phrases: Sequence[str]) -> Keyterms:
         """The same keywords with other phrases. Raises: BiasError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import structlog
 
+from model.ctc.words import digest_of
 from server.errors import TicketCode, TicketRefused
 from server.recognition.saved_state import SavedStream
 from server.resume.seal import Seal, Unsealed
@@ -97,7 +97,7 @@ class TicketService:
     def model(self) -> bytes:
         """Digest of what a state depends on; made when it is first wanted."""
         if self._model is None:
-            self._model = digest(*self._setup())
+            self._model = _digest(*self._setup())
         return self._model
 
     def opened(self) -> None:
@@ -149,12 +149,10 @@ class TicketService:
         self._used[ticket.id] = max(now, ticket.issued_s)
 
 
-def digest(*parts: str) -> bytes:
-    """Return a digest that other parts, or the same ones divided otherwise, do not have."""
-    text = "".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.sha256(text.encode(errors="backslashreplace")).digest()[:DIGEST_BYTES]
+def _digest(*parts: str) -> bytes:
+    return bytes.fromhex(digest_of(*parts))[:DIGEST_BYTES]
 
 
 def tenant_digest(caller: str, query: Iterable[tuple[str, str]]) -> bytes:
     """Say whose stream it is and what was asked of it; the order of different parameters means nothing."""
-    return digest(caller, *(part for pair in sorted(query, key=lambda pair: pair[0]) for part in pair))
+    return _digest(caller, *(part for pair in sorted(query, key=lambda pair: pair[0]) for part in pair))

@@ -13,7 +13,7 @@ import pytest
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from spelling import spell
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
@@ -87,6 +87,17 @@ def test_a_refusal_is_gone(live_server: Start, uncollected: Callable[[], list[st
     wait_until_gone(server, uncollected)
 
 
+def test_a_call_whose_text_cannot_be_forwarded_is_gone(
+    live_server: Start, uncollected: Callable[[], list[str]]
+) -> None:
+    server = live_server(twilio_forward_url="ws://127.0.0.1:9/")
+    with connect(f"ws://{server.host}/v1/twilio", open_timeout=WAIT_S, proxy=None) as call:
+        call.send('{"event":"start","streamSid":"MZ1","start":{"callSid":"CA1"}}')
+        with pytest.raises(ConnectionClosed):
+            call.recv(timeout=WAIT_S)
+    wait_until_gone(server, uncollected)
+
+
 def test_an_upload_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
     server = live_server()
     answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=spell("hello").tobytes())
@@ -112,9 +123,8 @@ def test_everything_is_collected_when_nobody_listens_any_more_and_at_the_latest_
     assert collections[1:] == [699 + SETTLED_S + AT_LATEST_S, 699 + SETTLED_S + 2 * AT_LATEST_S]
 
 
-def test_a_server_that_nobody_listens_to_any_more_collects(
-    live_server: Start, uncollected: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("uncollected")
+def test_a_server_that_nobody_listens_to_any_more_collects(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "SETTLED_S", 0.1)
     server = live_server()
     cycle = _Cycle()
@@ -124,7 +134,7 @@ def test_a_server_that_nobody_listens_to_any_more_collects(
         time.sleep(2 * PERIOD_S)
         assert left() is not None
         client.finish()
-    wait_until_gone(server, uncollected)
+    server.wait_idle()  # and no look at all objects, which would keep the cycle alive while the server collects
     ends = time.monotonic() + WAIT_S
     while left() is not None:
         assert time.monotonic() < ends

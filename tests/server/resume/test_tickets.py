@@ -10,6 +10,7 @@ from fakes import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.access.keys import read_secrets
 from server.errors import SettingsError, TicketCode, TicketRefused
 from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
 from server.resume import tickets
@@ -209,25 +210,25 @@ def test_keys_are_read_from_settings_and_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     one, two = new_key(), new_key()
     file.write_text(f"# newest first\n{two}  # since May\n\n")
-    assert read_keys([one], file) == [base64.urlsafe_b64decode(one), base64.urlsafe_b64decode(two)]
-    assert read_keys([one.rstrip("=")], None) == [base64.urlsafe_b64decode(one)]
-    assert read_keys([], None) == []
+    assert read_keys(read_secrets("key", [one], file)) == [base64.urlsafe_b64decode(key) for key in (one, two)]
+    assert read_keys(read_secrets("key", [one.rstrip("=")], None)) == [base64.urlsafe_b64decode(one)]
+    assert read_keys(read_secrets("key", [], None)) == []
 
 
 @pytest.mark.parametrize("text", ["", "c2hvcnQ=", "not base64 at all, but long enough to be", "é" * 43])
 def test_a_key_that_is_none_is_refused_and_not_repeated(text: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
-        read_keys([text], None)
+        read_keys(read_secrets("key", [text], None))
     assert not text or text not in str(refused.value)
     file = tmp_path / "keys"
     file.write_text(f"{text}\n", encoding="utf-8")
     with pytest.raises(SettingsError):
-        read_keys([], file)
+        read_keys(read_secrets("key", [], file))
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read"):
-        read_keys([], tmp_path / "none")
+        read_secrets("key", [], tmp_path / "none")
 
 
 def test_a_flood_in_a_sealed_ticket_is_not_unpacked() -> None:
