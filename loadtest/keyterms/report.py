@@ -39,10 +39,6 @@ class Keyterms(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
     environment: Environment
 
-    def encoded(self) -> str:
-        """One line of JSON."""
-        return msgspec.json.encode(self).decode()
-
 
 def row(kind: str, distractors: int | None, scores: Sequence[TermScore]) -> Row:
     """Pool the scores of one kind under one condition."""
