@@ -18,10 +18,10 @@ from batching.engine import Engine
 from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.ctc.greedy import best_path
 from model.decoder import make_decoder
-from model.scoring import by_source
+from model.evaluation.scoring import by_source
+from model.recordings import read_pcm
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
@@ -40,7 +40,7 @@ def recognised(utterances, concurrency=32, **options):
     return asyncio.run(evaluate(utterances, lambda: open_local(chosen), concurrency))
 
 
-def test_every_shipped_recording_is_transcribed_right():
+def test_every_shipped_recording_is_transcribed_correctly():
     utterances = samples()
     texts = recognised(utterances).texts
     assert dict(zip([u.audio.name for u in utterances], texts, strict=True)) == {
@@ -48,7 +48,7 @@ def test_every_shipped_recording_is_transcribed_right():
     }
 
 
-def test_spoken_digits_of_an_unheard_speaker_are_recognised():
+def test_spoken_digits_of_a_held_out_speaker_are_recognised():
     digits = [u for u in development() if u.source == "fsdd_digits"]
     evaluation = recognised(digits)
     score = by_source(zip([u.source for u in digits], [u.text for u in digits], evaluation.texts, strict=True))
@@ -59,7 +59,7 @@ def test_spoken_digits_of_an_unheard_speaker_are_recognised():
 def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server, model, decoder):
     """32 at a time over sockets, batched by arrival, against another batching in process: identical texts."""
     utterances = [*development()[::16], *samples()]
-    made = make_decoder(Settings(decoder=decoder), model.config)
+    made = make_decoder(decoder=decoder, config=model.config)
     server = live_server(model=model, decoder=made, max_streams=64)
     remote = RemoteTranscriber(f"ws://{server.host}")
     over_sockets = asyncio.run(evaluate(utterances, lambda: nullcontext(remote), 32))
@@ -73,7 +73,7 @@ def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alo
     utterances = development()[::40]
     terms = [(), ("zzyzx road",), tuple(utterances[1].text.split()[:3]), ("quartz", "the bungalow")]
     asked = [terms[i % len(terms)] for i in range(len(utterances))]
-    server = live_server(model=model, decoder=make_decoder(Settings(decoder="beam"), model.config), max_streams=64)
+    server = live_server(model=model, decoder=make_decoder(decoder="beam", config=model.config), max_streams=64)
 
     async def together():
         remotes = [RemoteTranscriber(f"ws://{server.host}", keyterm=some) for some in asked]
@@ -187,7 +187,7 @@ def test_whole_utterance_and_steps_agree_on_real_speech():
         assert best_path(whole[0].numpy(), config.vocabulary) == best_path(stepped, config.vocabulary)
 
 
-def test_the_shipped_checkpoint_is_small_and_says_how_it_was_made(model):
+def test_the_shipped_checkpoint_is_small_and_holds_its_recipe(model):
     assert checkpoint.SHIPPED.stat().st_size <= 25 * 2**20
     facts = model.config.training
     assert facts["updates"] == facts["recipe"]["updates"], "the run was not finished"

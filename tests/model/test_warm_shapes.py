@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from batching.stepper import Stepper
 from model.acoustic import AcousticModel
+from model.runtime import set_up_torch
 
-torch.set_num_threads(1)
+set_up_torch(1)
 stepper = Stepper(AcousticModel.load(device="cpu"), capacity=128, max_batch=128, tile_rows=None)
 with torch.inference_mode():
     stepper.warm_up(time.perf_counter)
@@ -30,7 +31,7 @@ print("DONE", flush=True)
 """
 
 
-def test_no_kernel_is_prepared_once_every_batch_size_is_warm() -> None:
+def test_no_onednn_kernel_is_created_after_the_warm_up() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONEDNN", "DNNL"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
