@@ -1,6 +1,6 @@
-"""The ceiling that a served figure is read against: the bare model step, without server or sockets.
+"""Ceiling of the served figures: the bare model step, without server or sockets.
 
-Owns the form of that measurement; the model's side makes it, in a process of its own.
+Owns the form of that measurement; `tutti ceiling` makes it, in a process of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ceiling(msgspec.Struct, frozen=True):
 
 
 def measure_ceiling() -> Ceiling | None:
-    """Ask the model's side; None when it cannot say."""
+    """Run `tutti ceiling`; None when it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - our own command
             COMMAND, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=WITHIN_S, check=True

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,110 +11,20 @@ import msgspec
 import typer
 from rich.console import Console
 
+from loadtest import pages, program
 from loadtest.ceiling import Ceiling, measure_ceiling
-from loadtest.criteria import carry_out
-from loadtest.generator.latencies import Spread
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings, parse_streams
 from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_remarks
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
+from loadtest.measurement.run import measure
+from loadtest.pages import percentile, place_lines
 from loadtest.served import served
 
-RESULTS = Path(__file__).parent / "results"
 POLICIES = "eager,single"
-
-
-def compare(
-    settings: LoadSettings,
-    values: Sequence[str],
-    *,
-    name: str,
-    command: str,
-    vary: str = "policy",
-    folder: Path = RESULTS,
-    ceiling: Callable[[], Ceiling | None] = measure_ceiling,
-    serve_options: Sequence[str] = (),
-) -> int:
-    """Print the ceiling, load a server with each value of the option, show them side by side; returns the exit code.
-
-    `settings.url` is replaced by that of each server. A fault of the first makes the exit code bad; the others are
-    baselines, which may break under a load that the first one carries.
-    """
-    console = Console(stderr=True)
-    bare = ceiling()
-    for line in ceiling_lines(bare):
-        console.print(line, highlight=False)
-    results = measure_each(settings, values, vary, serve_options, console)
-    comparison = Comparison(command, bare, {value: result.document for value, result in results.items()}, vary)
-    print_comparison(comparison, console)
-    for path in write(comparison, results, folder, name):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(comparison).decode())
-    documents = list(comparison.runs.values())
-    if documents[-1].interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_BAD if any(faults(level) for level in documents[0].levels) else EXIT_OK
-
-
-def measure_each(
-    settings: LoadSettings, values: Sequence[str], vary: str, serve_options: Sequence[str], console: Console
-) -> dict[str, Result]:
-    """Start a server with each value in turn and measure all levels on it. Raises: LoadTestError, ClientError."""
-    results: dict[str, Result] = {}
-    for value in values:
-        console.print(f"{vary} {value}", style="bold")
-        with served([f"--{vary}", value, *serve_options]) as url:
-            results[value] = measure(replace(settings, url=url, policy_label=value), tell=console.print)
-        if results[value].document.interrupted:
-            break
-    return results
-
-
-def main(
-    *,
-    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100,200",
-    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
-    vary: Annotated[
-        str, typer.Option(help="The option of `tutti serve` to vary: policy, decoder, beams, …")
-    ] = "policy",
-    policies: Annotated[
-        str, typer.Option("--policies", "--values", help="Its values, the one to judge first.")
-    ] = POLICIES,
-    name: Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")] = "policies",
-    manifest: Annotated[Path | None, typer.Option(help="JSON lines; default: the shipped recordings.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
-) -> None:
-    """Load the server under each policy, or other option, with the same streams; show the figures side by side."""
-    command = shlex.join(["python", "-m", "loadtest.compare", *sys.argv[1:]])
-
-    def work() -> int:
-        settings = LoadSettings(url="", streams=parse_streams(streams), seconds=seconds, manifest=manifest, seed=seed)
-        values, options = policies.split(","), serve_option or ()
-        return compare(settings, values, name=name, command=command, vary=vary, serve_options=options)
-
-    carry_out("compare", work)
-
-
-if __name__ == "__main__":
-    typer.run(main)
-
-
 HEADINGS = (
-    "streams",
-    "policy",
-    "p50",
-    "p98",
-    "p99",
-    "p98 ratio",
-    "final p98",
-    "batch",
-    "decoding",
-    "cores",
-    "compared",
-    "bad",
-)
+    "streams", "policy", "p50", "p98", "p99", "p98 ratio", "final p98", "batch", "decoding", "cores", "compared", "bad",
+)  # fmt: skip
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -126,6 +34,64 @@ class Comparison(msgspec.Struct, frozen=True):
     ceiling: Ceiling | None
     runs: dict[str, Document]
     vary: str = "policy"
+
+
+def compare(
+    settings: LoadSettings,
+    values: Sequence[str],
+    *,
+    name: str,
+    command: str,
+    vary: str = "policy",
+    folder: Path = program.RESULTS,
+    ceiling: Callable[[], Ceiling | None] = measure_ceiling,
+    serve_options: Sequence[str] = (),
+) -> int:
+    """Measure each value, write the comparison, draw it; returns the exit code.
+
+    A fault of the first value makes the exit code bad; the others are baselines, which may break under a load that the
+    first one carries.
+    """
+    console = Console(stderr=True)
+    comparison, results = measure_each(
+        settings, values, vary=vary, serve_options=serve_options, command=command, ceiling=ceiling, console=console
+    )
+    plot.draw(results, folder / f"{name}.png")
+    written = pages.write(comparison, markdown(comparison, name, f"{name}.png"), folder, name)
+    pages.show_written(comparison, [*written, folder / f"{name}.png"])
+    documents = list(comparison.runs.values())
+    if documents[-1].interrupted:
+        return program.EXIT_INTERRUPTED
+    return program.EXIT_BAD if any(faults(level) for level in documents[0].levels) else program.EXIT_OK
+
+
+def measure_each(
+    settings: LoadSettings,
+    values: Sequence[str],
+    *,
+    serve_options: Sequence[str],
+    command: str,
+    console: Console,
+    vary: str = "policy",
+    ceiling: Callable[[], Ceiling | None] = measure_ceiling,
+) -> tuple[Comparison, dict[str, Result]]:
+    """Print the ceiling, start a server with each value in turn, measure all levels on it, print them side by side.
+
+    `settings.url` is replaced by that of each server. Raises: LoadTestError, ClientError.
+    """
+    bare = ceiling()
+    for line in ceiling_lines(bare):
+        console.print(line, highlight=False)
+    results: dict[str, Result] = {}
+    for value in values:
+        console.print(f"{vary} {value}", style="bold")
+        with served([f"--{vary}", value, *serve_options]) as url:
+            results[value] = measure(replace(settings, url=url, policy_label=value), progress=console.print)
+        if results[value].document.interrupted:
+            break
+    comparison = Comparison(command, bare, {value: result.document for value, result in results.items()}, vary)
+    print_comparison(comparison, console)
+    return comparison, results
 
 
 def table(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -150,13 +116,9 @@ def markdown(comparison: Comparison, name: str, picture: str) -> str:
     lines += [f"{line}  " for line in ceiling_lines(comparison.ceiling)]
     lines += ["", "Chunk and final latency in ms, from the scheduled send of a step's last sample.  "]
     lines += ["Decoding: its share of one core; cores: those that the whole server took.", ""]
-    lines += ["| " + " | ".join(headings(comparison)) + " |", "|" + "---|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(row) + " |" for row in table(comparison)]
+    lines += pages.table(headings(comparison), table(comparison), "---")
     place = next(iter(comparison.runs.values())).environment
-    versions = ", ".join(f"{package} {version}" for package, version in place.versions.items())
-    lines += ["", f"{place.hardware}, {place.cores} cores, Python {place.python}, {versions}."]
-    lines += [f"Commit {place.commit}, seed {place.seed}, {place.date}.", "", f"![latencies]({picture})", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *place_lines(place), "", f"![latencies]({picture})", ""])
 
 
 def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
@@ -189,37 +151,47 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
                 print_remarks(level, console)
 
 
-def write(comparison: Comparison, results: Mapping[str, Result], folder: Path, name: str) -> list[Path]:
-    """Write NAME.json, NAME.md and NAME.png; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document, page, picture = (folder / f"{name}.{suffix}" for suffix in ("json", "md", "png"))
-    document.write_bytes(msgspec.json.format(msgspec.json.encode(comparison), indent=1) + b"\n")
-    page.write_text(markdown(comparison, name, picture.name), encoding="utf-8")
-    plot.draw(results, picture)
-    return [document, page, picture]
-
-
 def _row(policy: str, level: LevelReport, base: LevelReport) -> tuple[str, ...]:
-    chunk, final = level.chunk_latency_ms, level.final_latency_ms
-    bad = level.failed + level.mismatched + level.refused
-    batch, decoding, cores = level.server.mean_batch, level.server.decode_cores, level.server.cpu_cores
+    chunk, server = level.chunk_latency_ms, level.server
+    ratio = chunk.p98 / base.chunk_latency_ms.p98 if chunk and base.chunk_latency_ms else None
     return (
         str(level.streams),
         policy,
-        *(_ms(chunk, name) for name in ("p50", "p98", "p99")),
-        _ratio(chunk, base.chunk_latency_ms),
-        _ms(final, "p98"),
-        "–" if batch is None else f"{batch:.1f}",
-        "–" if decoding is None else f"{decoding:.1%}",
-        "–" if cores is None else f"{cores:.2f}",
+        *(percentile(chunk, name) for name in ("p50", "p98", "p99")),
+        "–" if ratio is None else f"{ratio:.1f}×",
+        percentile(level.final_latency_ms, "p98"),
+        pages.number(server.mean_batch),
+        pages.number(server.decode_cores, ".1%"),
+        pages.number(server.cpu_cores, ".2f"),
         str(level.compared),
-        str(bad),
+        str(level.failed + level.mismatched + level.refused),
     )
 
 
-def _ms(spread: Spread | None, name: str) -> str:
-    return "–" if spread is None else f"{getattr(spread, name):.1f}"
+def main(
+    *,
+    streams: program.Levels = "10,50,100,200",
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
+    vary: Annotated[
+        str, typer.Option(help="The option of `tutti serve` to vary: policy, decoder, beams, …")
+    ] = "policy",
+    policies: Annotated[
+        str, typer.Option("--policies", "--values", help="Its values, the one to judge first.")
+    ] = POLICIES,
+    name: program.ResultName = "policies",
+    manifest: program.Manifest = None,
+    seed: program.Seed = 1,
+    serve_option: program.ServeOptions = None,
+) -> None:
+    """Load the server under each policy, or other option, with the same streams; show the figures side by side."""
+
+    def work(command: str) -> int:
+        settings = LoadSettings(url="", streams=parse_streams(streams), seconds=seconds, manifest=manifest, seed=seed)
+        values, options = policies.split(","), serve_option or ()
+        return compare(settings, values, name=name, command=command, vary=vary, serve_options=options)
+
+    program.carry_out("loadtest.compare", work)
 
 
-def _ratio(spread: Spread | None, base: Spread | None) -> str:
-    return "–" if spread is None or base is None or not base.p98 else f"{spread.p98 / base.p98:.1f}×"
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,24 +1,21 @@
 """`make demo`: a server of our own, one recording sent at the speed of speech, partials as they come, latencies.
 
-Owns what a newcomer sees first. Everything real: the command line server, a socket, the shipped model.
+Nothing is simulated: the server is a process, the connection a socket, the model the shipped one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import statistics
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from loadtest.errors import LoadTestError
-from loadtest.generator.recordings import shipped_manifest
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.generator.recordings import read_manifest
+from loadtest.program import EXIT_BAD, EXIT_OK, exit_code
 from loadtest.served import served
-from tutti_asr_client.errors import ClientError
 from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.files.transcriber import RemoteTranscriber
@@ -30,28 +27,21 @@ RECORDING = "demo.flac"
 
 def run_demo(console: Console) -> int:
     """Start a server, stream the recording, stop the server; returns the exit code: 1 if the words are wrong."""
-    path, expected = _recording()
-    try:
-        console.print("starting `tutti serve` on a free loopback port …")
-        with served(["--log-level", "warning"]) as url:
-            console.print(f"streaming {path.name} to {url}/v1/listen in real time\n", highlight=False)
-            text = asyncio.run(_stream(path, url, console))
-    except (LoadTestError, ClientError) as error:
-        console.print(f"demo: {error}", style="red", markup=False, highlight=False)
-        return EXIT_BAD
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    if text != expected:
-        console.print(f"\nexpected: {expected}", style="red")
+    return exit_code("demo", lambda: _demo(console))
+
+
+def _demo(console: Console) -> int:
+    recording = next(line for line in read_manifest(None) if line.audio.endswith(RECORDING))
+    path = Path(recording.audio)
+    console.print("starting `tutti serve` on a free loopback port …")
+    with served(["--log-level", "warning"]) as url:
+        console.print(f"streaming {path.name} to {url}/v1/listen in real time\n", highlight=False)
+        text = asyncio.run(_stream(path, url, console))
+    if text != recording.text:
+        console.print(f"\nexpected: {recording.text}", style="red")
         return EXIT_BAD
     console.print("\nevery word is right.", style="green")
     return EXIT_OK
-
-
-def _recording() -> tuple[Path, str]:
-    manifest = shipped_manifest()
-    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
-    return manifest.parent / RECORDING, next(row["text"] for row in rows if row["audio"] == RECORDING)
 
 
 async def _stream(path: Path, url: str, console: Console) -> str:

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made: without it a figure means nothing.
+"""Environment of a measurement: machine, versions, commit, seed and date.
 
 Owns the `environment` part of the JSON document.
 """
@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -38,7 +39,7 @@ def describe(seed: int) -> Environment:
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         system=platform.platform(),
         python=platform.python_version(),
-        versions=_versions(),
+        versions=versions(VERSIONS_OF),
         commit=_commit(),
         seed=seed,
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -54,9 +55,10 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
-def _versions() -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those that are installed."""
     found: dict[str, str] = {}
-    for name in VERSIONS_OF:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -1,11 +1,12 @@
-"""What can keep a load test from running; what happens *during* it is counted, not raised.
+"""Errors that keep a load test from running; what happens *during* it is counted, not raised.
 
 LoadTestError
 ├── BadSettings       the options make no sense together         → the user
 ├── BadManifest       the recordings cannot be found or read     → the user
 ├── NoReference       a recording fails even when it is alone    → the operator: the server is broken
 ├── ServerNotReady    a server we started did not become ready   → the operator: see its output
-└── PeerMissing       a recogniser to compare with is missing    → the user: install it
+├── PeerMissing       a recogniser to compare with is missing    → the user: install it
+└── BadFrame          the server broke the WebSocket framing     → counted as a failure of that stream
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class BadManifest(LoadTestError):
 
 
 class NoReference(LoadTestError):
-    """There is no transcript to compare with."""
+    """A recording has no reference text to compare with."""
 
 
 class ServerNotReady(LoadTestError):
@@ -32,4 +33,8 @@ class ServerNotReady(LoadTestError):
 
 
 class PeerMissing(LoadTestError):
-    """A recogniser that we are to be compared with is not installed."""
+    """A program that a measurement needs is not installed."""
+
+
+class BadFrame(LoadTestError):
+    """The server broke the framing; nothing that follows on this connection can be read."""

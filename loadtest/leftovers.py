@@ -1,6 +1,6 @@
-"""Whether a server has nothing left of what it did: its own account of sessions, slots, steps, tasks and memory.
+"""Leftovers of a load in the server's own metrics: sessions, slots, steps, tasks and memory.
 
-Owns the waiting and the comparison. A server that does not offer a figure is not believed to be idle.
+Owns the wait until it is idle and the comparison. A figure that the server does not have counts as missed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadtest.criteria import Bar
+from loadtest.criteria import Criterion
 from loadtest.measurement.server_metrics import MEMORY, QUEUED, SESSIONS, SLOTS, TASKS, Scrape, scrape_at
 from loadtest.stability import MEMORY_SHARE
 
@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.2
 
 
 class IdleFigures(msgspec.Struct, frozen=True):
-    """What a server says of itself; None where it says nothing."""
+    """Figures from the server's metrics; None for those that it does not have."""
 
     sessions: float | None
     slots: float | None
@@ -48,13 +48,13 @@ async def idle_figures(
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def bars(before: IdleFigures, after: IdleFigures) -> list[Bar]:
-    """Nothing of the load is left, and memory is what it was when the server had done as much before."""
+def judge_leftovers(before: IdleFigures, after: IdleFigures) -> list[Criterion]:
+    """The criteria: nothing of the load is left, and memory is that of the server after an equal load."""
     memory_mib = before.memory_mib or 0.0
     return [
-        Bar("sessions left", 0, after.sessions),
-        Bar("slots left", 0, after.slots),
-        Bar("steps left in the queue", 0, after.queued_steps),
-        Bar("tasks", before.tasks or 0, after.tasks),
-        Bar("memory", round(memory_mib * (1 + MEMORY_SHARE), 1), after.memory_mib, "MiB"),
+        Criterion("sessions left", 0, after.sessions),
+        Criterion("slots left", 0, after.slots),
+        Criterion("steps left in the queue", 0, after.queued_steps),
+        Criterion("tasks", before.tasks or 0, after.tasks),
+        Criterion("memory", round(memory_mib * (1 + MEMORY_SHARE), 1), after.memory_mib, "MiB"),
     ]

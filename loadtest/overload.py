@@ -1,16 +1,14 @@
-"""Three times more streams than a server has room for: those it accepts must not notice, and nothing may be left of it.
+"""Overload test: three times the streams that a server takes; accepted ones keep their latency, nothing is left behind.
 
 `python -m loadtest.overload` starts a server, loads it to its limit, then far beyond it, and looks at what remains;
-writes `loadtest/results/overload.json` and `.md`. Owns the order of work and the bars.
+writes `loadtest/results/overload.json` and `.md`. Owns the order of work and the criteria.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shlex
-import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -20,35 +18,36 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.criteria import Bar, carry_out, conclude, place_lines, table
+from loadtest.criteria import Criterion, conclude, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.leftovers import IdleFigures, bars, idle_figures
+from loadtest.leftovers import IdleFigures, idle_figures, judge_leftovers
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
 from loadtest.measurement.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
-from loadtest.served import served
+from loadtest.pages import place_lines
+from loadtest.program import RESULTS, Folder, Seed, ServeOptions, ServerUrl, carry_out
+from loadtest.served import server_at
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "overload"
 
 ACCEPTED_MS, REFUSAL_MS = 100.0, 50.0
-"""The latency objective of an accepted stream, and how soon a refused one must know; both at p98."""
+"""Latency objectives of accepted streams and of refusals; both at p98."""
 
 IDLE_WITHIN_S = 10.0
 ARRIVAL_S = 5.0
-"""Before measuring: all ask to be let in within the first second, which takes two cores longer than that."""
+"""Time before the measured window: all handshakes begin in the first second, and two cores need longer for them."""
 
 
 class Overload(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document."""
 
     command: str
     limit: int
     factor: float
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     full: LevelReport
     overloaded: LevelReport
     before: IdleFigures
@@ -60,16 +59,16 @@ class Overload(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How hard, and how long: `factor` times the limit for `seconds`, after the limit itself for `full_s`.
+    """Phases: the limit itself for `full_s`, then `factor` times the limit for `seconds`.
 
-    A second overload follows, as long as the first was full: what one leaves in the allocator is bounded, what each
-    leaves behind is a leak, and only the second tells them apart.
+    A second overload of `full_s` follows: memory that the allocator keeps is bounded, a leak grows with each overload,
+    and only the second one shows the difference.
     """
 
     factor: float = 3.0
     seconds: float = 60.0
     full_s: float = 20.0
-    limit: int | None = None  # None: what the server says of itself
+    limit: int | None = None  # None: from the server's metrics
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
@@ -86,15 +85,15 @@ async def overload(url: str, plan: Plan, base: LoadSettings, command: str, conso
     limit = plan.limit or await _limit(url)
     settings = replace(base, url=url)
     quiet = await idle_figures(url, clock, within_s=IDLE_WITHIN_S)
-    full = await measure_levels(replace(settings, streams=(limit,), seconds=plan.full_s), tell=console.print)
+    full = await measure_levels(replace(settings, streams=(limit,), seconds=plan.full_s), progress=console.print)
     before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     offered = round(plan.factor * limit)
-    over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), tell=console.print)
+    over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), progress=console.print)
     first = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
-    await measure_levels(replace(settings, streams=(offered,), seconds=plan.full_s), tell=console.print)
+    await measure_levels(replace(settings, streams=(offered,), seconds=plan.full_s), progress=console.print)
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     [level] = over.document.levels
-    judged = (*judge(level), *bars(msgspec.structs.replace(first, tasks=quiet.tasks), after))
+    judged = (*judge(level), *judge_leftovers(msgspec.structs.replace(first, tasks=quiet.tasks), after))
     place = over.document.environment
     return Overload(
         command,
@@ -111,18 +110,18 @@ async def overload(url: str, plan: Plan, base: LoadSettings, command: str, conso
     )
 
 
-def judge(level: LevelReport) -> list[Bar]:
-    """The bars on the overloaded level itself."""
+def judge(level: LevelReport) -> list[Criterion]:
+    """The criteria of the overloaded level itself."""
     chunk, refusals = level.chunk_latency_ms, level.refusals
     answer = refusals.answer_ms if refusals is not None else None
     other = None if refusals is None else sum(count for status, count in refusals.statuses.items() if status != 503)
     return [
-        Bar("accepted streams, chunk latency p98", ACCEPTED_MS, chunk.p98 if chunk else None, "ms"),
-        Bar("refusals, time to the answer p98", REFUSAL_MS, answer.p98 if answer else None, "ms"),
-        Bar("refusals with another status than 503", 0, other),
-        Bar("refusals without Retry-After", 0, refusals.without_retry_after if refusals is not None else None),
-        Bar("accepted streams that failed", 0, level.failed),
-        Bar("transcripts that differ from those alone", 0, level.mismatched),
+        Criterion("accepted streams, chunk latency p98", ACCEPTED_MS, chunk.p98 if chunk else None, "ms"),
+        Criterion("refusals, time to the answer p98", REFUSAL_MS, answer.p98 if answer else None, "ms"),
+        Criterion("refusals with another status than 503", 0, other),
+        Criterion("refusals without Retry-After", 0, refusals.without_retry_after if refusals is not None else None),
+        Criterion("accepted streams that failed", 0, level.failed),
+        Criterion("transcripts that differ from those alone", 0, level.mismatched),
     ]
 
 
@@ -165,7 +164,7 @@ def run(where: AbstractContextManager[str], plan: Plan, base: LoadSettings, fold
     with where as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(overload(url, plan, base, command, console))
     print_remarks(found.overloaded, console)
-    return conclude(found, markdown(found), folder, NAME, console)
+    return conclude(found, found.bars, markdown(found), folder, NAME)
 
 
 def main(
@@ -177,20 +176,18 @@ def main(
     retry: Annotated[
         bool, typer.Option(help="Refused clients come back when they were told to; else with their next stream.")
     ] = True,
-    url: Annotated[str | None, typer.Option(help="A running server. Default: one of our own.")] = None,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    url: ServerUrl = None,
+    serve_option: ServeOptions = None,
+    seed: Seed = 1,
+    folder: Folder = RESULTS,
 ) -> None:
     """Offer a server more streams than it takes; see what the accepted ones feel, and what is left."""
-    command = shlex.join(["python", "-m", "loadtest.overload", *sys.argv[1:]])
 
-    def work() -> int:
+    def work(command: str) -> int:
         base = LoadSettings(url="", streams=(1,), warmup_s=ARRIVAL_S, stream_s=stream_s, seed=seed, retry=retry)
-        where = nullcontext(url) if url is not None else served(serve_option or ())
-        return run(where, Plan(factor, seconds, limit=limit), base, folder, command)
+        return run(server_at(url, serve_option or ()), Plan(factor, seconds, limit=limit), base, folder, command)
 
-    carry_out("overload", work)
+    carry_out("loadtest.overload", work)
 
 
 if __name__ == "__main__":

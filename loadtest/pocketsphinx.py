@@ -1,11 +1,9 @@
-"""pocketsphinx over the same recordings as we are: its error rates beside ours, as JSON, Markdown and a table."""
+"""Error rates of pocketsphinx beside ours on the same recordings, as JSON, Markdown and a table."""
 
 from __future__ import annotations
 
 import importlib
 import re
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,114 +16,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import environment
+from loadtest import environment, pages
 from loadtest.environment import Environment
-from loadtest.errors import BadManifest, BadSettings, LoadTestError, PeerMissing
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
-from model.audio import read_pcm
+from loadtest.errors import BadManifest, BadSettings, PeerMissing
+from loadtest.program import EXIT_OK, RESULTS, carry_out
 from model.errors import ModelError
-from model.manifest import Utterance, read_manifests
-from model.scoring import by_source, report
+from model.evaluation.scoring import by_source, report
+from model.recordings import Utterance, read_manifests, read_pcm
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "pocketsphinx"
 RATE = 16_000
 FILES_AT_A_TIME = 8  # handed to a process at once: few, so that no process is left with much at the end
 _NOT_OURS = re.compile(r"[^a-z' ]")
 _state: dict[str, Any] = {}  # of a worker process: its decoder
-
-
-def require() -> None:
-    """Raises: PeerMissing."""
-    try:
-        importlib.import_module("pocketsphinx")
-    except ImportError as error:
-        raise PeerMissing(
-            "pocketsphinx is not installed, so there is nothing to compare with: pip install pocketsphinx==5.1.1"
-        ) from error
-
-
-def spelled(text: str) -> str:
-    """The text in the letters that references are written in: `mr.` becomes `mr`, `well-known` two words."""
-    return " ".join(_NOT_OURS.sub("", text.lower().replace("-", " ")).split())
-
-
-def transcribe(utterances: Sequence[Utterance], processes: int) -> list[str]:
-    """What pocketsphinx hears in each recording, each as if it were the first.
-
-    Its model normalises by the cepstral mean of the whole recording, and its features begin anew for each, without the
-    noise of the last one, so that neither the order of the recordings nor the number of processes changes a text.
-    """
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _load)
-    try:
-        return list(pool.map(_hear, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _load() -> None:
-    _state["decoder"] = importlib.import_module("pocketsphinx").Decoder(samprate=RATE, loglevel="FATAL")
-
-
-def _hear(path: Path) -> str:
-    decoder = _state["decoder"]
-    decoder.reinit_feat()
-    decoder.start_utt()
-    decoder.process_raw(read_pcm(path, RATE).tobytes(), full_utt=True)
-    decoder.end_utt()
-    heard = decoder.hyp()
-    return spelled(heard.hypstr) if heard is not None else ""
-
-
-def measure(manifests: Sequence[Path], processes: int, ours: Path | None, command: str) -> Peer:
-    """Run it over the manifests. Raises: PeerMissing, ManifestError, BadManifest for our figures."""
-    require()
-    beside = read_ours(ours) if ours is not None else {}
-    utterances = read_manifests(manifests)
-    began_s = time.monotonic()
-    texts = transcribe(utterances, processes)
-    elapsed_s = time.monotonic() - began_s
-    rows = [(u.source, u.text, text) for u, text in zip(utterances, texts, strict=True)]
-    audio_s = sum(u.duration_s for u in utterances)
-    return Peer(
-        name=NAME,
-        command=command,
-        settings={"samprate": RATE, "processes": processes},
-        rates=pooled(report(by_source(rows))),
-        real_time_factor=round(elapsed_s * processes / audio_s, 4) if audio_s else None,
-        ours=beside,
-        environment=environment.describe(0),
-    )
-
-
-def main(
-    *,
-    manifest: Annotated[list[Path] | None, typer.Option(help="JSON lines with audio and text; repeatable.")] = None,
-    kept: Annotated[bool, typer.Option("--kept", help="Do not run it: take the kept result, with new --ours.")] = False,
-    ours: Annotated[Path | None, typer.Option(help="What `tutti evaluate --json` printed, to stand beside it.")] = None,
-    processes: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 2,
-    folder: Annotated[Path, typer.Option(help="Where pocketsphinx.json and .md are written.")] = RESULTS,
-) -> None:
-    """Word error rates of pocketsphinx by source."""
-    console = Console(stderr=True)
-    try:
-        if kept == bool(manifest):
-            raise BadSettings("either --manifest, to run it, or --kept, for the result of an earlier run")
-        command = shlex.join(["python", "-m", "loadtest.pocketsphinx", *sys.argv[1:]])
-        peer = read_kept(folder, NAME, ours) if kept else measure(manifest or [], processes, ours, command)
-    except (LoadTestError, ModelError) as error:
-        console.print(f"pocketsphinx: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_BAD) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    console.print(by_source_table(peer))
-    for path in write(peer, folder):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(peer.encoded())
-
-
-if __name__ == "__main__":
-    typer.run(main)
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -136,12 +39,9 @@ class Rates(msgspec.Struct, frozen=True):
     utterances: int
 
 
-class Pooled(msgspec.Struct, frozen=True):
+class Pooled(Rates, frozen=True):
     """Rates over all recordings, and by source."""
 
-    wer: float
-    cer: float
-    utterances: int
     by_source: dict[str, Rates]
 
 
@@ -169,13 +69,72 @@ class Peer(msgspec.Struct, frozen=True):
     ours: dict[str, Pooled]
     environment: Environment
 
-    def encoded(self) -> str:
-        """One line of JSON."""
-        return msgspec.json.encode(self).decode()
+
+def require() -> None:
+    """Raises: PeerMissing."""
+    try:
+        importlib.import_module("pocketsphinx")
+    except ImportError as error:
+        raise PeerMissing(
+            "pocketsphinx is not installed, so there is nothing to compare with: pip install pocketsphinx==5.1.1"
+        ) from error
+
+
+def spelled(text: str) -> str:
+    """The text in the letters that references are written in: `mr.` becomes `mr`, `well-known` two words."""
+    return " ".join(_NOT_OURS.sub("", text.lower().replace("-", " ")).split())
+
+
+def transcribe(utterances: Sequence[Utterance], processes: int) -> list[str]:
+    """Texts of pocketsphinx, each recording recognised as if it were the first.
+
+    Its model normalises by the cepstral mean of the whole recording, and its features begin anew for each, without the
+    noise of the last one, so that neither the order of the recordings nor the number of processes changes a text.
+    """
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _load)
+    try:
+        return list(pool.map(_recognise, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _load() -> None:
+    _state["decoder"] = importlib.import_module("pocketsphinx").Decoder(samprate=RATE, loglevel="FATAL")
+
+
+def _recognise(path: Path) -> str:
+    decoder = _state["decoder"]
+    decoder.reinit_feat()
+    decoder.start_utt()
+    decoder.process_raw(read_pcm(path, RATE).tobytes(), full_utt=True)
+    decoder.end_utt()
+    hypothesis = decoder.hyp()
+    return spelled(hypothesis.hypstr) if hypothesis is not None else ""
+
+
+def measure(manifests: Sequence[Path], processes: int, ours: Path | None, command: str) -> Peer:
+    """Run it over the manifests. Raises: PeerMissing, ManifestError, BadManifest for our figures."""
+    require()
+    beside = read_ours(ours) if ours is not None else {}
+    utterances = read_manifests(manifests)
+    began_s = time.monotonic()
+    texts = transcribe(utterances, processes)
+    elapsed_s = time.monotonic() - began_s
+    rows = [(u.source, u.text, text) for u, text in zip(utterances, texts, strict=True)]
+    audio_s = sum(u.duration_s for u in utterances)
+    return Peer(
+        name=NAME,
+        command=command,
+        settings={"samprate": RATE, "processes": processes},
+        rates=pooled(report(by_source(rows))),
+        real_time_factor=round(elapsed_s * processes / audio_s, 4) if audio_s else None,
+        ours=beside,
+        environment=environment.describe(0),
+    )
 
 
 def pooled(rates: dict[str, object]) -> Pooled:
-    """The figures of `model.scoring.report`, typed."""
+    """The figures of `model.evaluation.scoring.report`, typed."""
     return msgspec.convert(rates, Pooled)
 
 
@@ -222,26 +181,17 @@ def by_source_table(peer: Peer) -> Table:
 
 def markdown(peer: Peer) -> str:
     """The comparison as a page."""
-    place = peer.environment
-    versions = ", ".join(f"{package} {version}" for package, version in place.versions.items())
     settings = ", ".join(f"{name} {value}" for name, value in peer.settings.items())
-    headings = _headings(peer)
     lines = [f"# {peer.name} on the same recordings", "", f"`{peer.command}`", ""]
     lines += ["Word error rate. Its own English model and language model, as its wheel brings them.", ""]
-    lines += ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(peer)]
-    lines += ["", f"{settings}; real-time factor {peer.real_time_factor} of one core."]
-    lines += [f"{place.hardware}, {place.cores} cores, Python {place.python}, {versions}.", f"{place.date}.", ""]
-    return "\n".join(lines)
+    lines += pages.table(_headings(peer), rows(peer))
+    lines += ["", f"{settings}; real-time factor {peer.real_time_factor} of one core.  "]
+    return "\n".join([*lines, *pages.place_lines(peer.environment), ""])
 
 
 def write(peer: Peer, folder: Path) -> list[Path]:
     """Write NAME.json and NAME.md; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document, page = folder / f"{peer.name}.json", folder / f"{peer.name}.md"
-    document.write_bytes(msgspec.json.format(msgspec.json.encode(peer), indent=1) + b"\n")
-    page.write_text(markdown(peer), encoding="utf-8")
-    return [document, page]
+    return pages.write(peer, markdown(peer), folder, peer.name)
 
 
 def _headings(peer: Peer) -> tuple[str, ...]:
@@ -249,4 +199,30 @@ def _headings(peer: Peer) -> tuple[str, ...]:
 
 
 def _wer(rates: Rates | None) -> str:
-    return "–" if rates is None else f"{rates.wer:.3f}"
+    return pages.number(None if rates is None else rates.wer, ".3f")
+
+
+def main(
+    *,
+    manifest: Annotated[list[Path] | None, typer.Option(help="JSON lines with audio and text; repeatable.")] = None,
+    kept: Annotated[bool, typer.Option("--kept", help="Do not run it: take the kept result, with new --ours.")] = False,
+    ours: Annotated[Path | None, typer.Option(help="What `tutti evaluate --json` printed, to stand beside it.")] = None,
+    processes: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 2,
+    folder: Annotated[Path, typer.Option(help="Where pocketsphinx.json and .md are written.")] = RESULTS,
+) -> None:
+    """Word error rates of pocketsphinx by source."""
+
+    def work(command: str) -> int:
+        if kept == bool(manifest):
+            raise BadSettings("either --manifest, to run it, or --kept, for the result of an earlier run")
+        peer = read_kept(folder, NAME, ours) if kept else measure(manifest or [], processes, ours, command)
+        console = Console(stderr=True)
+        console.print(by_source_table(peer))
+        pages.show_written(peer, write(peer, folder))
+        return EXIT_OK
+
+    carry_out("loadtest.pocketsphinx", work, ModelError)
+
+
+if __name__ == "__main__":
+    typer.run(main)

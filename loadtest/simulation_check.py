@@ -1,7 +1,7 @@
-"""Is the simulator right? One command: calibrate, load the real server at three levels, predict each, compare.
+"""Check of the simulator: calibrate, load the real server at three levels, predict each, compare.
 
-The prediction sees the calibration and what the generator itself costs, measured at another, lighter load; never a
-latency. Files are written to loadtest/results/simulation.*.
+The prediction uses the calibration and the generator's own cost, measured at another, lighter load; never a latency.
+Files are written to loadtest/results/simulation.*.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import environment
+from loadtest import environment, pages
 from loadtest.environment import Environment
-from loadtest.errors import LoadTestError, ServerNotReady
+from loadtest.errors import ServerNotReady
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import STEP_S, LoadSettings, parse_streams
-from loadtest.measurement.run import EXIT_BAD, EXIT_OK, measure
-from loadtest.served import ALL_IN, served
-from tutti_asr_client.errors import ClientError
+from loadtest.measurement.plot import picture
+from loadtest.measurement.run import measure
+from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Seed, carry_out
+from loadtest.served import ALL_IN, ROOT, served
 
-RESULTS = Path(__file__).parent / "results"
+NAME = "simulation"
+HEADINGS = (
+    "streams", "p50 measured", "p50 predicted", "p98 measured", "p98 predicted", "off", "batch", "predicted",
+)  # fmt: skip
 SHARES = (0.4, 0.6, 0.8)
 LIGHT_STREAMS = 40
 STREAM_S = 15.0
@@ -68,12 +72,12 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def within(self) -> bool:
-        """Whether every prediction is as near as it must be."""
+        """True if every prediction is within the tolerance."""
         return all(abs(row.off) <= TOLERANCE for row in self.rows)
 
 
 def client_costs(light: LevelReport) -> tuple[float, float, float]:
-    """What the generator takes, µs, from a light load: its processor time by halves, and its clock's tick.
+    """Costs of the generator in µs, from a light load: half its processor time for each direction, its clock's tick.
 
     A timer that counts ticks is late by half a tick in the mean.
     """
@@ -84,15 +88,15 @@ def client_costs(light: LevelReport) -> tuple[float, float, float]:
 
 
 def mean_stream_s(level: LevelReport) -> float:
-    """How long a connection of this level lasted, from how many there were."""
+    """Mean duration of a connection of this level, from their number."""
     return level.streams * level.seconds / max(1, level.complete)
 
 
 def tutti(*arguments: str) -> str:
-    """Run a command of ours; the last line of its output. Raises: ServerNotReady with what it complained of."""
+    """Run a `tutti` command; returns the last line of its output. Raises: ServerNotReady with its error output."""
     command = [sys.executable, "-m", "server.cli", *arguments]
     done = subprocess.run(  # noqa: S603 - our own command
-        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
     )
     if done.returncode:
         raise ServerNotReady(f"{shlex.join(arguments)}: {done.stderr.strip()}")
@@ -100,7 +104,7 @@ def tutti(*arguments: str) -> str:
 
 
 def compare(level: LevelReport, calibration: Path, client_us: Sequence[float]) -> Row:
-    """Predict what was measured."""
+    """Predict a measured level."""
     assert level.chunk_latency_ms is not None
     stream_s = mean_stream_s(level)
     options = ["--calibration", str(calibration), "--levels", str(level.streams), "--stream-s", f"{stream_s:.3f}"]
@@ -118,43 +122,28 @@ def compare(level: LevelReport, calibration: Path, client_us: Sequence[float]) -
 
 def markdown(check: Check) -> str:
     """The comparison as a page."""
-    at = check.environment
     lines = ["# Simulated and measured", "", f"`{check.command}`", ""]
     lines += ["Chunk latency in ms, clients and server on the same machine, policy eager, greedy decoding.", ""]
-    lines += ["| streams | p50 measured | p50 predicted | p98 measured | p98 predicted | off | batch | predicted |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    rows = []
     for row in check.rows:
         real, said = row.measured, row.predicted
-        batch = "–" if real.batch is None else f"{real.batch:.1f}"
-        lines.append(
-            f"| {row.streams} | {real.p50:.1f} | {said.p50:.1f} | {real.p98:.1f} | {said.p98:.1f} | {row.off:+.0%} "
-            f"| {batch} | {said.batch:.1f} |"
-        )
+        figures = (*(f"{ms:.1f}" for ms in (real.p50, said.p50, real.p98, said.p98)), f"{row.off:+.0%}")
+        rows.append((str(row.streams), *figures, pages.number(real.batch), pages.number(said.batch)))
+    lines += pages.table(HEADINGS, rows, "---")
     send, receive, tick = check.client_us
-    lines += ["", f"The generator: {send:.0f} µs to send, {receive:.0f} µs to receive, clock tick {tick:.0f} µs."]
-    lines += [f"{at.hardware}, {at.cores} cores, Python {at.python}, commit {at.commit}, {at.date}."]
-    lines += ["", "![simulated and measured](simulation.png)", ""]
-    return "\n".join(lines)
+    lines += ["", f"The generator: {send:.0f} µs to send, {receive:.0f} µs to receive, clock tick {tick:.0f} µs.  "]
+    return "\n".join([*lines, *pages.place_lines(check.environment), "", f"![simulated and measured]({NAME}.png)", ""])
 
 
 def draw(check: Check, path: Path) -> None:
     """Percentiles against streams, measured and predicted."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 4.2), layout="constrained")
-    streams = [row.streams for row in check.rows]
-    for number, name in enumerate(("p50", "p98")):
-        for side, style in (("measured", "o-"), ("predicted", "x--")):
-            values = [getattr(getattr(row, side), name) for row in check.rows]
-            axes.plot(streams, values, style, color=f"C{number}", label=f"{name} {side}")
-    axes.set(xlabel="live streams", ylabel="chunk latency, ms", ylim=(0, None))
-    axes.grid(visible=True, alpha=0.25)
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 1, 1, (6, 4.2)) as (axes,):
+        streams = [row.streams for row in check.rows]
+        for number, name in enumerate(("p50", "p98")):
+            for side, style in (("measured", "o-"), ("predicted", "x--")):
+                values = [getattr(getattr(row, side), name) for row in check.rows]
+                axes.plot(streams, values, style, color=f"C{number}", label=f"{name} {side}")
+        axes.set(xlabel="live streams", ylabel="chunk latency, ms", ylim=(0, None))
 
 
 def check_simulation(
@@ -175,17 +164,9 @@ def check_simulation(
         console.print(f"simulated capacity {plan['capacity']} streams; loads {streams}")
     with served(["--decoder", "greedy", *ALL_IN]) as url:
         loads = LoadSettings(url=url, streams=(LIGHT_STREAMS, *streams), seconds=seconds, stream_s=STREAM_S, seed=seed)
-        light, *levels = measure(loads, tell=console.print).document.levels
+        light, *levels = measure(loads, progress=console.print).document.levels
     client_us = client_costs(light)
     return tuple(compare(level, calibration, client_us) for level in levels), client_us, calibration
-
-
-def write(check: Check, folder: Path) -> None:
-    """Write simulation.json, .md and .png."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "simulation.json").write_bytes(msgspec.json.format(msgspec.json.encode(check), indent=1) + b"\n")
-    (folder / "simulation.md").write_text(markdown(check), encoding="utf-8")
-    draw(check, folder / "simulation.png")
 
 
 def main(
@@ -194,22 +175,21 @@ def main(
     seconds: Annotated[float, typer.Option(help="Measured seconds of each load.")] = 10.0,
     calibration: Annotated[Path | None, typer.Option(help="Default: calibrate now.", exists=True)] = None,
     folder: Annotated[Path, typer.Option(help="Where simulation.json, .md and .png go.")] = RESULTS,
-    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    seed: Seed = 1,
 ) -> None:
     """Calibrate, load the real server at three levels, and compare p98 with what `tutti plan` predicts."""
     console = Console(stderr=True)
-    command = shlex.join(["python", "-m", "loadtest.simulation_check", *sys.argv[1:]])
-    try:
+
+    def work(command: str) -> int:
         levels = parse_streams(streams) if streams else ()
         rows, client_us, used = check_simulation(levels, calibration, seconds=seconds, seed=seed, console=console)
-    except (LoadTestError, ClientError) as error:
-        console.print(f"simulation_check: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(EXIT_BAD) from error
-    check = Check(command, rows, client_us, json.loads(used.read_bytes()), environment.describe(seed))
-    write(check, folder)
-    console.print(markdown(check), markup=False, highlight=False)
-    typer.echo(msgspec.json.encode(check).decode())
-    raise typer.Exit(EXIT_OK if check.within else EXIT_BAD)
+        check = Check(command, rows, client_us, json.loads(used.read_bytes()), environment.describe(seed))
+        draw(check, folder / f"{NAME}.png")
+        console.print(page := markdown(check), markup=False, highlight=False)
+        pages.show_written(check, pages.write(check, page, folder, NAME))
+        return EXIT_OK if check.within else EXIT_BAD
+
+    carry_out("loadtest.simulation_check", work)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Half an hour at 70 % of capacity, streams coming and going: is the end as the beginning?
+"""Soak test: streams come and go for half an hour at 70 % of capacity; the last minutes must be as the first.
 
 `python -m loadtest.soak --minutes 30 --capacity 400` starts a server, and writes `loadtest/results/soak.json`, `.md`
 and `.png`. `--minutes 3` compares single minutes, for continuous integration. Owns the order of work.
@@ -6,9 +6,7 @@ and `.png`. `--minutes 3` compares single minutes, for continuous integration. O
 
 from __future__ import annotations
 
-import shlex
-import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,16 +14,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest.criteria import carry_out, conclude
+from loadtest.criteria import conclude
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.measures import MINUTE_S
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import print_remarks
-from loadtest.measurement.run import EXIT_INTERRUPTED, measure
-from loadtest.served import ALL_IN, served
+from loadtest.measurement.run import measure
+from loadtest.program import EXIT_INTERRUPTED, RESULTS, Folder, ServeOptions, ServerUrl, carry_out
+from loadtest.served import ALL_IN, server_at
 from loadtest.stability import Rule, Soak, draw_soak, soak_markdown
 
-RESULTS = Path(__file__).parent / "results"
 NAME = "soak"
 
 LONG_MINUTES = 10
@@ -47,7 +45,7 @@ def run(
     """Soak, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
     console = Console(stderr=True)
     with where as url:
-        result = measure(replace(settings, url=url, arrivals=Arrivals.CHURN), tell=console.print)
+        result = measure(replace(settings, url=url, arrivals=Arrivals.CHURN), progress=console.print)
     [level], [minutes] = result.document.levels, result.minutes
     first, last = rule.windows(minutes)
     load = level.streams / capacity
@@ -55,7 +53,7 @@ def run(
     found = Soak(command, capacity, load, rule.window_minutes, first, last, bars, level, result.document.environment)
     print_remarks(level, console)
     draw_soak(found, folder / f"{NAME}.png")
-    code = conclude(found, soak_markdown(found, f"{NAME}.png"), folder, NAME, console)
+    code = conclude(found, bars, soak_markdown(found, f"{NAME}.png"), folder, NAME)
     return EXIT_INTERRUPTED if result.document.interrupted else code
 
 
@@ -66,23 +64,22 @@ def main(
     load: Annotated[float, typer.Option(help="Live streams on average, as a share of the capacity.")] = 0.7,
     stream_s: Annotated[float, typer.Option(help="Mean duration of a stream.")] = 20.0,
     warmup_s: Annotated[float, typer.Option(help="Seconds before the first measured one.")] = MINUTE_S,
-    url: Annotated[str | None, typer.Option(help="A running server. Default: one of our own.")] = None,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    url: ServerUrl = None,
+    serve_option: ServeOptions = None,
     seed: Annotated[int, typer.Option(help="Decides starts, durations and recordings.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Play streams that come and go for half an hour; compare the last minutes with the first."""
-    command = shlex.join(["python", "-m", "loadtest.soak", *sys.argv[1:]])
 
-    def work() -> int:
+    def work(command: str) -> int:
         streams = max(1, round(load * capacity))
         seconds = minutes * MINUTE_S
         base = LoadSettings("", (streams,), seconds, warmup_s=warmup_s, stream_s=stream_s, seed=seed)
         rule = Rule() if minutes >= LONG_MINUTES else SHORT_RULE
-        where = nullcontext(url) if url is not None else served((*ALL_IN, *(serve_option or ())))
+        where = server_at(url, (*ALL_IN, *(serve_option or ())))
         return run(base, where, rule, capacity=capacity, folder=folder, command=command)
 
-    carry_out("soak", work)
+    carry_out("loadtest.soak", work)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether a long level ends as it began: minute by minute, and by the rule of a soak; page and picture."""
+"""Stability of a long level: its last minutes compared with the first, by the rules of long streams and of a soak."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.criteria import Bar, place_lines, table
+from loadtest import pages
+from loadtest.criteria import Criterion, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.measures import LevelReport
+from loadtest.measurement.plot import picture
+from loadtest.pages import percentile, place_lines
 
 HEADINGS = ("streams", "minute", "p50", "p98", "max", "decoding", "memory, MiB", "decoder, MiB")
 
@@ -25,7 +28,7 @@ MEMORY_SHARE = 0.01
 
 
 class LongRuns(msgspec.Struct, frozen=True):
-    """What is written: one level after another, each with its minutes."""
+    """The document of long streams: one level after another, each with its minutes."""
 
     command: str
     levels: tuple[LevelReport, ...]
@@ -33,7 +36,7 @@ class LongRuns(msgspec.Struct, frozen=True):
 
 
 def drifts(level: LevelReport) -> list[str]:
-    """What was worse in the last minute than in the first; empty when the level is flat, or has one minute only."""
+    """Figures that grew from the first minute to the last; empty when the level is flat, or has one minute only."""
     if len(level.minutes) < 2:
         return []
     first, last = level.minutes[0], level.minutes[-1]
@@ -59,9 +62,9 @@ def minute_rows(levels: Sequence[LevelReport]) -> list[tuple[str, ...]]:
     for level in levels:
         for number, minute in enumerate(level.minutes, 1):
             spread, server = minute.chunk_latency_ms, minute.server
-            latencies = ("–",) * 3 if spread is None else (f"{ms:.1f}" for ms in (spread.p50, spread.p98, spread.max))
-            share = "–" if server.decode_cores is None else f"{server.decode_cores:.1%}"
-            memory = (_mib(server.memory_mib), _mib(server.decoder_mib))
+            latencies = (percentile(spread, name) for name in ("p50", "p98", "max"))
+            memory = (pages.number(server.memory_mib), pages.number(server.decoder_mib))
+            share = pages.number(server.decode_cores, ".1%")
             rows.append((str(level.streams), str(number), *latencies, share, *memory))
     return rows
 
@@ -72,24 +75,17 @@ def markdown(runs: LongRuns) -> str:
     lines += [
         "Chunk latency in ms from the scheduled send of a step's last sample. Decoding: its share of one core.",
         "",
+        *pages.table(HEADINGS, minute_rows(runs.levels)),
     ]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---:|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(row) + " |" for row in minute_rows(runs.levels)]
     for level in runs.levels:
         verdict = "; ".join(drifts(level)) or "the last minute is as the first"
         lines += ["", f"{level.streams} streams: {verdict}; {level.compared} transcripts compared with those alone, "]
         lines[-1] += f"{level.mismatched} differ."
-    place = runs.environment
-    lines += ["", f"{place.hardware}, {place.cores} cores, Python {place.python}, {place.date}.", ""]
-    return "\n".join(lines)
-
-
-def _mib(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+    return "\n".join([*lines, "", *place_lines(runs.environment), ""])
 
 
 class Soak(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document of a soak."""
 
     command: str
     capacity: int
@@ -97,14 +93,14 @@ class Soak(msgspec.Struct, frozen=True):
     window_minutes: int
     first_ms: Spread | None
     last_ms: Spread | None
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     level: LevelReport
     environment: Environment
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What may change between the first and the last `window_minutes`.
+    """Bounds of the change between the first and the last `window_minutes`.
 
     `slack_ms` is for short runs on shared machines, whose minutes differ without a cause of their own.
     """
@@ -126,20 +122,20 @@ class Rule:
         first, last = minutes[: self.window_minutes], minutes[-self.window_minutes :]
         return Latencies.merged(first).spread(), Latencies.merged(last).spread()
 
-    def judge(self, level: LevelReport, first: Spread | None, last: Spread | None) -> list[Bar]:
-        """The bars of a level; memory is compared from the end of the first measured minute on."""
+    def judge(self, level: LevelReport, first: Spread | None, last: Spread | None) -> list[Criterion]:
+        """The criteria of a level; memory is compared from the end of the first measured minute on."""
         span = f"{self.window_minutes} min"
         allowed = 0.0 if first is None else first.p98 * (1 + self.latency_share) + self.slack_ms
         memory = [minute.server.memory_mib for minute in level.minutes]
         before, after = (memory[0], memory[-1]) if len(memory) > 1 else (None, None)
         most = 0.0 if before is None else before * (1 + self.memory_share)
         return [
-            Bar(f"chunk latency p98, last {span}", round(allowed, 2), last.p98 if last and first else None, "ms"),
-            Bar("memory at the end", round(most, 2), after if before is not None else None, "MiB"),
-            Bar("transcripts that differ from those alone", 0, level.mismatched if level.compared else None),
-            Bar("streams that failed", 0, level.failed),
-            Bar("streams refused", 0, level.refused),
-            Bar("steps never answered", 0, level.unanswered),
+            Criterion(f"chunk latency p98, last {span}", round(allowed, 2), last.p98 if last and first else None, "ms"),
+            Criterion("memory at the end", round(most, 2), after if before is not None else None, "MiB"),
+            Criterion("transcripts that differ from those alone", 0, level.mismatched if level.compared else None),
+            Criterion("streams that failed", 0, level.failed),
+            Criterion("streams refused", 0, level.refused),
+            Criterion("steps never answered", 0, level.unanswered),
         ]
 
 
@@ -156,34 +152,22 @@ def soak_markdown(soak: Soak, picture: str) -> str:
         if spread is not None:
             lines += [f"{name} {soak.window_minutes} min: p50 {spread.p50:.2f}, p98 {spread.p98:.2f}, max "]
             lines[-1] += f"{spread.max:.1f} ms.  "
-    lines += ["", "| " + " | ".join(HEADINGS) + " | live |", "|" + "---:|" * (len(HEADINGS) + 1)]
-    for row, minute in zip(minute_rows([level]), level.minutes, strict=True):
-        live = minute.server.sessions
-        lines += ["| " + " | ".join((*row, "–" if live is None else f"{live:.0f}")) + " |"]
+    live = (pages.number(minute.server.sessions, ".0f") for minute in level.minutes)
+    rows = [(*row, count) for row, count in zip(minute_rows([level]), live, strict=True)]
+    lines += ["", *pages.table((*HEADINGS, "live"), rows)]
     return "\n".join([*lines, "", *place_lines(soak.environment), "", f"![minute by minute]({picture})", ""])
 
 
 def draw_soak(soak: Soak, path: Path) -> None:
     """Latency, memory and live streams over the minutes."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (above, middle, below) = plt.subplots(3, 1, figsize=(8, 7), sharex=True, layout="constrained")
     minutes = soak.level.minutes
     at = range(1, len(minutes) + 1)
-    for name in ("p50", "p98"):
-        spreads = [minute.chunk_latency_ms for minute in minutes]
-        above.plot(at, [None if s is None else getattr(s, name) for s in spreads], marker=".", label=name)
-    above.set(ylabel="chunk latency, ms", ylim=(0, None))
-    above.legend(fontsize="small")
-    middle.plot(at, [minute.server.memory_mib for minute in minutes], marker=".", color="C2")
-    middle.set(ylabel="server memory, MiB")
-    below.plot(at, [minute.server.sessions for minute in minutes], marker=".", color="C3")
-    below.set(ylabel="live streams", xlabel="minute", ylim=(0, None))
-    for axes in (above, middle, below):
-        axes.grid(visible=True, alpha=0.25)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 3, 1, (8, 7), sharex=True) as (above, middle, below):
+        for name in ("p50", "p98"):
+            spreads = [minute.chunk_latency_ms for minute in minutes]
+            above.plot(at, [None if s is None else getattr(s, name) for s in spreads], marker=".", label=name)
+        above.set(ylabel="chunk latency, ms", ylim=(0, None))
+        middle.plot(at, [minute.server.memory_mib for minute in minutes], marker=".", color="C2")
+        middle.set(ylabel="server memory, MiB")
+        below.plot(at, [minute.server.sessions for minute in minutes], marker=".", color="C3")
+        below.set(ylabel="live streams", xlabel="minute", ylim=(0, None))

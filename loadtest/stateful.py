@@ -8,7 +8,6 @@ another until there are as many, and writes `loadtest/results/stateful.json`. To
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,12 +21,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import environment
+from loadtest import environment, pages
 from loadtest.environment import Environment
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, carry_out
+from loadtest.served import ROOT
 
-ROOT = Path(__file__).parent.parent
-RESULT = ROOT / "loadtest" / "results" / "stateful.json"
 TEST = "tests/batching/test_batcher_stateful.py"
 STEPS_VARIABLE = "TUTTI_STATEFUL_STEPS"
 WITHIN_S = 600.0
@@ -35,7 +33,7 @@ WITHIN_S = 600.0
 
 
 class StatefulRun(msgspec.Struct, frozen=True):
-    """What was run. `counts` are the test's own, over all policies; `steps` is one of them."""
+    """The record. `counts` are the test's own, over all policies; `steps` is one of them."""
 
     command: str
     passed: bool
@@ -103,8 +101,7 @@ def run(steps: int, seed: int, result: Path, command: str) -> int:
             environment=environment.describe(seed),
             failure="" if ran.passed else ran.tail,
         )
-        result.parent.mkdir(parents=True, exist_ok=True)
-        result.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        pages.write_json(record, result)
         console.print(f"seed {last}: {counts['steps']:,} of {steps:,} steps, {seconds:.0f} s", highlight=False)
         if not ran.passed or not ran.counts["steps"]:
             console.print(ran.tail, style="red", markup=False, highlight=False)
@@ -119,14 +116,10 @@ def main(
     *,
     steps: Annotated[int, typer.Option(help="At least so many, over all policies.")] = 1_000_000,
     seed: Annotated[int, typer.Option(help="The first one; each round takes the next.")] = 1,
-    result: Annotated[Path, typer.Option(help="Where the record is written.")] = RESULT,
+    result: Annotated[Path, typer.Option(help="Where the record is written.")] = RESULTS / "stateful.json",
 ) -> None:
     """Run the scheduler's stateful property test for a long time, and record it."""
-    try:
-        code = run(steps, seed, result, shlex.join(["python", "-m", "loadtest.stateful", *sys.argv[1:]]))
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    raise typer.Exit(code)
+    carry_out("loadtest.stateful", lambda command: run(steps, seed, result, command))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""HAProxy's servers kept equal to the replicas: which command each change takes, and the socket that carries them.
+"""HAProxy's servers kept equal to the replicas: the commands for each change, and the socket that carries them.
 
 The configuration has a fixed number of places (`server-template`), all in maintenance; a place is given an address and
 made ready. A place whose replica drains takes no new streams and keeps its old ones.
@@ -16,7 +16,7 @@ TIMEOUT_S = 2.0
 
 
 class State(StrEnum):
-    """What a place is for, in HAProxy's words."""
+    """State of a place, in HAProxy's words."""
 
     READY = "ready"
     DRAIN = "drain"
@@ -32,14 +32,14 @@ class HAProxyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where a replica listens, `host:port`, and what HAProxy should do with it."""
+    """Address of a replica, `host:port`, and its state in HAProxy."""
 
     address: str
     state: State
 
 
 class Places:
-    """Which replica has which place. Pure: `change` returns commands."""
+    """Assignment of replicas to places. Pure: `change` returns commands."""
 
     def __init__(self, count: int, backend: str = "replicas", prefix: str = "replica") -> None:
         self._free = [f"{backend}/{prefix}{number}" for number in range(count, 0, -1)]
@@ -58,7 +58,7 @@ class Places:
         return commands
 
     def everything(self) -> list[str]:
-        """Return the commands that say it all again, to an HAProxy that may know nothing or something else."""
+        """Return the commands that set every place, for an HAProxy in an unknown state."""
         commands = [f"set server {place} state maint" for place in self._free]
         for place, backend in self._taken.values():
             commands += _set(place, backend)

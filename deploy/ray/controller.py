@@ -1,7 +1,7 @@
-"""Keeps the fleet as large as its load asks for, and HAProxy's servers equal to it. Owns the only loop.
+"""Control loop: keeps the fleet as large as its load needs, and HAProxy's servers equal to it.
 
-Ray places the replicas' actors and says when one is lost. Nothing here is in the way of audio: with the controller
-gone, HAProxy and the replicas go on as they are.
+Ray places the replicas' actors and reports lost ones. Audio does not pass through here: without the controller
+HAProxy and the replicas go on as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 from ray.exceptions import GetTimeoutError, RayError
 
 from deploy.ray.backends import HAProxyError, Places, RuntimeApi
-from deploy.ray.fleet import Fleet, Patience
+from deploy.ray.fleet import Fleet, Timeouts
 from deploy.ray.replica import Figures, Replica
 from deploy.ray.scaling import Rule
 
@@ -29,11 +29,11 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.ray")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run. `host` None: the address of the node that Ray chose."""
+    """Settings of a cluster. `host` None: the address of the node that Ray chose."""
 
     haproxy: str
     rule: Rule = field(default_factory=Rule)
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     places: int = 16
     host: str | None = None
     cpus: float = 2.0
@@ -44,49 +44,49 @@ class Plan:
 
 
 class Controller:
-    """One a cluster. `turn` is one round of it."""
+    """The controller of a cluster; `turn` is one round of its loop."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
         self._plan = plan
         self._clock = clock
         self._places = Places(plan.places)
         self._haproxy = RuntimeApi(plan.haproxy)
-        self.fleet = Fleet(plan.rule, plan.patience)
+        self.fleet = Fleet(plan.rule, plan.timeouts)
         self._actors: dict[str, Any] = {}
         self._numbers = itertools.count(1)
-        self._said = ""
+        self._last_summary = ""
         self._in_step = False  # HAProxy may have been restarted, or know another controller's replicas
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Work until told to stop, then drain everybody and wait for it."""
+        """Work until `stop` holds, then drain all replicas and wait for their end."""
         while not stop():
             self.turn()
             time.sleep(self._plan.period_s)
         for name in self.fleet.drain_all():
-            self._tell_to_drain(name)
+            self._drain(name)
         while len(self.fleet):
-            self._ask_everybody()
-            self._follow()
+            self._ask_replicas()
+            self._update_haproxy()
             time.sleep(self._plan.period_s)
 
     def turn(self) -> None:
-        """Ask, decide, act."""
-        self._ask_everybody()
+        """Ask the replicas, decide, act."""
+        self._ask_replicas()
         orders = self.fleet.orders(self._clock())
         for name in orders.end:
             _log.warning("replica lost: it does not answer", replica=name)
             self._end(name)
         for name in orders.drain:
             _log.info("replica drains", replica=name)
-            self._tell_to_drain(name)
+            self._drain(name)
         for _ in range(orders.start):
             self._start()
-        self._follow()
-        if self._said != self.fleet.summary:
-            self._said = self.fleet.summary
-            _log.info(self._said)
+        self._update_haproxy()
+        if self._last_summary != self.fleet.summary:
+            self._last_summary = self.fleet.summary
+            _log.info(self._last_summary)
 
-    def _ask_everybody(self) -> None:
+    def _ask_replicas(self) -> None:
         asked = {name: actor.figures.remote() for name, actor in self._actors.items()}
         answers: Sequence[Any] = list(asked.values())
         if answers:
@@ -95,13 +95,13 @@ class Controller:
             try:
                 figures: Figures = ray.get(answer, timeout=0)
             except GetTimeoutError:
-                continue  # not placed yet, or silent: patience decides
+                continue  # not placed yet, or silent: its timeouts decide
             except RayError as error:
                 _log.warning("replica lost", replica=name, error=type(error).__name__)
                 self.fleet.gone(name)
                 self._end(name)
                 continue
-            self.fleet.heard(name, figures, self._clock())
+            self.fleet.answered(name, figures, self._clock())
             if figures.ended:
                 _log.info("replica ended", replica=name)
                 self._end(name)
@@ -115,7 +115,7 @@ class Controller:
         self.fleet.started(name, self._clock())
         _log.info("replica starts", replica=name)
 
-    def _tell_to_drain(self, name: str) -> None:
+    def _drain(self, name: str) -> None:
         self._actors[name].drain.remote()
 
     def _end(self, name: str) -> None:
@@ -123,7 +123,7 @@ class Controller:
         if actor is not None:
             ray.kill(actor)
 
-    def _follow(self) -> None:
+    def _update_haproxy(self) -> None:
         try:
             changes = self._places.change(self.fleet.backends)
             for command in changes if self._in_step else self._places.everything():

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.ray.backends import Backend, HAProxyError, Places, RuntimeApi, State
-from loadtest.errors import PeerMissing, ServerNotReady
+from loadtest import served
+from loadtest.errors import PeerMissing
 from loadtest.failover.proxies import Ports
 
 CONFIG = Path(__file__).parent / "haproxy.cfg"
-WITHIN_S = 10.0
+READY_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where clients go, and where the controller does."""
+    """Address for clients, and of the runtime API for the controller."""
 
     url: str
     control: str
@@ -34,7 +33,7 @@ class Edge:
 
 @contextlib.contextmanager
 def edge() -> Iterator[Edge]:
-    """Start it; it is gone on leaving. Raises: PeerMissing, ServerNotReady."""
+    """Start HAProxy; it is ended on leaving. Raises: PeerMissing, ServerNotReady."""
     program = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/sbin:/bin")
     if program is None:
         raise PeerMissing("haproxy is not installed")
@@ -43,25 +42,22 @@ def edge() -> Iterator[Edge]:
     text = text.replace("bind :8080", f"bind 127.0.0.1:{ports.audio}").replace(
         "127.0.0.1:9999", f"127.0.0.1:{ports.control}"
     )
-    with tempfile.TemporaryDirectory(prefix="tutti-edge-") as name:
+    with tempfile.TemporaryDirectory(prefix="tutti-edge-") as name, tempfile.TemporaryFile() as output:
         config = Path(name) / "haproxy.cfg"
         config.write_text(text, encoding="utf-8")
-        process = subprocess.Popen([program, "-f", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        process = served.start([program, "-f", str(config)], output)
         try:
             found = Edge(f"ws://127.0.0.1:{ports.audio}", f"127.0.0.1:{ports.control}")
-            _wait(process, found.control)
+            served.wait_until_ready(
+                process, lambda: _answers(found.control), output, name="haproxy", within_s=READY_WITHIN_S
+            )
             yield found
         finally:
-            process.kill()
-            process.wait()
+            served.stop(process, within_s=0.0)
 
 
-def _wait(process: subprocess.Popen[bytes], control: str) -> None:
-    end_s = time.monotonic() + WITHIN_S
-    while True:
-        with contextlib.suppress(HAProxyError):
-            RuntimeApi(control).send("show info")
-            return
-        if process.poll() is not None or time.monotonic() > end_s:
-            raise ServerNotReady("haproxy does not start with the fleet's configuration")
-        time.sleep(0.05)
+def _answers(control: str) -> bool:
+    with contextlib.suppress(HAProxyError):
+        RuntimeApi(control).send("show info")
+        return True
+    return False

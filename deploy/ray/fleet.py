@@ -1,6 +1,6 @@
-"""Which replicas there are and what becomes of each. Pure: told the time and what they say; asks for starts and ends.
+"""Life cycle of the replicas: starting, ready, draining, gone. Pure: times and figures are arguments, orders results.
 
-A replica starts, runs, drains and is gone. One that does not answer for a while, or never gets ready, is lost.
+A replica that does not answer for a while, or never gets ready, is lost.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from deploy.ray.scaling import Load, Rule, Scaling
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long the controller waits, in seconds."""
+class Timeouts:
+    """Seconds until a replica counts as lost: from its start without getting ready, and without an answer."""
 
     start_s: float = 180.0
     silent_s: float = 10.0
@@ -23,7 +23,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the controller should do now: replicas to start, to drain, to end at once because they are lost."""
+    """Orders for the controller: replicas to start, to drain, to end at once because they are lost."""
 
     start: int
     drain: tuple[str, ...]
@@ -42,9 +42,9 @@ class _Member:
 class Fleet:
     """The members by name."""
 
-    def __init__(self, rule: Rule, patience: Patience) -> None:
+    def __init__(self, rule: Rule, timeouts: Timeouts) -> None:
         self._scaling = Scaling(rule)
-        self._patience = patience
+        self._timeouts = timeouts
         self._members: dict[str, _Member] = {}
 
     def started(self, name: str, now: float) -> None:
@@ -55,8 +55,8 @@ class Fleet:
         """A replica was ended, or Ray says that it is lost."""
         self._members.pop(name, None)
 
-    def heard(self, name: str, figures: Figures, now: float) -> None:
-        """A replica's actor answered. A server that does not answer it is silent."""
+    def answered(self, name: str, figures: Figures, now: float) -> None:
+        """A replica's actor answered. Without figures of the server in it, the replica counts as silent."""
         member = self._members[name]
         member.figures = figures
         if figures.ended:
@@ -66,7 +66,7 @@ class Fleet:
             member.was_ready |= figures.ready
 
     def orders(self, now: float) -> Orders:
-        """What to do, once what was heard has been told."""
+        """The orders that follow from all answers so far."""
         lost = tuple(name for name, member in self._members.items() if self._is_lost(member, now))
         for name in lost:
             self.gone(name)
@@ -79,7 +79,7 @@ class Fleet:
         return Orders(max(0, wanted - len(staying)), leaving, lost)
 
     def drain_all(self) -> tuple[str, ...]:
-        """Everybody leaves."""
+        """Drain all; returns those that did not drain yet."""
         names = tuple(name for name, member in self._members.items() if not member.draining)
         for name in names:
             self._members[name].draining = True
@@ -87,7 +87,7 @@ class Fleet:
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """What HAProxy should have: replicas that were ready once. Those that drain get no new streams."""
+        """HAProxy's servers: replicas that were ready once. Those that drain get no new streams."""
         return {
             name: Backend(member.figures.address, State.DRAIN if member.draining else State.READY)
             for name, member in self._members.items()
@@ -96,7 +96,7 @@ class Fleet:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line for the log."""
         members = self._members.values()
         streams = sum(member.figures.active for member in members if member.figures is not None)
         room = sum(m.figures.limit for m in members if m.figures is not None and not m.draining)
@@ -108,8 +108,8 @@ class Fleet:
 
     def _is_lost(self, member: _Member, now: float) -> bool:
         if member.was_ready:
-            return now - member.heard_s > self._patience.silent_s
-        return now - member.since_s > self._patience.start_s
+            return now - member.heard_s > self._timeouts.silent_s
+        return now - member.since_s > self._timeouts.start_s
 
     def _emptiest(self, staying: Mapping[str, _Member], count: int) -> tuple[str, ...]:
         def streams(name: str) -> int:

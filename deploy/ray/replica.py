@@ -1,6 +1,6 @@
-"""One replica as a Ray actor: the unchanged server as a process on a port of its own, on whatever node Ray chose.
+"""One replica as a Ray actor: the unchanged server as a process on a port of its own, on the node that Ray chose.
 
-The actor starts it, says what it says, drains it, and takes it along when it dies.
+The actor starts the server, reads its metrics, drains it, and ends it by its own death.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTIVE = "tutti_sessions_active"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a replica says of itself, None for what it did not answer."""
+    """Figures of a replica from its metrics; zeros and False without an answer."""
 
     address: str
     ended: bool
@@ -34,7 +34,7 @@ class Figures:
 
 
 class Replica:
-    """Runs `tutti serve`. Its methods are called one after another, by the controller alone."""
+    """Runs `tutti serve`. Only the controller calls its methods, one after another."""
 
     def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the server on a free port of `host`; it is ready later."""
@@ -46,7 +46,7 @@ class Replica:
         self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
 
     def figures(self) -> Figures:
-        """Ask the server."""
+        """Read the server's metrics."""
         if self._process.poll() is not None:
             return Figures(self._address, ended=True)
         try:
@@ -70,7 +70,7 @@ class Replica:
 
 
 def read(exposition: str) -> dict[str, float]:
-    """Return the gauges of interest, those with labels summed."""
+    """The gauges of interest, those with labels summed."""
     values: dict[str, float] = {}
     for line in exposition.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
@@ -80,5 +80,5 @@ def read(exposition: str) -> dict[str, float]:
 
 
 def _die_with_parent() -> None:
-    """A node or an actor that is lost must not leave a server that nobody supervises."""
+    """Let the kernel end the server with its actor, so that none runs without supervision."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""How many replicas there should be. Pure: told the time and what the replicas say.
+"""Number of replicas that the load needs. Pure: time and loads are arguments.
 
 Up at once, because callers wait; down slowly and one at a time, because streams must end or move first.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a replica says: streams open, and how many it takes or thinks it can carry."""
+    """Load of a replica: open streams, and the lower of its configured and its estimated limit."""
 
     active: int
     limit: int
@@ -20,7 +20,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The operator's choice. `share` of the limits is what the fleet should be filled to."""
+    """The operator's rule. `share`: part of the limits up to which the fleet is filled."""
 
     least: int = 1
     most: int = 4
@@ -36,14 +36,14 @@ class Rule:
 
 
 class Scaling:
-    """Remembers since when fewer replicas would do."""
+    """Applies the rule; remembers since when fewer replicas are enough."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self._fewer_since_s: float | None = None
 
     def wanted(self, loads: Sequence[Load], present: int, now: float) -> int:
-        """How many replicas there should be, of which `present` run or start; `loads` are of those that run."""
+        """The wanted number of replicas; `present` run or start, `loads` are of those that run."""
         if not loads:
             return max(self.rule.least, present)
         enough = self._bounded(self._needed(loads))
@@ -54,7 +54,7 @@ class Scaling:
             self._fewer_since_s = now
         if now - self._fewer_since_s < self.rule.down_after_s:
             return present
-        self._fewer_since_s = now  # the next one waits as long again
+        self._fewer_since_s = now  # the next replica leaves after another `down_after_s`
         return present - 1
 
     def _needed(self, loads: Sequence[Load]) -> int:

@@ -6,17 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
-import os
-import secrets
-import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -29,18 +23,18 @@ from rich.console import Console
 from deploy.ray.controller import Controller, Plan
 from deploy.ray.edge import edge
 from deploy.ray.scaling import Rule
-from loadtest.criteria import Bar, place_lines, table, unmet, write
+from loadtest import pages
+from loadtest.criteria import Criterion, conclude, table
 from loadtest.environment import Environment, describe
 from loadtest.errors import LoadTestError
-from loadtest.failover.replicas import replicas
+from loadtest.failover.replicas import environment, replicas
 from loadtest.failover.streams import Audio, Outcome, audios, play_resumable
 from loadtest.generator.latencies import Spread
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, measure
-from tutti_asr_client.errors import ClientError
+from loadtest.measurement.run import measure
+from loadtest.program import RESULTS, Folder, carry_out
 
-RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 NAME = "ray"
 STORE_BYTES = 80 * 2**20  # nothing is kept in Ray's object store
 WITHIN_S = 120.0
@@ -49,7 +43,7 @@ LOOKS_EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How hard. A replica takes `room` streams; `streams` need two replicas at the share that a fleet is filled to."""
+    """Size of the trial. A replica takes `room` streams; `streams` need two replicas at the share of the rule."""
 
     streams: int = 12
     room: int = 12
@@ -66,15 +60,15 @@ class Trial:
 
     @property
     def rule(self) -> Rule:
-        """So that the streams need two, and none need one."""
+        """A rule by which the streams need two replicas, and no stream one."""
         return Rule(1, 2, share=0.7 * self.streams / max(self.room, self.compared), down_after_s=5.0)
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is written. Latencies are those of chunks, in ms, through HAProxy in both cases."""
+    """The document. Latencies are those of chunks, in ms, through HAProxy in both cases."""
 
     command: str
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     scaled_up_s: float
     replaced_s: float
     scaled_down_s: float
@@ -133,7 +127,7 @@ def two_nodes() -> Iterator[tuple[Cluster, Any]]:
 async def lose_a_node(
     url: str, fleet: Fleet, cluster: Cluster, node: Any, trial: Trial
 ) -> tuple[list[float], list[str]]:
-    """Grow, lose a node in the middle, end, shrink; returns the seconds of each, and what went wrong."""
+    """Grow, lose a node in the middle, end, shrink; returns the seconds of each, and the problems."""
     loop = asyncio.get_running_loop()
     wanted = audios(min(4, trial.streams), trial.stream_s, trial.seed)
     texts = {audio.name: (await play_resumable(url, audio, realtime=False)).text for audio in wanted}
@@ -146,7 +140,7 @@ async def lose_a_node(
     replaced_s = await fleet.wait(lambda: fleet.ready == 2)
     outcomes = await asyncio.gather(*streams, *late)
     down_s = await fleet.wait(lambda: fleet.ready == 1)
-    return [up_s, replaced_s, down_s], [*_problems(outcomes, texts), *_untouched(outcomes)]
+    return [up_s, replaced_s, down_s], [*_problems(outcomes, texts), *_uninterrupted(outcomes)]
 
 
 async def _play(url: str, audio: Audio, number: int) -> Outcome:
@@ -159,13 +153,13 @@ def _problems(outcomes: list[Outcome], texts: dict[str, str]) -> list[str]:
     return [f"{one.audio.name}: {one.problem or 'another text'}, {one.lost_s:.2f} s lost" for one in bad]
 
 
-def _untouched(outcomes: list[Outcome]) -> list[str]:
+def _uninterrupted(outcomes: list[Outcome]) -> list[str]:
     return [] if any(one.lost_at for one in outcomes) else ["no stream was interrupted: the node had none"]
 
 
 def _latency(url: str, trial: Trial) -> LevelReport:
     settings = LoadSettings(url=url, streams=(trial.compared,), seconds=trial.compared_s, stream_s=15, seed=trial.seed)
-    return measure(settings, tell=lambda _: None).document.levels[0]
+    return measure(settings, progress=lambda _: None).document.levels[0]
 
 
 async def _without_ray(trial: Trial) -> LevelReport:
@@ -175,16 +169,14 @@ async def _without_ray(trial: Trial) -> LevelReport:
             return await asyncio.to_thread(_latency, proxy.url, trial)
 
 
-def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
+def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
     """Carry out. Raises: LoadTestError, ClientError."""
-    key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-    environment = os.environ | {"TUTTI_RESUME_KEYS": f'["{key}"]', "OMP_NUM_THREADS": "1"}
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         without, with_ray = None, None
         if trial.compared:
-            tell("latency without Ray …")
+            progress("latency without Ray …")
             without = runner.run(_without_ray(trial))
-        tell("two nodes …")
+        progress("two nodes …")
         with two_nodes() as (cluster, node), edge() as proxy:
             plan = Plan(
                 proxy.control,
@@ -192,20 +184,22 @@ def run(trial: Trial, command: str, tell: Callable[[str], None]) -> Found:
                 host="127.0.0.1",
                 cpus=1,
                 serve_options=trial.serve_options,
-                environment=environment,
+                environment=environment(),
                 period_s=0.5,
             )
             if trial.compared:
                 with Fleet(plan) as fleet:
                     runner.run(fleet.wait(lambda: fleet.ready == 1))
-                    tell("latency with Ray …")
+                    progress("latency with Ray …")
                     with_ray = _latency(proxy.url, trial)
             with Fleet(replace(plan, rule=trial.rule)) as fleet:
                 runner.run(fleet.wait(lambda: fleet.ready == 1))
-                tell("growing, losing a node, shrinking …")
+                progress("growing, losing a node, shrinking …")
                 seconds, problems = runner.run(lose_a_node(proxy.url, fleet, cluster, node, trial))
-    bars = [Bar("streams that failed, lost audio or have another text", 0, len(problems))]
-    bars += [Bar("streams that failed in the comparison", 0, level.failed) for level in (without, with_ray) if level]
+    bars = [Criterion("streams that failed, lost audio or have another text", 0, len(problems))]
+    bars += [
+        Criterion("streams that failed in the comparison", 0, level.failed) for level in (without, with_ray) if level
+    ]
     return Found(
         command,
         tuple(bars),
@@ -231,40 +225,27 @@ def markdown(found: Found, trial: Trial) -> str:
             f"replica after {found.scaled_down_s:g} s. Every stream was played to its end, its text compared."
         )
     ]
-    lines += [
-        "",
-        f"Chunk latency of {trial.compared} streams through HAProxy, ms:",
-        "",
-        "| | p50 | p98 |",
-        "|---|---:|---:|",
-    ]
-    for name, spread in (("replica placed by Ray", found.with_ray), ("replica without Ray", found.without_ray)):
-        if spread is not None:
-            lines.append(f"| {name} | {spread.p50:.1f} | {spread.p98:.1f} |")
-    return "\n".join([*lines, "", *place_lines(found.environment), ""])
+    lines += ["", f"Chunk latency of {trial.compared} streams through HAProxy, ms:", ""]
+    compared = (("replica placed by Ray", found.with_ray), ("replica without Ray", found.without_ray))
+    rows = [(name, f"{spread.p50:.1f}", f"{spread.p98:.1f}") for name, spread in compared if spread is not None]
+    return "\n".join([*lines, *pages.table(("", "p50", "p98"), rows), "", *pages.place_lines(found.environment), ""])
 
 
 def main(
     *,
     streams: Annotated[int, typer.Option(help="Live streams, twice: as many join when there are two replicas.")] = 12,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Scale from one replica to two under load and back, kill a node in between; compare latency without Ray."""
-    console = Console(stderr=True)
-    command = shlex.join(["python", "-m", "deploy.ray.trial", *sys.argv[1:]])
-    trial = Trial(streams=streams)
-    try:
+
+    def work(command: str) -> int:
+        console, trial = Console(stderr=True), Trial(streams=streams)
         found = run(trial, command, lambda line: console.print(line, highlight=False))
-    except (LoadTestError, ClientError) as error:
-        console.print(f"ray: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_BAD) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    for line in (*(bar.line for bar in found.bars), *found.problems):
-        console.print(line, highlight=False, markup=False)
-    write(found, markdown(found, trial), folder, NAME)
-    typer.echo(msgspec.json.encode(found).decode())
-    raise typer.Exit(EXIT_BAD if unmet(found.bars) else EXIT_OK)
+        for problem in found.problems:
+            console.print(problem, highlight=False, markup=False)
+        return conclude(found, found.bars, markdown(found, trial), folder, NAME)
+
+    carry_out("deploy.ray.trial", work)
 
 
 if __name__ == "__main__":

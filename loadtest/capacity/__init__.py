@@ -1,1 +1,1 @@
-"""`python -m loadtest.capacity`: how many live streams one machine carries."""
+"""`python -m loadtest.capacity`: the number of live streams that one machine carries."""

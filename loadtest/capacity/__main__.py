@@ -1,4 +1,4 @@
-"""How many live streams one machine carries: latency, batch sizes and the knee, for each policy.
+"""Capacity of one machine in live streams: latency, batch sizes and the knee, for each policy.
 
 `python -m loadtest.capacity` is what `make bench` runs: it writes `loadtest/results/capacity.json`, `.md` and `.png`.
 Owns the order of work.
@@ -6,24 +6,23 @@ Owns the order of work.
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from loadtest import program
 from loadtest.capacity.report import Capacity, draw, judge, markdown
-from loadtest.ceiling import measure_ceiling
-from loadtest.compare import Comparison, ceiling_lines, measure_each, print_comparison
-from loadtest.criteria import carry_out, conclude
+from loadtest.compare import measure_each
+from loadtest.criteria import conclude
 from loadtest.errors import BadSettings
 from loadtest.generator.settings import SHORTEST_STREAM_S, LoadSettings, parse_streams
-from loadtest.measurement.run import EXIT_INTERRUPTED
 
-RESULTS = Path(__file__).parents[1] / "results"
 LEVELS = "10,50,100,200,300,400,500,600"
+SPARE = 64
+"""Slots beyond the highest level: a stream that ends and its successor overlap for a moment."""
+
 GIVE_UP_MS = 1000.0
 """A policy whose p98 is ten objectives late is past its knee: higher levels only take longer to say so."""
 
@@ -45,38 +44,34 @@ def parse_seconds(text: str, levels: int) -> tuple[float, ...]:
 def run(
     settings: LoadSettings, policies: list[str], serve_options: list[str], *, folder: Path, name: str, command: str
 ) -> int:
-    """Measure, print, write; returns the exit code: bad where the first policy misses a bar."""
+    """Measure, print, write; returns the exit code: bad where the first policy misses a criterion."""
     console = Console(stderr=True)
-    ceiling = measure_ceiling()
-    for line in ceiling_lines(ceiling):
-        console.print(line, highlight=False)
-    results = measure_each(settings, policies, "policy", serve_options, console)
-    comparison = Comparison(command, ceiling, {policy: result.document for policy, result in results.items()})
-    print_comparison(comparison, console)
+    comparison, results = measure_each(
+        settings, policies, serve_options=serve_options, command=command, console=console
+    )
     bars = tuple(judge(next(iter(comparison.runs.values())).levels))
     found = Capacity(comparison, bars, settings.stream_s)
     draw(results, folder / f"{name}.png")
-    code = conclude(found, markdown(found, f"{name}.png"), folder, name, console)
-    return EXIT_INTERRUPTED if any(document.interrupted for document in comparison.runs.values()) else code
+    code = conclude(found, bars, markdown(found, f"{name}.png"), folder, name)
+    return program.EXIT_INTERRUPTED if any(document.interrupted for document in comparison.runs.values()) else code
 
 
 def main(
     *,
-    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = LEVELS,
+    streams: program.Levels = LEVELS,
     seconds: Annotated[str, typer.Option(help="Measured seconds: one number, or one for each level.")] = "60",
     policies: Annotated[str, typer.Option(help="The one to judge first.")] = "eager,deadline,single",
     stream_s: Annotated[float, typer.Option(help="Seconds of a stream, about; 0: one recording each.")] = 15.0,
     decoder: Annotated[str, typer.Option(help="As `tutti serve --decoder`.")] = "greedy",
-    name: Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")] = "capacity",
-    manifest: Annotated[Path | None, typer.Option(help="JSON lines; default: the shipped recordings.")] = None,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    name: program.ResultName = "capacity",
+    manifest: program.Manifest = None,
+    serve_option: program.ServeOptions = None,
+    seed: program.Seed = 1,
+    folder: program.Folder = program.RESULTS,
 ) -> None:
     """Load the server under each policy with more and more streams; judge latency, tail and capacity."""
-    command = shlex.join(["python", "-m", "loadtest.capacity", *sys.argv[1:]])
 
-    def work() -> int:
+    def work(command: str) -> int:
         levels = parse_streams(streams)
         level_seconds = parse_seconds(seconds, len(levels))
         settings = LoadSettings(
@@ -92,11 +87,8 @@ def main(
         options = ["--decoder", decoder, "--max-streams", str(max(levels) + SPARE), *(serve_option or ())]
         return run(settings, policies.split(","), options, folder=folder, name=name, command=command)
 
-    carry_out("capacity", work)
+    program.carry_out("loadtest.capacity", work)
 
-
-SPARE = 64
-"""Slots beyond the highest level: a stream that ends and its successor overlap for a moment."""
 
 if __name__ == "__main__":
     typer.run(main)

@@ -1,4 +1,4 @@
-"""What a capacity run found: the bars, the page, and the picture with latency and batch sizes against load.
+"""Report on capacity: criteria, page, and the picture with latency and batch sizes against load.
 
 Owns the objective. Starts nothing.
 """
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from loadtest import pages
 from loadtest.compare import Comparison, ceiling_lines, headings
 from loadtest.compare import table as level_table
-from loadtest.criteria import Bar, place_lines, table
+from loadtest.criteria import Criterion, table
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement import plot
 from loadtest.measurement.report import Result, faults
+from loadtest.pages import percentile, place_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,10 +35,10 @@ TAIL_SHARE = 0.8
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document."""
 
     comparison: Comparison
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     stream_s: float | None
 
 
@@ -51,22 +53,24 @@ def carried(levels: Sequence[LevelReport]) -> int:
     return most
 
 
-def judge(levels: Sequence[LevelReport]) -> list[Bar]:
-    """The bars of one policy: latency at the levels where one is wanted, the tail, and that every text is right."""
+def judge(levels: Sequence[LevelReport]) -> list[Criterion]:
+    """The criteria of one policy: latency at the levels that have an objective, the tail, and right texts."""
     bars = []
     for level in levels:
         chunk, wanted_ms = level.chunk_latency_ms, WANTED_MS.get(level.streams)
         if wanted_ms is not None:
-            bars.append(Bar(f"p98 at {level.streams} streams", wanted_ms, chunk.p98 if chunk else None, "ms"))
+            bars.append(Criterion(f"p98 at {level.streams} streams", wanted_ms, chunk.p98 if chunk else None, "ms"))
     most = carried(levels)
     for level in levels:
         chunk = level.chunk_latency_ms
         if chunk is not None and level.streams <= TAIL_SHARE * most:
-            bars.append(Bar(f"p98 over median at {level.streams} streams", TAIL_RATIO, round(chunk.p98 / chunk.p50, 2)))
+            bars.append(
+                Criterion(f"p98 over median at {level.streams} streams", TAIL_RATIO, round(chunk.p98 / chunk.p50, 2))
+            )
     counted = [level for level in levels if level.streams <= most]
-    bars.append(Bar("streams that failed, to the capacity", 0, sum(level.failed for level in counted)))
+    bars.append(Criterion("streams that failed, to the capacity", 0, sum(level.failed for level in counted)))
     differ = sum(level.mismatched for level in counted) if any(level.compared for level in counted) else None
-    bars.append(Bar("transcripts that differ, to the capacity", 0, differ))
+    bars.append(Criterion("transcripts that differ, to the capacity", 0, differ))
     return bars
 
 
@@ -78,41 +82,28 @@ def markdown(found: Capacity, picture: str) -> str:
     how = "one recording each" if found.stream_s is None else f"of about {found.stream_s:g} s, one connection each"
     lines += ["", f"Live streams {how}; latency in ms from the scheduled send of a step's last sample. Carried: the "]
     lines[-1] += f"highest level with p98 ≤ {OBJECTIVE_MS:g} ms, nothing failed, refused or different."
-    lines += ["", "| policy | streams carried | ratio |", "|---|---:|---:|"]
     most = {policy: carried(document.levels) for policy, document in comparison.runs.items()}
     base = next(iter(most.values()))
-    for policy, streams in most.items():
-        lines += [f"| {policy} | {streams} | {f'{base / streams:.1f}×' if streams else '–'} |"]
-    lines += ["", *table(found.bars), ""]
-    names = headings(comparison)
-    lines += ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(row) + " |" for row in level_table(comparison)]
-    lines += ["", *_split_lines(comparison), ""]
+    rows = [(name, str(streams), f"{base / streams:.1f}×" if streams else "–") for name, streams in most.items()]
+    lines += ["", *pages.table(("policy", "streams carried", "ratio"), rows), "", *table(found.bars), ""]
+    lines += [*pages.table(headings(comparison), level_table(comparison), "---"), "", *_split_lines(comparison), ""]
     place = next(iter(comparison.runs.values())).environment
     return "\n".join([*lines, *place_lines(place), "", f"![latency and batch sizes against load]({picture})", ""])
 
 
 def draw(results: Mapping[str, Result], path: Path) -> None:
     """One picture: percentiles and distributions of the latency, and batch sizes by load under the first policy."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.4), layout="constrained")
-    plot.percentiles(left, results, ("p98",))
-    left.axhline(OBJECTIVE_MS, color="black", linewidth=0.8, linestyle=":")
     first = next(iter(results))
-    plot.distributions(middle, {first: results[first]})
-    _batch_sizes(right, results[first].document.levels)
-    right.set_title(f"batch sizes, {first}", fontsize="medium")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with plot.picture(path, 1, 3, (16, 4.4)) as (left, middle, right):
+        plot.percentiles(left, results, ("p98",))
+        left.axhline(OBJECTIVE_MS, color="black", linewidth=0.8, linestyle=":")
+        plot.distributions(middle, {first: results[first]})
+        _batch_sizes(right, results[first].document.levels)
+        right.set_title(f"batch sizes, {first}", fontsize="medium")
 
 
 def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
-    """A bar for each level: which share of its batches had how many rows. Source: Deep Speech 2, §7."""
+    """A bar for each level: shares of its batches by number of rows. Source: Deep Speech 2, §7."""
     shown = [level for level in levels if level.server.batch_sizes]
     edges = sorted({edge for level in shown for edge, count in (level.server.batch_sizes or {}).items() if count})
     bottoms = [0.0] * len(shown)
@@ -126,18 +117,15 @@ def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
         axes.bar([str(level.streams) for level in shown], shares, bottom=bottoms, color=color, label=label)
         bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
     axes.set(xlabel="live streams", ylabel="share of batches", ylim=(0, 1))
-    if edges:
-        axes.legend(fontsize="small")
 
 
 def _split_lines(comparison: Comparison) -> list[str]:
-    """Where the time goes under the first policy: the server's own account."""
+    """Parts of the latency under the first policy, from the server's own account."""
     policy, document = next(iter(comparison.runs.items()))
-    lines = [f"Where the time goes under {policy}, mean ms by the server's own account:", ""]
-    lines += ["| streams | queue | step | handover | decode | write | generator lag p99 |", "|---:|" + "---:|" * 6]
+    rows = []
     for level in document.levels:
         parts = (level.queue_wait_ms, level.step_ms, level.handover_ms, level.decode_ms, level.write_ms)
-        cells = ["–" if part is None else f"{part.mean:.2f}" for part in parts]
-        lag = level.generator_lag_ms
-        lines += [f"| {level.streams} | " + " | ".join([*cells, "–" if lag is None else f"{lag.p99:.2f}"]) + " |"]
-    return lines
+        lag = percentile(level.generator_lag_ms, "p99", ".2f")
+        rows.append((str(level.streams), *(percentile(part, "mean", ".2f") for part in parts), lag))
+    names = ("streams", "queue", "step", "handover", "decode", "write", "generator lag p99")
+    return [f"Where the time goes under {policy}, mean ms by the server's own account:", "", *pages.table(names, rows)]

@@ -1,15 +1,13 @@
-"""Live streams through a real proxy while a replica is killed, hangs, or all of them are restarted in turn.
+"""Failover test: live streams through a real proxy while a replica is killed or hangs, or all are restarted in turn.
 
 `python -m loadtest.failover --proxy haproxy --fault kill` starts replicas and the shipped proxy, plays the streams in
-real time, makes the fault in the middle of their words and compares what they have heard with an undisturbed run.
+real time, makes the fault in the middle of their words and compares their transcripts with an undisturbed run.
 Writes `loadtest/results/failover.json`, `.md` and `.png`. Owns the order of work.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shlex
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,12 +15,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.criteria import carry_out, show, unmet, write
+from loadtest import pages
+from loadtest.criteria import show, unmet
 from loadtest.environment import describe
 from loadtest.errors import BadSettings, NoReference
 from loadtest.failover.proxies import PROXIES, SHIPPED_REPLICAS
@@ -40,9 +38,8 @@ from loadtest.failover.report import (
     since,
 )
 from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
-from loadtest.measurement.run import EXIT_BAD, EXIT_OK
+from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, carry_out
 
-RESULTS = Path(__file__).parents[1] / "results"
 DIFFERENT_AUDIOS = 12
 """Each is played undisturbed first, which takes time."""
 
@@ -57,7 +54,7 @@ SHARE_OF_DRAIN = 0.6
 
 
 class Fault(StrEnum):
-    """What happens to the replicas."""
+    """The fault of the replicas."""
 
     KILL = "kill"
     HANG = "hang"
@@ -108,11 +105,11 @@ class Played:
 class Run:
     """One fault under load."""
 
-    def __init__(self, url: str, plan: Plan, servers: list[Replica], tell: Callable[[str], None]) -> None:
+    def __init__(self, url: str, plan: Plan, servers: list[Replica], progress: Callable[[str], None]) -> None:
         self._url = url
         self._plan = plan
         self._servers = servers
-        self._tell = tell
+        self._progress = progress
         self._over = asyncio.Event()
         self._played = Played()
 
@@ -138,10 +135,10 @@ class Run:
         return self._played, references
 
     async def _references(self, wanted: list[Audio]) -> dict[str, str]:
-        """Each audio alone with the others of its kind, as fast as the servers take it. Raises: NoReference."""
-        self._tell(f"{len(wanted)} recordings undisturbed …")
+        """The text of each audio without a fault: one at a time, at full speed. Raises: NoReference."""
+        self._progress(f"{len(wanted)} recordings undisturbed …")
         texts: dict[str, str] = {}
-        for audio in wanted:  # one at a time: they come as fast as they can
+        for audio in wanted:
             outcome = await play_resumable(self._url, audio, realtime=False)
             if not outcome.finished or outcome.lost_at or outcome.lost_s or not outcome.text:
                 raise NoReference(f"{audio.name} fails undisturbed: {outcome.problem or 'audio is not accounted for'}")
@@ -166,7 +163,7 @@ class Run:
     async def _make_fault(self) -> None:
         await asyncio.sleep(self._plan.fault_after_s)
         self._played.fault_at = asyncio.get_running_loop().time()
-        self._tell(f"{self._plan.fault} …")
+        self._progress(f"{self._plan.fault} …")
         match self._plan.fault:
             case Fault.KILL:
                 self._servers[0].kill()
@@ -175,16 +172,16 @@ class Run:
             case Fault.ROLLING:
                 for server in self._servers:
                     code = await server.restart(self._plan.drain_timeout_s)
-                    self._tell(f"restarted: the old one ended with {code}")
+                    self._progress(f"restarted: the old one ended with {code}")
                     await asyncio.sleep(NOTICED_WITHIN_S)
         self._over.set()
 
 
-async def failover(plan: Plan, command: str, tell: Callable[[str], None]) -> FaultRun:
+async def failover(plan: Plan, command: str, progress: Callable[[str], None]) -> FaultRun:
     """Carry out a plan. Raises: LoadTestError."""
     async with replicas(plan.replicas, plan.serve_options) as servers:
         with PROXIES[plan.proxy].running([server.port for server in servers]) as proxy:
-            played, references = await Run(proxy.url, plan, servers, tell).play()
+            played, references = await Run(proxy.url, plan, servers, progress).play()
     resumable = figures(played.resumable, references)
     short = figures(played.short, references) if played.short else None
     long = figures(played.long, references) if played.long else None
@@ -217,11 +214,9 @@ def run(plan: Plan, folder: Path, command: str, console: Console) -> int:
     for problem in found.resumable.problems:
         console.print(problem, highlight=False, markup=False)
     document = merged(folder / f"{NAME}.json", found)
-    paths = write(document, markdown(document), folder, NAME)
-    draw(document, folder / f"{NAME}.png")
-    for path in (*paths, folder / f"{NAME}.png"):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(msgspec.json.encode(found).decode())
+    paths = [*pages.write(document, markdown(document), folder, NAME), folder / f"{NAME}.png"]
+    draw(document, paths[-1])
+    pages.show_written(found, paths)
     return EXIT_BAD if unmet(found.bars) else EXIT_OK
 
 
@@ -236,17 +231,15 @@ def main(
     drain_timeout_s: Annotated[float, typer.Option(help="Of the replicas.")] = 5.0,
     plain: Annotated[int, typer.Option(help="Clients that cannot resume, for --fault rolling; of each length.")] = 6,
     seed: Annotated[int, typer.Option(help="Decides the recordings.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Make a replica fail under live streams; see that nothing is lost, and how long it takes."""
-    command = shlex.join(["python", "-m", "loadtest.failover", *sys.argv[1:]])
-    console = Console(stderr=True)
 
-    def work() -> int:
+    def work(command: str) -> int:
         plan = Plan(proxy, fault, replicas, streams, stream_s, fault_after_s, drain_timeout_s, plain, seed)
-        return run(plan, folder, command, console)
+        return run(plan, folder, command, Console(stderr=True))
 
-    carry_out("failover", work)
+    carry_out("loadtest.failover", work)
 
 
 if __name__ == "__main__":

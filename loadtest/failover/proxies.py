@@ -1,38 +1,33 @@
 """The proxies of deploy/ in front of replicas on this machine: the shipped files with other addresses, really started.
 
-Owns what an address looks like in each file, and the proxy's process. Knows no stream, and a replica by its port alone.
+Owns the form of an address in each file, and the proxy's process. Knows no stream, and of a replica its port.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from loadtest.errors import PeerMissing, ServerNotReady
+from loadtest import served
+from loadtest.errors import PeerMissing
 from loadtest.served import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SHIPPED_REPLICAS = 3
 LISTENS_WITHIN_S = 30.0
-LOOKS_EVERY_S = 0.05
 STOPS_WITHIN_S = 5.0
-SHOWN_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a proxy listens, on loopback: for clients, for clients with TLS, for operators to read, and to control."""
+    """Loopback ports of a proxy: for clients, for clients with TLS, for its statistics, and for control."""
 
     audio: int
     tls: int
@@ -41,7 +36,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        """Four that nobody listens on now."""
+        """Four that are free now."""
         return cls(free_port(), free_port(), free_port(), free_port())
 
 
@@ -63,7 +58,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where clients go."""
+        """The address for clients."""
         return f"ws://127.0.0.1:{self.ports.audio}"
 
 
@@ -118,13 +113,14 @@ class Proxy:
             config, env = self._lay_out(ports, replicas, folder, tls)
             if change is not None:
                 config.write_text(change(config.read_text(encoding="utf-8")), encoding="utf-8")
-            words = [program, *self.command(config)]
-            process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=env, start_new_session=True)  # noqa: S603 - of this file
+            process = served.start([program, *self.command(config)], output, env)
             try:
-                _wait_until_listening(process, ports.audio, output)
+                served.wait_until_ready(
+                    process, lambda: _listens(ports.audio), output, name="the proxy", within_s=LISTENS_WITHIN_S
+                )
                 yield Running(ports, config, process)
             finally:
-                _stop(process)
+                served.stop(process, STOPS_WITHIN_S)
 
     def _lay_out(
         self, ports: Ports, replicas: Sequence[int], folder: Path, tls: Tls | None
@@ -148,35 +144,10 @@ class Proxy:
         return config, env
 
 
-def _wait_until_listening(process: subprocess.Popen[bytes], port: int, output: IO[bytes]) -> None:
-    deadline_s = time.monotonic() + LISTENS_WITHIN_S
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(timeout=LOOKS_EVERY_S)
-            raise ServerNotReady(f"the proxy ended with {code}:\n{_tail(output)}")
-        if time.monotonic() > deadline_s:
-            raise ServerNotReady(f"the proxy did not listen within {LISTENS_WITHIN_S:g} s:\n{_tail(output)}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End it with all that it started: workers would outlive a master that must be killed."""
-    _tell_group(process, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=STOPS_WITHIN_S)
-    _tell_group(process, signal.SIGKILL)
-    process.wait()
-
-
-def _tell_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)  # it began a session of its own, so the group bears its number
-
-
-def _tail(output: IO[bytes]) -> str:
-    output.seek(0)
-    return "\n".join(output.read().decode(errors="replace").splitlines()[-SHOWN_LINES:])
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
 
 
 PROXIES: Mapping[str, Proxy] = {

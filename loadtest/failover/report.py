@@ -1,4 +1,4 @@
-"""What a fault cost: the outcomes of the streams added up, the bars, the page and the picture.
+"""Report on faults: outcomes of the streams added up, criteria, page and picture.
 
 Knows no socket and no process. Results of several runs stay side by side in one document, one for each proxy and fault.
 """
@@ -11,15 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.criteria import Bar, place_lines, table
+from loadtest.criteria import Criterion, table
 from loadtest.environment import Environment
 from loadtest.failover.streams import Outcome
 from loadtest.generator.latencies import Latencies, Spread
+from loadtest.measurement.plot import picture
+from loadtest.pages import place_lines
 
 NAME = "failover"
 MAX_PROBLEMS = 20
 RESTARTED = 1012
-"""RFC 6455, IANA: the service restarts; what a drain closes with."""
+"""Close code "service restart" (RFC 6455, IANA), which a drain sends."""
 
 
 class StreamFigures(msgspec.Struct, frozen=True):
@@ -30,8 +32,8 @@ class StreamFigures(msgspec.Struct, frozen=True):
     equal: int  # word for word
     interrupted: int  # that lost a connection
     reconnections: int
-    by_ticket: int  # taken up exactly where they were
-    by_replay: int  # said again from the last final
+    by_ticket: int  # resumed exactly where they were
+    by_replay: int  # replayed from the last final
     refused_tickets: dict[str, int]
     closes: dict[int, int]  # codes other than 1000
     refusals: dict[int, int]  # HTTP statuses
@@ -48,7 +50,7 @@ class FaultRun(msgspec.Struct, frozen=True):
     command: str
     replicas: int
     drain_timeout_s: float
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     resumable: StreamFigures
     short: StreamFigures | None  # plain clients whose streams fit into the drain
     long: StreamFigures | None  # plain clients whose streams do not
@@ -61,7 +63,7 @@ class FaultRun(msgspec.Struct, frozen=True):
 
 
 class Failover(msgspec.Struct, frozen=True):
-    """What is written: the newest run of each proxy and fault."""
+    """The document: the newest run of each proxy and fault."""
 
     runs: tuple[FaultRun, ...]
 
@@ -81,24 +83,24 @@ def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> Strea
         closes=dict(sorted(Counter(code for outcome in outcomes for code in outcome.closes).items())),
         refusals=dict(sorted(Counter(status for outcome in outcomes for status in outcome.statuses).items())),
         replayed_s=round(sum(journey.replayed_s for journey in journeys), 3),
-        # Plain streams lose what lies behind their end: it is theirs to say whether that counts.
+        # Plain streams lose the audio after their end; only `judge` decides whether that counts.
         lost_s=round(sum(outcome.lost_s for outcome in outcomes), 3),
         problems=tuple(sorted({outcome.problem for outcome in outcomes if outcome.problem})[:MAX_PROBLEMS]),
     )
 
 
 def resume_times(outcomes: Iterable[Outcome]) -> Latencies:
-    """From each loss that was noticed to the stream's being taken up."""
+    """From each loss that was noticed to the resumption of the stream."""
     return _added(seconds for outcome in outcomes for seconds in outcome.journey.resume_s)
 
 
 def caught_up_times(outcomes: Iterable[Outcome]) -> Latencies:
-    """From each loss to having sent all that was said."""
+    """From each loss to the time when all audio has been sent."""
     return _added(seconds for outcome in outcomes for seconds in outcome.journey.caught_up_s)
 
 
 def since(outcomes: Iterable[Outcome], fault_at: float) -> Latencies:
-    """From the fault to the next connection of each stream that lost its own, by whatever it noticed."""
+    """From the fault to the next connection of each stream that lost its own."""
     firsts = ([at for at in outcome.connected_at if at > fault_at] for outcome in outcomes if outcome.lost_at)
     return _added(min(ats) - fault_at for ats in firsts if ats)
 
@@ -110,22 +112,24 @@ def _added(seconds: Iterable[float]) -> Latencies:
     return found
 
 
-def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Bar]:
-    """The bars: nothing of a resumable stream is lost, and no plain one that fits into the drain is disturbed."""
+def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Criterion]:
+    """The criteria: nothing of a resumable stream is lost, and no plain one that fits into the drain is interrupted."""
     bars = [
-        Bar("resumable streams that did not finish", 0, resumable.streams - resumable.finished),
-        Bar("transcripts that differ from an undisturbed run", 0, resumable.finished - resumable.equal),
-        Bar("audio lost", 0, resumable.lost_s, "s"),
-        Bar("faults that no stream noticed", 0, int(not resumable.interrupted)),
+        Criterion("resumable streams that did not finish", 0, resumable.streams - resumable.finished),
+        Criterion("transcripts that differ from an undisturbed run", 0, resumable.finished - resumable.equal),
+        Criterion("audio lost", 0, resumable.lost_s, "s"),
+        Criterion("faults that no stream noticed", 0, int(not resumable.interrupted)),
     ]
     if short is not None:
-        bars.append(Bar("plain streams shorter than the drain that saw 1012", 0, short.closes.get(RESTARTED, 0)))
-        bars.append(Bar("plain streams shorter than the drain that did not finish", 0, short.streams - short.finished))
+        bars.append(Criterion("plain streams shorter than the drain that saw 1012", 0, short.closes.get(RESTARTED, 0)))
+        bars.append(
+            Criterion("plain streams shorter than the drain that did not finish", 0, short.streams - short.finished)
+        )
     return bars
 
 
 def merged(path: Path, run: FaultRun) -> Failover:
-    """What the file holds, this run in the place of the last of its kind; one that cannot be read is replaced."""
+    """The document at `path` with this run in place of the last one of its kind; an unreadable document is replaced."""
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Failover).runs
     except (OSError, msgspec.DecodeError):
@@ -164,23 +168,11 @@ def _streams(name: str, kind: StreamFigures) -> str:
 
 def draw(document: Failover, path: Path) -> None:
     """Distributions of the times to resume, a line a run."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for run in document.runs:
-        for axes, cdf in ((left, run.resume_cdf), (right, run.since_fault_cdf)):
-            if cdf:
-                milliseconds, shares = zip(*cdf, strict=True)
-                axes.step(milliseconds, shares, where="post", label=f"{run.proxy}, {run.fault}")
-    left.set(xlabel="loss noticed to taken up, ms", ylabel="share of streams at or below")
-    right.set(xlabel="fault to taken up, ms")
-    for axes in (left, right):
-        axes.set(ylim=(0, 1))
-        axes.grid(visible=True, alpha=0.25)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 1, 2, (11, 4.2)) as (left, right):
+        for run in document.runs:
+            for axes, cdf in ((left, run.resume_cdf), (right, run.since_fault_cdf)):
+                if cdf:
+                    milliseconds, shares = zip(*cdf, strict=True)
+                    axes.step(milliseconds, shares, where="post", label=f"{run.proxy}, {run.fault}")
+        left.set(xlabel="loss noticed to taken up, ms", ylabel="share of streams at or below", ylim=(0, 1))
+        right.set(xlabel="fault to taken up, ms", ylim=(0, 1))

@@ -1,6 +1,6 @@
-"""One stream that lives through a fault, resumable or not, and what became of it.
+"""A stream during a fault, resumable or not, and its outcome: text, closes, losses and times.
 
-Owns the audio that is played, the talk with the server and the outcome. Knows no proxy and no replica.
+Owns the audio that is played and the conversation with the server. Knows no proxy and no replica.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.generator.recordings import shipped_manifest
+from loadtest.generator.composition import compose, read_recordings
 from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, Waiting
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused
-from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.live import ListenClient, connect
 from tutti_asr_client.messages import Message, Metadata, Results
@@ -31,10 +29,10 @@ PAUSE_S = 0.6
 """Between two recordings: an endpoint, so that a stream has finals and the words of two do not run together."""
 
 PATIENCE_S = 120.0
-"""How long a resumable stream looks for a replica."""
+"""Time for which a resumable stream tries to find a replica."""
 
 DEAD_AFTER_S = 20.0
-"""A server that answers no ping for so long counts as lost: later than any health check, so that those are measured."""
+"""A server without an answer to a ping for this time counts as lost: later than by the tested health checks."""
 
 SAME_S = 0.005
 """Times of neighbouring finals within it touch: servers round theirs to the millisecond."""
@@ -55,7 +53,7 @@ class Audio:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a stream. `finished`: its summary and a normal close came; times are those of the event loop."""
+    """Outcome of a stream. `finished`: its summary and a normal close came; times are those of the event loop."""
 
     audio: Audio
     text: str = ""
@@ -66,46 +64,30 @@ class Outcome:
     journey: ConnectionEvents = field(default_factory=ConnectionEvents)
     connected_at: list[float] = field(default_factory=list)
     lost_at: list[float] = field(default_factory=list)
-    told_s: float = 0.0  # audio that the finals account for
+    covered_s: float = 0.0  # audio that the finals account for
     gaps_s: float = 0.0  # audio between two finals that none accounts for
 
     @property
     def lost_s(self) -> float:
-        """Audio that was said and that no final accounts for."""
-        behind_s = self.audio.duration_s - self.told_s
+        """Audio that no final accounts for."""
+        behind_s = self.audio.duration_s - self.covered_s
         return max(self.journey.lost_s, self.gaps_s + (behind_s if behind_s > SAME_S else 0.0))
 
     def take(self, results: Results) -> None:
         """Account for a final."""
-        gap_s = results.start - self.told_s
+        gap_s = results.start - self.covered_s
         self.gaps_s += gap_s if gap_s > SAME_S else 0.0
-        self.told_s = max(self.told_s, results.cursor_s)
-
-
-class _Line(msgspec.Struct):
-    audio: str
+        self.covered_s = max(self.covered_s, results.cursor_s)
 
 
 def audios(count: int, seconds: float, seed: int) -> list[Audio]:
-    """So many different ones, each of whole shipped recordings until `seconds` are full. Raises: AudioError."""
-    rng = random.Random(seed)
-    manifest = shipped_manifest()
-    lines = [msgspec.json.decode(line, type=_Line) for line in manifest.read_bytes().splitlines() if line.strip()]
-    pcms = [read_pcm(manifest.parent / line.audio, SAMPLE_RATE) for line in lines]
-    pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
-    made = []
-    for number in range(count):
-        parts: list[NDArray[np.int16]] = []
-        order: list[NDArray[np.int16]] = []
-        while sum(map(len, parts)) < seconds * SAMPLE_RATE:
-            order = order or rng.sample(pcms, len(pcms))
-            parts += [order.pop(), pause]
-        made.append(Audio(f"audio-{number}", np.concatenate(parts)[: round(seconds * SAMPLE_RATE)]))
-    return made
+    """`count` different ones, each of shipped recordings until `seconds` are full. Raises: AudioError."""
+    recordings, rng = read_recordings(None), random.Random(seed)
+    return [Audio(f"audio-{n}", compose(recordings, seconds, rng, (PAUSE_S, PAUSE_S))) for n in range(count)]
 
 
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
-    """Play through whatever happens; what went wrong is in the outcome, nothing is raised."""
+    """Play with resumption and retries. Problems are in the outcome; nothing is raised."""
     loop = asyncio.get_running_loop()
     outcome = Outcome(audio)
 
@@ -133,7 +115,7 @@ async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, real
 
 
 async def play_plain(url: str, audio: Audio) -> Outcome:
-    """Play as a client that does not come back; nothing is raised."""
+    """Play as a client that does not reconnect; nothing is raised."""
     outcome = Outcome(audio)
     try:
         async with connect(url, dead_after_s=DEAD_AFTER_S) as client:

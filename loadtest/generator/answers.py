@@ -1,6 +1,6 @@
-"""The server's messages, read for their timing alone.
+"""The server's messages: the few fields that a load test needs.
 
-Owns the few fields that a load test needs: at thousands of messages a second the rest is skipped.
+At thousands of messages a second the rest is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Channel(msgspec.Struct, frozen=True):
 
 
 class LatencySplit(msgspec.Struct, frozen=True):
-    """What `latency=true` adds: where the time of this result went, part after part."""
+    """Added by `latency=true`: the parts of the latency of this result, in order."""
 
     queue_ms: float
     step_ms: float
@@ -30,7 +30,7 @@ class LatencySplit(msgspec.Struct, frozen=True):
 
 
 class Report(StepTimings, frozen=True):
-    """What tutti adds to a result."""
+    """The fields that tutti adds to a result."""
 
     latency: LatencySplit | None = None
 
@@ -50,20 +50,20 @@ class Answer(msgspec.Struct, frozen=True, tag="Results"):
         return self.channel.alternatives[0].transcript if self.channel.alternatives else ""
 
 
-class Farewell(msgspec.Struct, frozen=True, tag="Metadata"):
-    """`Metadata`: nothing follows but the close."""
+class Summary(msgspec.Struct, frozen=True, tag="Metadata"):
+    """`Metadata`: the last message before the close."""
 
 
-class Complaint(msgspec.Struct, frozen=True, tag="Error"):
-    """`Error`: the server did not understand us."""
+class ServerError(msgspec.Struct, frozen=True, tag="Error"):
+    """`Error`: the server rejected a message."""
 
     description: str = ""
 
 
-_decoder: msgspec.json.Decoder[Answer | Farewell | Complaint] = msgspec.json.Decoder(Answer | Farewell | Complaint)
+_decoder: msgspec.json.Decoder[Answer | Summary | ServerError] = msgspec.json.Decoder(Answer | Summary | ServerError)
 
 
-def decode_answer(frame: bytes) -> Answer | Farewell | Complaint | None:
+def decode_answer(frame: bytes) -> Answer | Summary | ServerError | None:
     """The message in one text frame; None for a type that a load test does not use.
 
     Raises:

@@ -1,6 +1,6 @@
-"""How streams come and go: the ways in which a level can be filled.
+"""Arrivals of streams: the modes in which a level is filled, durations of streams, waits of refused clients.
 
-Values and their arithmetic only; `level.py` acts on them.
+Values and arithmetic only; `level.py` uses them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import math
 import random
 
 RETRY_S = 1.0
-"""A refused client that was not told when to come back."""
+"""Wait of a refused client without a Retry-After."""
 
 JITTER = 0.25
-"""Clients do not come back in lockstep: each waits this share more or less."""
+"""Share by which each client's wait is longer or shorter, so that they do not retry in lockstep."""
 
 
 class Arrivals(enum.Enum):
-    """What follows when a recording ends."""
+    """What follows the end of a recording."""
 
     FIXED = "fixed"  # the next recording, on a connection of its own: N streams are live all the time
     ONCE = "once"  # nothing: N streams of one recording each
-    CHURN = "churn"  # nothing, but new streams come by chance, so many that N are live on average
+    CHURN = "churn"  # nothing; new streams arrive at random, at the rate that keeps N live on average
 
 
 def rate_hz(streams: int, mean_s: float) -> float:
@@ -42,6 +42,6 @@ def even_lengths_s(mean_s: float, count: int) -> tuple[float, ...]:
 
 
 def retry_s(advised_s: float | None, rng: random.Random) -> float:
-    """How long a refused client waits before it asks again."""
+    """Wait of a refused client before its next handshake."""
     wait_s = RETRY_S if advised_s is None else advised_s
     return wait_s * rng.uniform(1 - JITTER, 1 + JITTER)

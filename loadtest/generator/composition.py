@@ -1,6 +1,6 @@
 """Streams longer than a recording: recordings in random order with pauses between them, as files with a manifest.
 
-Owns how they are made. A stream that lasts is what a live client is; the shipped recordings are utterances.
+The shipped recordings are single utterances; a live client's stream lasts longer.
 """
 
 from __future__ import annotations
@@ -14,30 +14,35 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from loadtest.generator.recordings import shipped_manifest
+from loadtest.generator.recordings import read_manifest
 from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.files.audio import read_pcm
 
+PCM = NDArray[np.int16]
 PAUSES_S = (0.1, 1.5)
 """Between two recordings: some are too short for an endpoint, some long enough."""
 
 
-def compose(recordings: Sequence[NDArray[np.int16]], seconds: float, rng: random.Random) -> NDArray[np.int16]:
+def compose(
+    recordings: Sequence[PCM], seconds: float, rng: random.Random, pauses_s: tuple[float, float] = PAUSES_S
+) -> PCM:
     """(S,) int16: recordings in random order with pauses between them, cut at `seconds`."""
-    wanted, parts, length = round(seconds * SAMPLE_RATE), list[NDArray[np.int16]](), 0
+    wanted, parts, length = round(seconds * SAMPLE_RATE), list[PCM](), 0
     while length < wanted:
-        pause = np.zeros(round(rng.uniform(*PAUSES_S) * SAMPLE_RATE), np.int16)
+        pause = np.zeros(round(rng.uniform(*pauses_s) * SAMPLE_RATE), np.int16)
         parts += [rng.choice(recordings), pause]
         length += len(parts[-2]) + len(pause)
     return np.concatenate(parts)[:wanted]
 
 
+def read_recordings(manifest: Path | None) -> list[PCM]:
+    """(S,) int16 of each recording. Raises: BadManifest, AudioError."""
+    return [read_pcm(Path(line.audio), SAMPLE_RATE) for line in read_manifest(manifest)]
+
+
 def write_streams(folder: Path, lengths_s: Sequence[float], seed: int, manifest: Path | None) -> Path:
-    """Write one recording of each length, all different, and return their manifest."""
-    source = shipped_manifest() if manifest is None else manifest
-    lines = source.read_text(encoding="utf-8").splitlines()
-    recordings = [read_pcm(source.parent / json.loads(line)["audio"], SAMPLE_RATE) for line in lines if line.strip()]
-    rows = []
+    """Write one recording of each length, all different, and return their manifest. Raises: BadManifest, AudioError."""
+    recordings, rows = read_recordings(manifest), []
     for number, seconds in enumerate(lengths_s):
         pcm = compose(recordings, seconds, random.Random(f"{seed}/{number}"))
         soundfile.write(folder / f"long{number}.flac", pcm, SAMPLE_RATE, subtype="PCM_16")

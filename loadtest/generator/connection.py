@@ -2,7 +2,7 @@
 
 A thin shell: websockets' sans-I/O protocol for the handshake, frames of our own after it, on an event loop
 transport. It adds no task, no queue and no future to a message, so that one process can carry hundreds of streams
-beside the server under test. What a message means is its listener's business.
+beside the server under test. Its listener interprets the messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.uri import WebSocketURI, parse_uri
 
-from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, BadFrame, FrameReader, masked
+from loadtest.errors import BadFrame
+from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, FrameReader, masked
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.live import ABNORMAL_CLOSE, refusal
 
@@ -29,7 +30,7 @@ PROTOCOL_ERROR = 1002
 
 
 class Listener(Protocol):
-    """Is told what happens on a connection, with the clock's time."""
+    """Receives the events of a connection, each with the clock's time."""
 
     def opened(self, now: float) -> None:
         """The server has accepted the stream."""
@@ -49,12 +50,13 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Tells its listener `opened`, messages, then `closed`; or `refused` alone."""
+    """One connection. Its listener gets `opened`, messages, then `closed`; or only `refused`."""
 
     __slots__ = (
         "_clock",
         "_code",
         "_frames",
+        "_handshake",
         "_head",
         "_headers",
         "_listener",
@@ -62,7 +64,6 @@ class Connection(asyncio.Protocol):
         "_reason",
         "_refusing",
         "_transport",
-        "_wire",
         "is_open",
     )
 
@@ -70,15 +71,15 @@ class Connection(asyncio.Protocol):
         self, uri: WebSocketURI, headers: Mapping[str, str], listener: Listener, clock: Callable[[], float]
     ) -> None:
         self.is_open = False  # messages can be sent
-        self._wire: ClientProtocol | None = ClientProtocol(uri)  # until the handshake is answered
-        self._head = b""  # what has come of the answer's head
-        self._refusing = False  # the head is no 101: its body may follow
+        self._handshake: ClientProtocol | None = ClientProtocol(uri)  # until the handshake is answered
+        self._head = b""  # received part of the head of the answer
+        self._refusing = False  # the answer is an error, which may have a body
         self._headers = headers
         self._listener = listener
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader()
-        self._over = False  # the listener has been told how it ended
+        self._over = False  # the listener has got `closed` or `refused`
         self._code, self._reason = ABNORMAL_CLOSE, ""
 
     def send(self, frame: bytes) -> None:
@@ -94,55 +95,55 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection stands: ask for the WebSocket."""
         self._transport = cast(asyncio.Transport, transport)
-        assert self._wire is not None
-        request = self._wire.connect()
+        assert self._handshake is not None
+        request = self._handshake.connect()
         request.headers.update(self._headers)
-        self._wire.send_request(request)
-        self._transport.writelines(self._wire.data_to_send())
+        self._handshake.send_request(request)
+        self._transport.writelines(self._handshake.data_to_send())
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         now = self._clock()
-        if self._wire is None:
+        if self._handshake is None:
             self._read(data, now)
         else:
-            self._shake(self._wire, data, now)
+            self._read_answer(self._handshake, data, now)
 
     def eof_received(self) -> None:
         """The server sends no more: an answer that ends with its connection is whole now."""
-        if self._wire is not None:
-            self._wire.receive_eof()
-            self._answered(self._wire, self._clock())
+        if self._handshake is not None:
+            self._handshake.receive_eof()
+            self._answered(self._handshake, self._clock())
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the close code says more
         """The TCP connection has ended."""
         self.is_open = False
-        if self._wire is not None:
+        if self._handshake is not None:
             self._reason = self._reason or "connection lost in the handshake"
-        self._tell_closed(self._clock())
+        self._report_closed(self._clock())
 
-    def _shake(self, wire: ClientProtocol, data: bytes, now: float) -> None:
-        """Give the library the answer to the handshake, and keep from it what lies behind a good one."""
+    def _read_answer(self, handshake: ClientProtocol, data: bytes, now: float) -> None:
+        """Give the library the answer to the handshake, without the frames that follow a good one."""
         if not self._refusing:
             self._head += data
             head, end, rest = self._head.partition(HEAD_END)
             if not end:
                 return
             if head.startswith(SWITCHED):
-                wire.receive_data(head + end)
-                self._answered(wire, now)
+                handshake.receive_data(head + end)
+                self._answered(handshake, now)
                 if rest and self.is_open:
                     self._read(rest, now)
                 return
             self._refusing, data = True, self._head
-        wire.receive_data(data)
-        self._answered(wire, now)
+        handshake.receive_data(data)
+        self._answered(handshake, now)
 
-    def _answered(self, wire: ClientProtocol, now: float) -> None:
-        for response in wire.events_received():
+    def _answered(self, handshake: ClientProtocol, now: float) -> None:
+        for response in handshake.events_received():
             assert isinstance(response, Response)
-            error = wire.handshake_exc
-            self._wire = None
+            error = handshake.handshake_exc
+            self._handshake = None
             if error is None:
                 self.is_open = True
                 self._listener.opened(now)
@@ -151,7 +152,7 @@ class Connection(asyncio.Protocol):
                 self._listener.refused(refusal(error), now)
             else:
                 self._reason = str(error)
-                self._tell_closed(now)
+                self._report_closed(now)
             if error is not None and self._transport is not None:
                 self._transport.close()
 
@@ -173,7 +174,7 @@ class Connection(asyncio.Protocol):
                     self._code, self._reason = int.from_bytes(payload[:2], "big"), payload[2:].decode(errors="replace")
                 self.send(masked(CLOSE, payload[:2]))  # the server ends the TCP connection: RFC 6455 §7.1.1
 
-    def _tell_closed(self, now: float) -> None:
+    def _report_closed(self, now: float) -> None:
         if not self._over:
             self._over = True
             self._listener.closed(self._code, self._reason, now)
@@ -210,7 +211,7 @@ class Dialler:
         return Connection(self.uri, self.headers, listener, self.clock)
 
     async def open(self, connection: Connection) -> None:
-        """Begin a connection; the rest is told to its listener. Raises: OSError."""
+        """Begin a connection; its events go to its listener. Raises: OSError."""
         host, port = self.address
         await asyncio.get_running_loop().create_connection(
             lambda: connection,

@@ -1,7 +1,7 @@
-"""WebSocket frames of an open connection, at the least cost: built once and sent often, read without copies of state.
+"""WebSocket frames of an open connection: built once and sent often, cut from the received bytes.
 
-Sans-I/O. The handshake is the websockets library's business; after it, its general parser was a third of what the
-generator cost (loadtest/LOG.md). Source: RFC 6455 §5.
+Sans-I/O. The handshake is left to the websockets library; its general parser took a third of the generator's time
+(loadtest/LOG.md). Source: RFC 6455 §5.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import struct
 
 import numpy as np
 
+from loadtest.errors import BadFrame
+
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 FINAL, MASKED = 0x80, 0x80
 MEDIUM, LONG = 126, 127  # values of the length field that say that 2 or 8 bytes of length follow
 MAX_MESSAGE_BYTES = 1 << 20
-
-
-class BadFrame(Exception):
-    """The server broke the framing; nothing that follows on this connection can be read."""
 
 
 def masked(opcode: int, payload: bytes, key: bytes | None = None) -> bytes:
@@ -76,7 +74,7 @@ class FrameReader:
         return [frame for frame in found if frame[0] != CONTINUATION]
 
     def _is_whole(self, first: int) -> bool:
-        """Whether a frame is a message of its own, or a control frame, which may lie between fragments."""
+        """True for a frame that is a whole message, or a control frame, which may lie between fragments."""
         return first & FINAL != 0 and (first & 0x08 != 0 or (first & 0x0F != CONTINUATION and not self._fragments))
 
     def _joined(self, first: int, payload: bytes) -> tuple[int, bytes]:

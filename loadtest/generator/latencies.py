@@ -1,6 +1,6 @@
-"""Latencies as they were measured: an append while a level runs, the arithmetic when it is over.
+"""Latencies: appended while a level runs, percentiles and distribution when it is over.
 
-Knows nothing of what is measured.
+Knows not what is measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 PERCENTILES = (50, 90, 95, 98, 99)
-"""What is reported: Deep Speech 2 reported p98."""
+"""The reported percentiles: Deep Speech 2 reported p98."""
 
 CDF_POINTS = 500
 """Of a drawn distribution: more than a picture has pixels for."""

@@ -1,6 +1,6 @@
-"""One level: N streams for a while, then whatever they make of it.
+"""One level of load: N streams at a time until the end, each recording played on a connection of its own.
 
-Owns who plays what and when, and when it ends. Knows no percentiles and prints nothing.
+Owns the choice of recordings, the start of each and the end of the level. Knows no percentiles and prints nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from loadtest.generator.arrivals import Arrivals, rate_hz, retry_s
 from loadtest.generator.connection import Dialler
+from loadtest.generator.frames import TEXT, masked
 from loadtest.generator.measures import LevelMeasures
 from loadtest.generator.pacer import Pacer
 from loadtest.generator.playback import Ending, Outcome, Playback
-from loadtest.generator.player import Player
 from loadtest.generator.recordings import Recording, choose
 from loadtest.generator.settings import STEP_S
+from tutti_asr_client.errors import Refused
 
 START_SPREAD_S = 1.0
 """Streams start at random within the first second, so that their steps do not arrive together; with a short
@@ -27,6 +28,12 @@ warm-up within its half, so that all play when measuring begins, and always over
 
 LEAD_S = 0.05
 """Between scheduling the streams and the first start: the generator must not begin late."""
+
+DIAL_AFTER_S = STEP_S / 2
+"""A connection is opened in the middle of its first step: long enough before the step is sent, and long
+enough after the previous recording's end that its slot is free again."""
+
+CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,8 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How the streams of a level come, and what they do."""
+class Traffic:
+    """How a level is filled with streams, and which of them send faster than speech."""
 
     arrivals: Arrivals = Arrivals.FIXED
     retry: bool = False
@@ -57,7 +64,7 @@ class Manner:
 
 
 class Level:
-    """A stage for N streams; `end_s` moves forward when it is stopped early."""
+    """Plays N streams; `end_s` moves forward when it is stopped early."""
 
     def __init__(
         self,
@@ -68,10 +75,10 @@ class Level:
         dialler: Dialler,
         rng: random.Random,
         clock: Callable[[], float],
-        manner: Manner = Manner(),
+        traffic: Traffic = Traffic(),
     ) -> None:
         self.end_s = schedule.end_s
-        self._manner = manner
+        self._traffic = traffic
         self._schedule = schedule
         self._measures = measures
         self._recordings = recordings
@@ -83,16 +90,16 @@ class Level:
         self._fast: set[Player] = set()  # of those that play
         self._waiting: set[int] = set()  # numbers of refused streams that come back by themselves
         self._number = 0
-        self._quiet = asyncio.Event()  # nobody plays
+        self._quiet = asyncio.Event()  # no player is left
         self._quiet.set()
 
     async def run(self, streams: int, *, stop: asyncio.Event, drain_s: float) -> float:
         """Play until the end or until `stop`, then wait for the last answers; returns CPU seconds used."""
         for _ in range(streams):
             self._begin(self._first_start_s())
-        for _ in range(self._manner.fast_streams):
+        for _ in range(self._traffic.fast_streams):
             self._begin_fast(self._first_start_s())
-        if self._manner.arrivals is Arrivals.CHURN:
+        if self._traffic.arrivals is Arrivals.CHURN:
             mean_s = sum(recording.duration_s for recording in self._recordings) / len(self._recordings)
             self._await_arrival(self._schedule.begin_s, rate_hz(streams, mean_s))
         cpu_s = time.process_time()
@@ -106,7 +113,7 @@ class Level:
         return cpu_s
 
     def ended(self, player: Player, outcome: Outcome | None) -> None:
-        """A player is done."""
+        """A player is done; the outcome is None when the level was over before it began."""
         self._playing.discard(player)
         if outcome is not None:
             self._measures.ended(outcome)
@@ -115,7 +122,7 @@ class Level:
         if player in self._fast:
             self._fast.discard(player)
             self._begin_fast(self._clock() + wait_s)
-        elif refused and self._manner.retry and self._manner.arrivals is Arrivals.FIXED:
+        elif refused and self._traffic.retry and self._traffic.arrivals is Arrivals.FIXED:
             self._waiting.add(player.number)
             again_s = self._clock() + wait_s
             self._pacer.at(again_s, lambda: self._begin(again_s))
@@ -140,15 +147,15 @@ class Level:
         left_s = self.end_s - start_s
         if left_s < STEP_S:
             return
-        churning = self._manner.arrivals is Arrivals.CHURN  # nobody hangs up earlier because we stop to look
+        churning = self._traffic.arrivals is Arrivals.CHURN  # these streams do not end with the level
         recording = self._rng.choice(self._recordings) if churning else choose(self._recordings, left_s, self._rng)
         playback = Playback(recording, start_s, self._measures)
         number = self._play(playback).number
-        if self._manner.arrivals is Arrivals.FIXED:
+        if self._traffic.arrivals is Arrivals.FIXED:
             self._pacer.at(playback.end_s, lambda: self._follow(number, playback.end_s))
 
     def _follow(self, number: int, start_s: float) -> None:
-        """The audio of a stream has been spoken: it goes on with another recording unless it waits to be let in."""
+        """The audio of a stream is over: it goes on with another recording, unless a refusal made it wait."""
         if number in self._waiting:
             self._waiting.discard(number)
         else:
@@ -159,7 +166,7 @@ class Level:
         if self.end_s - start_s < STEP_S:
             return
         playback = Playback(
-            self._rng.choice(self._recordings), start_s, self._measures.fast, speed=self._manner.fast_factor
+            self._rng.choice(self._recordings), start_s, self._measures.fast, speed=self._traffic.fast_factor
         )
         self._fast.add(self._play(playback))
 
@@ -169,6 +176,92 @@ class Level:
         self._playing.add(player)
         self._quiet.clear()
         return player
+
+
+class Player:
+    """Plays one recording on a connection of its own: sends each message at its scheduled time, awaits no answer."""
+
+    __slots__ = ("_clock", "_connection", "_dialler", "_level", "_opening", "_over", "_pacer", "_playback", "number")
+
+    def __init__(
+        self,
+        playback: Playback,
+        level: Level,
+        pacer: Pacer,
+        dialler: Dialler,
+        clock: Callable[[], float],
+        *,
+        number: int = 0,
+    ) -> None:
+        self.number = number  # among the players of a level
+        self._playback = playback
+        self._level = level
+        self._pacer = pacer
+        self._dialler = dialler
+        self._clock = clock
+        self._connection = dialler.connection(self)
+        self._opening: asyncio.Task[None] | None = None
+        self._over = False
+        pacer.at(playback.start_s + DIAL_AFTER_S, self._dial)
+
+    def opened(self, now: float) -> None:
+        """The server has accepted the stream."""
+        self._playback.opened(now)
+        self._tick()
+
+    def message(self, frame: bytes, now: float) -> None:
+        """A text message has come."""
+        self._playback.message(frame, now)
+
+    def refused(self, refusal: Refused, now: float) -> None:
+        """The server answered the handshake with an HTTP error."""
+        self._end(self._playback.refused(refusal, now))
+
+    def closed(self, code: int, reason: str, now: float) -> None:
+        """The connection has ended."""
+        self._end(self._playback.closed(code, reason, now))
+
+    def abandon(self, problem: str) -> None:
+        """End it from this side."""
+        if self._opening is not None:
+            self._opening.cancel()
+        self._end(self._playback.failed(problem, self._clock()))
+        self._connection.abort()
+
+    def _dial(self) -> None:
+        now = self._clock()
+        if now >= self._level.end_s:
+            self._end(None)
+        else:
+            self._playback.dialled(now)
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            await self._dialler.open(self._connection)
+        except OSError as error:
+            self._end(self._playback.failed(f"cannot connect: {error.strerror or error}", self._clock()))
+
+    def _tick(self) -> None:
+        """Send what is due; when nothing is left, or the level is over, close the stream."""
+        playback, connection = self._playback, self._connection
+        if self._over or not connection.is_open:
+            return
+        while (scheduled_s := playback.next_s) is not None:
+            now = self._clock()
+            if scheduled_s > now:
+                self._pacer.at(scheduled_s, self._tick)
+                return
+            if scheduled_s >= self._level.end_s:
+                break
+            connection.send(playback.take(now))
+        playback.close(playback.end_s if scheduled_s is None else scheduled_s)
+        connection.send(CLOSE_STREAM)
+
+    def _end(self, outcome: Outcome | None) -> None:
+        if not self._over:
+            self._over = True
+            self._level.ended(self, outcome)
 
 
 async def _within(seconds: float, waiting: Awaitable[object]) -> None:

@@ -1,6 +1,6 @@
-"""Numbers of one level: histograms while it runs, a report when it is over.
+"""Figures of one level: latencies while it runs, a report when it is over.
 
-Owns what is counted and inside which window. Knows no socket and no clock.
+Owns the counters and the measured window. Knows no socket and no clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.latencies import Latencies, Spread
-from loadtest.generator.playback import Ending, Outcome
+from loadtest.generator.playback import Ending, Outcome, Recorder
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
@@ -24,7 +24,7 @@ SHOWN_PROBLEMS = 20
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A recording whose text under load was not the one that it has alone."""
+    """A recording whose text under load differs from its reference text (`alone`)."""
 
     recording: str
     alone: str
@@ -32,7 +32,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 class ServerFigures(msgspec.Struct, frozen=True):
-    """What the server's `/metrics` say about the level; None where they do not."""
+    """Figures of the level from the server's `/metrics`; None for those that it does not have."""
 
     mean_batch: float | None = None
     cpu_cores: float | None = None
@@ -40,7 +40,7 @@ class ServerFigures(msgspec.Struct, frozen=True):
     memory_mib: float | None = None  # resident, at the end
     decoder_mib: float | None = None  # of it, what the decoder says that it holds
     sessions: float | None = None  # open at the end
-    batch_sizes: dict[int, int] | None = None  # batches of at most so many rows, and more than the size before
+    batch_sizes: dict[int, int] | None = None  # by class: at most this number of rows, and more than the class before
 
 
 class MinuteReport(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class RefusalFigures(msgspec.Struct, frozen=True):
 
 
 class UploadFigures(msgspec.Struct, frozen=True):
-    """What was posted beside the live streams."""
+    """Uploads that were posted beside the live streams."""
 
     at_a_time: int
     done: int
@@ -107,10 +107,10 @@ def minutes_in(seconds: float) -> int:
     return max(1, math.ceil(seconds / MINUTE_S - 1e-6))
 
 
-class LevelMeasures:
-    """Collects one level: steps scheduled inside the window, and every playback whenever it was."""
+class LevelMeasures(Recorder):
+    """Collects one level: steps scheduled inside the measured window, and all playbacks."""
 
-    def __init__(self, from_s: float, to_s: float, alone: Mapping[str, str]) -> None:
+    def __init__(self, from_s: float, to_s: float, references: Mapping[str, str]) -> None:
         self.final_ = Latencies()
         self.fast = FastMeasures(self)
         self.refusal = Latencies()
@@ -119,7 +119,7 @@ class LevelMeasures:
         self.lag = Latencies()
         self.unanswered = 0
         self._from_s, self._to_s = from_s, to_s
-        self._alone = alone
+        self._references = references
         self._endings: Counter[Ending] = Counter()
         self._problems: Counter[str] = Counter()
         self._compared = 0
@@ -134,7 +134,7 @@ class LevelMeasures:
         return Latencies.merged(self.minutes)
 
     def covers(self, when_s: float) -> bool:
-        """Whether something scheduled then is measured."""
+        """True for a time inside the measured window."""
         return self._from_s <= when_s < self._to_s
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
@@ -144,7 +144,7 @@ class LevelMeasures:
             self.minutes[minute].add(answered_s - scheduled_s)
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
-        """It never was: its age is the least that its latency can be."""
+        """A step that no `Results` will cover: its age is the least that its latency can be."""
         if self._from_s <= scheduled_s < self._to_s:
             self.unanswered += 1
         self.step_answered(scheduled_s, given_up_s)
@@ -157,7 +157,7 @@ class LevelMeasures:
             self.decode.add(timings.decode_ms * 1e-3)
 
     def split(self, answered_s: float, parts: LatencySplit) -> None:
-        """What `step_timings` does not say."""
+        """The parts that `step_timings` does not have."""
         if self._from_s <= answered_s < self._to_s:
             self.handover.add(parts.handover_ms * 1e-3)
             self.write.add(parts.write_ms * 1e-3)
@@ -180,15 +180,15 @@ class LevelMeasures:
             self._unadvised += refusal.retry_after_s is None
 
     def ended(self, outcome: Outcome) -> None:
-        """A playback is over: count it, and compare its text if it was complete."""
+        """A playback is over: count it; if it is complete, compare its text with the reference."""
         self._endings[outcome.ending] += 1
         if outcome.problem:
             self._problems[outcome.problem] += 1
         if outcome.ending is Ending.COMPLETE:
             name = str(outcome.recording.path)
             self._compared += 1
-            if outcome.text != self._alone[name]:
-                self._mismatches.append(Mismatch(name, self._alone[name], outcome.text))
+            if outcome.text != self._references[name]:
+                self._mismatches.append(Mismatch(name, self._references[name], outcome.text))
 
     def report(
         self,
@@ -243,7 +243,7 @@ class LevelMeasures:
         return RefusalFigures(self.refusal.spread(), dict(self._refused), self._unadvised)
 
     def _by_minute(self, servers: Sequence[ServerFigures]) -> tuple[MinuteReport, ...]:
-        """The minutes that were measured; one alone is the level itself."""
+        """The minutes that were measured; empty for a level of one."""
         if len(self.minutes) < 2:
             return ()
         return tuple(
@@ -253,8 +253,8 @@ class LevelMeasures:
         )
 
 
-class FastMeasures:
-    """The streams that send faster than speech: their steps wait for their own backlog, and count apart."""
+class FastMeasures(Recorder):
+    """Streams that send faster than speech: their steps wait for their own backlog, and count apart."""
 
     def __init__(self, level: LevelMeasures) -> None:
         self.latencies = Latencies()
@@ -270,18 +270,6 @@ class FastMeasures:
         if self._level.covers(scheduled_s):
             self._level.unanswered += 1
         self.step_answered(scheduled_s, given_up_s)
-
-    def step_timings(self, answered_s: float, timings: StepTimings) -> None:
-        """Not kept: the split is that of the others."""
-
-    def split(self, answered_s: float, parts: LatencySplit) -> None:
-        """Not kept."""
-
-    def sent(self, scheduled_s: float, sent_s: float) -> None:
-        """Not kept."""
-
-    def final(self, scheduled_s: float, answered_s: float) -> None:
-        """Not kept."""
 
     def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
         """As `LevelMeasures`."""

@@ -1,6 +1,6 @@
-"""One timer for all streams: calls things at their scheduled time.
+"""One timer for all streams: calls functions at their scheduled time.
 
-Owns the heap of what is due. Knows neither audio nor sockets. There is no task per stream, and no
+Owns the heap of scheduled calls. Knows neither audio nor sockets. There is no task per stream, and no
 message waits for another stream's answer.
 """
 

@@ -1,6 +1,6 @@
-"""One recording on one connection: what is due, what was answered, and what became of it.
+"""One recording on one connection: messages that are due, steps that were answered, and the outcome.
 
-Owns the timing rules of the load test; pure, and told the time.
+Owns the timing rules of the load test. Pure: time is an argument.
 
 * Latency of a step: from the *scheduled* send time of its last sample to the first `Results` whose
   `start + duration` covers it. A late sender or a slow handshake counts as latency.
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
 
-from loadtest.generator.answers import Answer, Complaint, LatencySplit, decode_answer
+from loadtest.generator.answers import Answer, LatencySplit, ServerError, decode_answer
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import NORMAL_CLOSE, BadMessage, Refused
@@ -25,7 +24,7 @@ CURSOR_TOLERANCE_S = STEP_S / 80
 
 
 class Ending(enum.Enum):
-    """How a playback ended."""
+    """Kinds of end of a playback."""
 
     COMPLETE = "complete"
     CUT = "cut"  # the level was over; all that was sent was answered
@@ -41,44 +40,38 @@ class Outcome:
     ending: Ending
     problem: str = ""
     text: str = ""
-    retry_after_s: float | None = None  # what a refusal advised
+    retry_after_s: float | None = None  # from a refusal
 
 
-class Recorder(Protocol):
-    """Takes measurements; times are the clock's."""
+class Recorder:
+    """Takes the measurements of playbacks; this base class keeps none. Times are the clock's."""
 
     def sent(self, scheduled_s: float, sent_s: float) -> None:
         """A message left."""
-        ...
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
         """A whole step was covered by a `Results`."""
-        ...
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
         """A whole step was sent, and no `Results` will cover it."""
-        ...
 
     def step_timings(self, answered_s: float, timings: StepTimings) -> None:
         """The server's own account of one answer."""
-        ...
 
     def split(self, answered_s: float, parts: LatencySplit) -> None:
-        """The server's account of all parts of one answer, for those who asked for it."""
-        ...
+        """The server's account of all parts of one answer, where it was asked for."""
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
         """A recording that was sent whole got its last final."""
-        ...
 
     def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
         """A handshake was answered with an HTTP error."""
-        ...
 
 
 class Playback:
-    """A recording that begins at `start_s`, `speed` times as fast as it was spoken. Take what is due, and pass on
-    what comes back.
+    """A recording that begins at `start_s`, `speed` times as fast as it was spoken.
+
+    Gives the frames that are due, and takes the messages that come back.
     """
 
     __slots__ = (
@@ -117,7 +110,7 @@ class Playback:
         self._problem = ""
 
     def dialled(self, now: float) -> None:
-        """The connection is asked for."""
+        """The connection is being opened."""
         self._dialled_s = now
 
     def opened(self, now: float) -> None:
@@ -159,7 +152,7 @@ class Playback:
                     self._texts.append(answer.text)
                 if self._closing_s is not None:
                     self._final_s = now
-        elif isinstance(answer, Complaint):
+        elif isinstance(answer, ServerError):
             self._problem = self._problem or f"the server complained: {answer.description}"
 
     def refused(self, refusal: Refused, now: float) -> Outcome:
@@ -182,12 +175,12 @@ class Playback:
         return Outcome(self.recording, Ending.COMPLETE, text=" ".join(self._texts))
 
     def failed(self, problem: str, now: float) -> Outcome:
-        """Whatever the reason: nothing more will come."""
+        """The connection is given up; `problem` is the reason."""
         self._give_up(now)
         return Outcome(self.recording, Ending.FAILED, problem)
 
     def _fault(self, code: int, reason: str) -> str:
-        """What was wrong with how it ended; empty when nothing was."""
+        """The fault of its end; empty for none."""
         ended = f"closed with {code}" + (f" {reason}" if reason else "")
         if code != NORMAL_CLOSE:
             return ended

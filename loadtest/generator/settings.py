@@ -1,4 +1,4 @@
-"""What one load test is asked to do. Values only."""
+"""Settings of one load test. Values only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORTEST_STREAM_S = 1.0
 
 MAX_STREAMS = 10_000
 MAX_SECONDS = 3600.0
-"""Bounds that keep a typing error from becoming an attack: ports of one address, and an hour."""
+"""Bounds against typing errors: ports of one address, and an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class LoadSettings:
     warmup_s: float = 2.0
     drain_s: float = 10.0  # how long answers may take to come in after the last audio
     manifest: Path | None = None  # None: the shipped recordings
-    max_recordings: int = 40  # each is first recognised alone, so they cost time
+    max_recordings: int = 40  # each is first recognised without load, which takes time
     seed: int = 1
     api_key: str | None = None
     policy_label: str = ""
     arrivals: Arrivals = Arrivals.FIXED
     stream_s: float | None = None  # streams of about this length, made of recordings; None: a recording is a stream
-    retry: bool = False  # refused streams come back when they were told to, not with their next recording
+    retry: bool = False  # refused streams come back after Retry-After, not with their next recording
     give_up_ms: float | None = None  # no further level after one whose p98 is more
     split: bool = False  # ask for the parts of each answer's latency (`latency=true`)
     uploads: int = 0  # recordings posted at a time, beside the live streams

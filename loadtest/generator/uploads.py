@@ -1,6 +1,6 @@
-"""Recordings posted to `/v1/listen` beside the live streams, so many at a time, one after another.
+"""Recordings posted to `/v1/listen` beside the live streams, a fixed number at a time, one after another.
 
-Owns the HTTP of it, at the least cost for the process that measures. What it does to live streams is theirs to show.
+Owns the HTTP requests, at the least cost for the process that measures.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.address import http_url
 
 UPLOAD_S = 60.0
-"""Audio of one upload: what keeps a server busy for more than a moment."""
+"""Audio of one upload: long enough to keep a server busy."""
 
 REFUSED_PAUSE_S = 0.5
-"""Before a refused upload is tried again; a server whose uploads are all taken must not be stormed."""
+"""Pause before a refused upload is tried again: a full server must not be stormed."""
 
 
 def wav(recordings: Sequence[Recording], seconds: float) -> bytes:
-    """One file of about so many seconds: the recordings one after another, over and over."""
+    """A WAV file of about `seconds`: the recordings one after another, over and over."""
     samples, wanted = bytearray(), round(seconds * SAMPLE_RATE) * 2
     while len(samples) < wanted:
         for recording in recordings:

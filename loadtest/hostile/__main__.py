@@ -1,8 +1,8 @@
-"""A server among hostile clients: those who behave must not notice, nothing may be left, and nothing may break.
+"""Hostile clients beside well-behaved ones, whose latency and texts must not suffer; nothing may break or be left.
 
 `python -m loadtest.hostile --messages 100000` starts a server, plays live streams to it, in turn alone and beside
 clients that send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns
-the order of work and the bars.
+the order of work and the criteria.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import secrets
-import shlex
 import statistics
 import sys
 import tempfile
@@ -27,41 +26,42 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.criteria import Bar, carry_out, conclude, place_lines, table
+from loadtest.criteria import Criterion, conclude, table
 from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.hostile.raw_connection import Tally
 from loadtest.hostile.swarm import Script
-from loadtest.leftovers import IdleFigures, bars, idle_figures
+from loadtest.leftovers import IdleFigures, idle_figures, judge_leftovers
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
 from loadtest.measurement.server_metrics import FILES, scrape_at
+from loadtest.pages import place_lines
+from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
 from loadtest.served import served
 
-RESULTS = Path(__file__).parents[1] / "results"
 NAME = "hostile"
 
 P98_SHARE = 1.2
-"""How much larger the others' chunk latency may be at p98, beside the hostile clients, than without them.
+"""Bound of the well-behaved streams' p98 beside hostile clients, as a multiple of that without them.
 
 Each round compares the two within two minutes, and the median of the rounds counts: a shared machine has slow minutes.
 """
 
-IDLE_WITHIN_S = 30.0  # what is left half open is held for the idle and the handshake time of the server
+IDLE_WITHIN_S = 30.0  # half-open connections are held for the idle and the handshake timeout of the server
 SPARE_S = 5.0  # of a round, beyond the time that the messages should take
 FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
-"""So many messages come before anything is measured: caches fill, memory grows to the size that this work needs."""
+"""Messages before the measurement, as a share and at least: caches fill, memory grows to the size that this needs."""
 
-FAULTS = (500, 502, 504)  # statuses of a server that did something wrong; 503 is that of one that is full
+FAULTS = (500, 502, 504)  # statuses of a fault of the server; 503 is that of a full one
 
 
 class Hostile(msgspec.Struct, frozen=True):
-    """What is written."""
+    """The document."""
 
     command: str
-    bars: tuple[Bar, ...]
+    bars: tuple[Criterion, ...]
     tally: Tally
     errors_logged: dict[str, int]
     quiet: tuple[LevelReport, ...]  # of each round
@@ -75,7 +75,7 @@ class Hostile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many messages, beside how many streams, in how many rounds, and how long the streams are alone in each."""
+    """Script of the attacks, number of live streams, rounds, and seconds without attacks in each."""
 
     script: Script
     streams: int = 20
@@ -103,35 +103,36 @@ class Plan:
 
 
 async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSettings, *, command: str) -> Hostile:
-    """Measure the streams in turn alone and beside the hostile clients, and see what is left.
+    """Measure the streams in turn without and beside the hostile clients, then the leftovers.
 
     Raises: LoadTestError, ClientError.
     """
-    clock, tell = time.perf_counter, Console(stderr=True).print
+    clock, progress = time.perf_counter, Console(stderr=True).print
     settings = replace(base, url=url, streams=(plan.streams,))
     tasks = (await idle_figures(url, clock, within_s=IDLE_WITHIN_S)).tasks
-    await troupe(url, key_file, plan.warm_up)
+    await run_swarm(url, key_file, plan.warm_up)
     quiet: list[LevelReport] = []
     beside: list[LevelReport] = []
     tallies: list[Tally] = []
     for number, script in enumerate(plan.scripts, start=1):
-        tell(f"round {number} of {plan.rounds}: without hostile clients, then beside {script.messages} messages")
-        alone = await measure_levels(replace(settings, seconds=plan.quiet_s), tell=tell)
+        progress(f"round {number} of {plan.rounds}: without hostile clients, then beside {script.messages} messages")
+        quiet_level = await measure_levels(replace(settings, seconds=plan.quiet_s), progress=progress)
         if number == 1:
             before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
             files_before = await _open_files(url)
-        acting = asyncio.create_task(troupe(url, key_file, script))
+        attacking = asyncio.create_task(run_swarm(url, key_file, script))
         among_s = script.messages / script.per_s + SPARE_S
-        among = await measure_levels(replace(settings, seconds=among_s), tell=tell)
-        tallies.append(await acting)
-        quiet += alone.document.levels
-        beside += among.document.levels
+        beside_level = await measure_levels(replace(settings, seconds=among_s), progress=progress)
+        tallies.append(await attacking)
+        quiet += quiet_level.document.levels
+        beside += beside_level.document.levels
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
     files_after = await _open_files(url)
     errors, tally = errors_in(log), total(tallies)
     before = msgspec.structs.replace(before, tasks=tasks)
     judged = judge(plan.script, tally, quiet, beside, errors)
-    judged += [*bars(before, after), Bar("open files", (files_before or 0) + 1, files_after)]  # the scrape's own
+    judged += judge_leftovers(before, after)
+    judged.append(Criterion("open files", (files_before or 0) + 1, files_after))  # one is the scrape's own
     return Hostile(
         command,
         tuple(judged),
@@ -143,11 +144,11 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
         after,
         files_before,
         files_after,
-        among.document.environment,
+        beside_level.document.environment,
     )
 
 
-async def troupe(url: str, key_file: Path, script: Script) -> Tally:
+async def run_swarm(url: str, key_file: Path, script: Script) -> Tally:
     """Run the hostile clients in a process of their own. Raises: BadSettings when it fails."""
     options = ("--messages", script.messages, "--per-s", script.per_s, "--at-a-time", script.at_a_time)
     process = await asyncio.create_subprocess_exec(
@@ -183,24 +184,24 @@ def shares(quiet: Sequence[LevelReport], beside: Sequence[LevelReport]) -> list[
 
 def judge(
     script: Script, tally: Tally, quiet: Sequence[LevelReport], beside: Sequence[LevelReport], errors: dict[str, int]
-) -> list[Bar]:
-    """The bars on what the streams felt, and on what the server said of itself."""
-    felt = shares(quiet, beside)
-    share = statistics.median(felt) if len(felt) == len(beside) else None
+) -> list[Criterion]:
+    """The criteria: latency and texts of the streams, answers to the attacks, errors in the log."""
+    ratios = shares(quiet, beside)
+    share = statistics.median(ratios) if len(ratios) == len(beside) else None
     return [
-        Bar("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
-        Bar("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
-        Bar("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
-        Bar("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
-        Bar("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
-        Bar("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
-        Bar("acts that the server left unended", 0, sum(tally.problems.values())),
-        Bar("errors in the server's log", 0, sum(errors.values())),
+        Criterion("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
+        Criterion("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
+        Criterion("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
+        Criterion("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
+        Criterion("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
+        Criterion("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
+        Criterion("acts that the server left unended", 0, sum(tally.problems.values())),
+        Criterion("errors in the server's log", 0, sum(errors.values())),
     ]
 
 
 def errors_in(log: Path) -> dict[str, int]:
-    """What the server logged as an error, and how often; a line that is no JSON is one."""
+    """Errors in the server's log and their counts; a line that is no JSON is one."""
     found: Counter[str] = Counter()
     for line in log.read_bytes().splitlines():
         try:
@@ -223,10 +224,10 @@ def markdown(found: Hostile) -> str:
     lines += ["|---:|---:|---:|---:|---:|---:|"]
     for number, (alone, among) in enumerate(zip(found.quiet, found.beside, strict=True), start=1):
         a, b = alone.chunk_latency_ms, among.chunk_latency_ms
-        felt = "| – | – | – |"
+        cells = "| – | – | – |"
         if a is not None and b is not None:
-            felt = f"| {a.p50:.1f}, {a.p98:.1f} | {b.p50:.1f}, {b.p98:.1f}, {b.max:.1f} | {b.p98 / a.p98:.2f} |"
-        lines += [f"| {number} {felt} {alone.compared + among.compared} | {alone.mismatched + among.mismatched} |"]
+            cells = f"| {a.p50:.1f}, {a.p98:.1f} | {b.p50:.1f}, {b.p98:.1f}, {b.max:.1f} | {b.p98 / a.p98:.2f} |"
+        lines += [f"| {number} {cells} {alone.compared + among.compared} | {alone.mismatched + among.mismatched} |"]
     lines += [""]
     for name, counts in (("Answers", tally.statuses), ("Close codes", tally.closes), ("Acts", tally.acts)):
         lines += [f"{name}: {_counts(counts.items())}.  "]
@@ -257,7 +258,7 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
         print_remarks(level, console)
     for error, count in (found.errors_logged | found.tally.problems).items():
         console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
-    return conclude(found, markdown(found), folder, NAME, console)
+    return conclude(found, found.bars, markdown(found), folder, NAME)
 
 
 def main(
@@ -268,18 +269,17 @@ def main(
     streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,
     quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients, a round.")] = 20.0,
     rounds: Annotated[int, typer.Option(help="Rounds without them and beside them, in turn.")] = 5,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    serve_option: ServeOptions = None,
     seed: Annotated[int, typer.Option(help="Decides everything that is sent.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where the results are written.")] = RESULTS,
+    folder: Folder = RESULTS,
 ) -> None:
     """Be hostile to a server of our own; see what others feel, and what is left."""
-    command = shlex.join(["python", "-m", "loadtest.hostile", *sys.argv[1:]])
 
-    def work() -> int:
+    def work(command: str) -> int:
         plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s, rounds)
         return run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
 
-    carry_out("hostile", work)
+    carry_out("loadtest.hostile", work)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What hostile clients do at the door: handshakes, requests and uploads that are broken, slow, huge or not allowed."""
+"""Attacks before a stream is open: handshakes, requests and uploads that are broken, slow, huge or not allowed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SLOW_BYTES = 60
 
 
 async def garbage(target: Target, rng: random.Random) -> None:
-    """Bytes that are no request, and perhaps an end."""
+    """Random bytes instead of a request."""
     async with target.dial() as line:
         await line.send(rng.randbytes(rng.randint(1, 4_000)))
         await _leave(line, rng)
 
 
 async def truncated(target: Target, rng: random.Random) -> None:
-    """A good handshake that stops somewhere."""
+    """A valid handshake that stops before its end."""
     head = target.head(LISTEN)
     async with target.dial() as line:
         await line.send(head[: rng.randrange(len(head) - 1)])
@@ -48,7 +48,7 @@ async def slow_loris(target: Target, rng: random.Random) -> None:
 
 
 async def giant_head(target: Target, rng: random.Random) -> None:
-    """More headers, or longer ones, or a longer query, than anybody needs."""
+    """Too many headers, or too long ones, or too long a query."""
     size = rng.choice((1_000, 9_000, 70_000, 300_000))
     many = "".join(f"X-{number}: y\r\n" for number in range(size // 10))
     heads = (
@@ -86,7 +86,7 @@ async def broken_handshake(target: Target, rng: random.Random) -> None:
 
 
 async def bad_credentials(target: Target, rng: random.Random) -> None:
-    """No key, a wrong one, or a token that nobody signed, in any form."""
+    """No key, a wrong one, or an unsigned token, in any form."""
     claims = {"aud": "tutti", "sub": "x" * rng.randint(0, 50), "iat": 0, "exp": rng.choice((0, 2**40, "x", None))}
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in _jwt(claims, rng)]
     secret = rng.choice(
@@ -104,7 +104,7 @@ async def bad_credentials(target: Target, rng: random.Random) -> None:
 
 
 async def bad_origin(target: Target, rng: random.Random) -> None:
-    """A web page that has no business here."""
+    """An origin that is not allowed, or no origin."""
     origin = rng.choice(("https://evil.example", "null", "http://", "\x7f", "http://[", "https://a:99999999"))
     async with target.dial() as line:
         if await line.send(target.head(LISTEN, {"Origin": origin})):
@@ -112,7 +112,7 @@ async def bad_origin(target: Target, rng: random.Random) -> None:
 
 
 async def bad_query(target: Target, rng: random.Random) -> None:
-    """Parameters of all kinds, most of which mean nothing."""
+    """Random parameters, most of them invalid."""
     pairs = [f"{rng.choice(NAMES)}={_value(rng)}" for _ in range(rng.randint(1, 12))]
     path = rng.choice(SOCKETS)
     async with target.dial() as line:
@@ -123,7 +123,7 @@ async def bad_query(target: Target, rng: random.Random) -> None:
 
 
 async def half_open(target: Target, rng: random.Random) -> None:
-    """A connection that says nothing."""
+    """A connection without a byte."""
     async with target.dial() as line:
         await line.send(b"")
         await asyncio.sleep(rng.random())
@@ -131,7 +131,7 @@ async def half_open(target: Target, rng: random.Random) -> None:
 
 
 async def bad_upload(target: Target, rng: random.Random) -> None:
-    """A recording that is none, or a body that is not what its head says."""
+    """An upload that is no recording, or whose body does not fit its head."""
     flipped = bytearray(target.file[: rng.randint(1, len(target.file))])
     for _ in range(rng.randint(0, 20)):
         flipped[rng.randrange(len(flipped))] = rng.randrange(256)
@@ -154,7 +154,7 @@ async def bad_upload(target: Target, rng: random.Random) -> None:
 
 
 async def bad_grant(target: Target, rng: random.Random) -> None:
-    """A question for a token that is none."""
+    """A malformed request for a token."""
     body = rng.choice((b"[" * 5_000, b'{"ttl_seconds":1e999}', b'{"ttl_seconds":0}', b"\xff", b"null", b"{" * 3))
     head = f"POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nAuthorization: Token {target.key}\r\n"
     async with target.dial() as line:
@@ -164,7 +164,7 @@ async def bad_grant(target: Target, rng: random.Random) -> None:
 
 
 async def _leave(line: Line, rng: random.Random) -> None:
-    """Go in one of the ways in which clients go, or wait a while for the server to end it."""
+    """Reset, half-close, or wait a while for the server to end the connection."""
     way = rng.randrange(4)
     if way == 0:
         line.reset()

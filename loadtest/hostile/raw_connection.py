@@ -1,6 +1,6 @@
-"""A connection that keeps no rule: raw bytes to a server, and what it answers. For hostile clients alone.
+"""A raw connection of a hostile client: any bytes to a server, and its answers.
 
-Owns the socket and its bounds in time. What is sent is the acts' business; every message that leaves is counted here.
+Owns the socket and its timeouts, and counts every message that is sent. Knows no attack.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from loadtest.generator.frames import CLOSE, TEXT, BadFrame, FrameReader, masked
+from loadtest.errors import BadFrame
+from loadtest.generator.frames import CLOSE, TEXT, FrameReader, masked
 
 HANDSHAKE_KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 ANSWER_WITHIN_S = 5.0
@@ -23,7 +24,7 @@ READ_BYTES = 65_536
 
 @dataclass(slots=True)
 class Tally:
-    """What the hostile clients have done, and what they were answered."""
+    """Attacks by name (`acts`), messages sent, answers and problems of the hostile clients."""
 
     messages: int = 0
     acts: dict[str, int] = field(default_factory=Counter)
@@ -34,7 +35,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server, and what its clients know: a key that is let in, and audio."""
+    """The server, a valid key, and audio."""
 
     host: str
     port: int
@@ -74,7 +75,7 @@ class Target:
 
 
 class Line:
-    """One connection. Sending to a server that has had enough is no error here."""
+    """One connection. A server that has closed it is no error here."""
 
     def __init__(self, target: Target, sock: socket.socket) -> None:
         self.target = target
@@ -85,7 +86,7 @@ class Line:
         self.gone = False
 
     async def send(self, data: bytes, messages: int = 1) -> bool:
-        """Send bytes that count as so many messages; returns whether the server still takes any."""
+        """Send bytes that count as `messages`; returns False when the server takes no more."""
         self.target.tally.messages += messages
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -149,7 +150,7 @@ class Line:
             return b""
 
     def _take(self, data: bytes) -> None:
-        """Note the code of a close; what is no WebSocket has none."""
+        """Count the code of a close frame, once the connection is a WebSocket."""
         if not self._upgraded:
             return
         try:

@@ -1,4 +1,4 @@
-"""What hostile clients do once they are in: frames, texts and audio that are broken, huge, mixed up or left unread."""
+"""Attacks on open streams: frames, texts and audio that are broken, huge, out of order or left unread."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def odd_audio(target: Target, rng: random.Random) -> None:
 
 
 async def deaf(target: Target, rng: random.Random) -> None:
-    """Somebody who asks for a lot and reads nothing."""
+    """A client that causes many answers and reads none."""
     async with target.dial(receive_buffer=2_048) as line:
         if not await line.open_stream(f"{LISTEN}&interim_results=true&step_results=true"):
             return
@@ -177,7 +177,7 @@ async def impatient(target: Target, rng: random.Random) -> None:
 
 
 async def _end(line: Line, rng: random.Random) -> None:
-    """End as one should, or vanish, or wait for the server."""
+    """Close properly, or reset, or half-close, or leave the connection to the server."""
     way = rng.randrange(4)
     if way == 0:
         await line.say('{"type":"CloseStream"}')

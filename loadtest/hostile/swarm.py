@@ -1,7 +1,7 @@
-"""A troupe of hostile clients: so many messages, so many connections at a time, at a steady rate, from one seed.
+"""A swarm of hostile clients: attacks at a steady rate of messages, a bounded number at a time, from one seed.
 
-Runs as a process of its own beside the one that measures, at low priority, so that what it costs itself does not show
-in other clients' latencies: `python -m loadtest.hostile.swarm URL …`. Prints one JSON document, its tally.
+Runs as a process of its own beside the one that measures, at low priority, so that its own cost does not show in
+other clients' latencies: `python -m loadtest.hostile.swarm URL …`. Prints one JSON document, its tally.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ import typer
 import uvloop
 
 from loadtest.generator.recordings import cut, shipped_manifest
-from loadtest.hostile import handshakes as doors
+from loadtest.hostile import handshakes as early
 from loadtest.hostile import streams
 from loadtest.hostile.raw_connection import Tally, Target
 
-Act = Callable[[Target, random.Random], Awaitable[None]]
+Attack = Callable[[Target, random.Random], Awaitable[None]]
 
-ACT_WITHIN_S = 20.0
-"""An act takes a few seconds at most; one that takes longer waits for an answer that should have come."""
+ATTACK_WITHIN_S = 20.0
+"""An attack takes a few seconds at most; one that takes longer waits for an answer that is missing."""
 NICENESS = 19
 """Hostile clients compute on machines of their own; here they get only what the server leaves of this one."""
 
-ACTS: Mapping[Act, float] = {
-    doors.garbage: 3, doors.truncated: 3, doors.slow_loris: 1, doors.giant_head: 1, doors.broken_handshake: 5,
-    doors.bad_credentials: 5, doors.bad_origin: 2, doors.bad_query: 6, doors.half_open: 1, doors.bad_upload: 2,
-    doors.bad_grant: 1, streams.random_frames: 5, streams.giant_messages: 0.5, streams.interleaved: 4,
+ATTACKS: Mapping[Attack, float] = {
+    early.garbage: 3, early.truncated: 3, early.slow_loris: 1, early.giant_head: 1, early.broken_handshake: 5,
+    early.bad_credentials: 5, early.bad_origin: 2, early.bad_query: 6, early.half_open: 1, early.bad_upload: 2,
+    early.bad_grant: 1, streams.random_frames: 5, streams.giant_messages: 0.5, streams.interleaved: 4,
     streams.wrong_order: 4, streams.bad_texts: 5, streams.bad_media: 2, streams.odd_audio: 1, streams.deaf: 0.3,
     streams.strange_close: 3, streams.impatient: 2,
 }  # fmt: skip
-"""How often each, beside the others: what makes the server compute is rare, for its cost is no fault."""
+"""Relative frequencies: attacks that make the server compute are rare, for that cost is no fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How much, how fast and how wide."""
+    """Number of messages, their rate, connections at a time, and the seed."""
 
     messages: int
     per_s: float = 300.0
@@ -52,31 +52,31 @@ class Script:
     seed: int = 1
 
 
-async def perform(target: Target, script: Script, clock: Callable[[], float]) -> None:
-    """Act until so many messages were sent, and every act has ended. The tally is the target's."""
+async def attack(target: Target, script: Script, clock: Callable[[], float]) -> None:
+    """Attack until the script's messages have been sent and every attack has ended; counts in the target's tally."""
     rng = random.Random(script.seed)
     room = asyncio.Semaphore(script.at_a_time)
-    acts, weights = list(ACTS), list(ACTS.values())
+    attacks, weights = list(ATTACKS), list(ATTACKS.values())
     began_s, running = clock(), set[asyncio.Task[None]]()
     while target.tally.messages < script.messages:
         await room.acquire()
         await asyncio.sleep(max(0.0, began_s + target.tally.messages / script.per_s - clock()))
-        (act,) = rng.choices(acts, weights)
-        task = asyncio.create_task(_perform_one(act, target, random.Random(rng.random()), room))
+        (chosen,) = rng.choices(attacks, weights)
+        task = asyncio.create_task(_attack_once(chosen, target, random.Random(rng.random()), room))
         running.add(task)
         task.add_done_callback(running.discard)
     if running:
         await asyncio.wait(running)
 
 
-async def _perform_one(act: Act, target: Target, rng: random.Random, room: asyncio.Semaphore) -> None:
-    name = str(getattr(act, "__name__", act))
+async def _attack_once(chosen: Attack, target: Target, rng: random.Random, room: asyncio.Semaphore) -> None:
+    name = str(getattr(chosen, "__name__", chosen))
     target.tally.acts[name] += 1
     try:
-        async with asyncio.timeout(ACT_WITHIN_S):
-            await act(target, rng)
+        async with asyncio.timeout(ATTACK_WITHIN_S):
+            await chosen(target, rng)
     except TimeoutError:
-        target.tally.problems[f"{name}: not over within {ACT_WITHIN_S:g} s"] += 1
+        target.tally.problems[f"{name}: not over within {ATTACK_WITHIN_S:g} s"] += 1
     except OSError as error:
         target.tally.problems[f"{name}: {error.strerror or error}"] += 1
     finally:
@@ -106,7 +106,7 @@ def main(
     tally = Tally()
     script = Script(messages, per_s, at_a_time, seed)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(perform(target_at(url, key, tally), script, time.perf_counter))
+        runner.run(attack(target_at(url, key, tally), script, time.perf_counter))
     typer.echo(msgspec.json.encode(tally).decode())
 
 

@@ -1,1 +1,1 @@
-"""`python -m loadtest.keyterms`: what key terms find, and what they cost other words."""
+"""`python -m loadtest.keyterms`: recall of key terms, and the errors that they cause in other words."""

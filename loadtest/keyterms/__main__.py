@@ -1,4 +1,4 @@
-"""Key terms measured: are names found that the language model does not know, and do other words pay for it?
+"""Measurement of key terms: recall of words that the language model does not know, and errors in all other words.
 
 `python -m loadtest.keyterms --manifest …` writes `loadtest/results/keyterms.json` and `.md`. The acoustic model hears
 each recording once; the decoder then reads it without terms and with lists of several lengths.
@@ -6,8 +6,6 @@ each recording once; the decoder then reads it without terms and with lists of s
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +16,22 @@ import torch
 import typer
 from rich.console import Console
 
-from loadtest import environment
-from loadtest.errors import BadSettings, LoadTestError
+from loadtest import environment, pages
+from loadtest.errors import BadSettings
 from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, synthetic_cases, term_lists
 from loadtest.keyterms.report import Keyterms, Row, row, table, write
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
+from loadtest.program import EXIT_OK, RESULTS, carry_out
 from model.acoustic import AcousticModel
 from model.config import MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
 from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
+from model.evaluation.scoring import TermScore, score_terms
 from model.lm.language_model import LanguageModel
-from model.manifest import read_manifests
+from model.recordings import read_manifests
 from model.runtime import set_up_torch
-from model.scoring import TermScore, score_terms
 
-RESULTS = Path(__file__).parents[1] / "results"
 ROWS = 48  # recordings of like length that the model hears at a time
 
 
@@ -151,20 +148,16 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where keyterms.json and .md are written.")] = RESULTS,
 ) -> None:
     """Recall of key terms that the language model does not know, and the error rate of all other words."""
-    console = Console(stderr=True)
-    try:
+
+    def work(command: str) -> int:
         lengths = [int(part) for part in distractors.split(",")]
         options = Options(manifest, sentences, lengths, weight, beams, lm, model, precision, seed)
-        found = run(options, shlex.join(["python", "-m", "loadtest.keyterms", *sys.argv[1:]]))
-    except (LoadTestError, ModelError, ValueError) as error:
-        console.print(f"keyterms: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_BAD) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    console.print(table(found))
-    for path in write(found, folder):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-    typer.echo(found.encoded())
+        found = run(options, command)
+        Console(stderr=True).print(table(found))
+        pages.show_written(found, write(found, folder))
+        return EXIT_OK
+
+    carry_out("loadtest.keyterms", work, ModelError, ValueError)
 
 
 if __name__ == "__main__":

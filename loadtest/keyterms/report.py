@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
+from loadtest import pages
 from loadtest.environment import Environment
-from model.scoring import TermScore
+from model.evaluation.scoring import TermScore
 
 HEADINGS = ("recordings", "key terms", "terms said", "recall", "WER of other words", "false terms")
 NAME = "keyterms"
@@ -38,10 +39,6 @@ class Keyterms(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
     environment: Environment
 
-    def encoded(self) -> str:
-        """One line of JSON."""
-        return msgspec.json.encode(self).decode()
-
 
 def row(kind: str, distractors: int | None, scores: Sequence[TermScore]) -> Row:
     """Pool the scores of one kind under one condition."""
@@ -67,8 +64,8 @@ def cells(one: Row) -> tuple[str, ...]:
         f"{one.kind}, {one.recordings}",
         given,
         str(one.said),
-        "–" if one.recall is None else f"{one.recall:.3f}",
-        "–" if one.other_wer is None else f"{one.other_wer:.4f}",
+        pages.number(one.recall, ".3f"),
+        pages.number(one.other_wer, ".4f"),
         str(one.false_terms),
     )
 
@@ -83,7 +80,6 @@ def table(found: Keyterms) -> Table:
 
 def markdown(found: Keyterms) -> str:
     """The measurement as a page."""
-    place = found.environment
     settings = ", ".join(f"{name} {value}" for name, value in found.settings.items() if value is not None)
     lines = ["# Key terms that the language model does not know", "", f"`{found.command}`", ""]
     lines += [
@@ -91,18 +87,10 @@ def markdown(found: Keyterms) -> str:
         "without such a term are decoded too, with the others alone: what a list does to words that are not on it.",
         "",
     ]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-    lines += ["| " + " | ".join(cells(one)) + " |" for one in found.rows]
-    versions = ", ".join(f"{package} {version}" for package, version in place.versions.items())
-    lines += ["", f"{settings}."]
-    lines += [f"{place.hardware}, {place.cores} cores, Python {place.python}, {versions}, {place.date}.", ""]
-    return "\n".join(lines)
+    table_lines = pages.table(HEADINGS, map(cells, found.rows))
+    return "\n".join([*lines, *table_lines, "", f"{settings}.  ", *pages.place_lines(found.environment), ""])
 
 
 def write(found: Keyterms, folder: Path) -> list[Path]:
     """Write keyterms.json and keyterms.md; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document, page = folder / f"{NAME}.json", folder / f"{NAME}.md"
-    document.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    page.write_text(markdown(found), encoding="utf-8")
-    return [document, page]
+    return pages.write(found, markdown(found), folder, NAME)

@@ -15,6 +15,7 @@ from rich.table import Table
 from loadtest.environment import Environment
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.measures import LevelReport
+from loadtest.pages import number, percentile
 
 PERCENTILE_NAMES = ("p50", "p90", "p95", "p98", "p99", "max")
 
@@ -23,7 +24,7 @@ LAG_WARNING_MS = 5.0
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What `--json` prints as its last line."""
+    """The document that `--json` prints as the last line."""
 
     levels: tuple[LevelReport, ...]
     environment: Environment
@@ -36,9 +37,7 @@ class Document(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The document, and what only a plot or a judge of stretches needs: each level's latencies as (ms, share at or
-    below), and minute by minute.
-    """
+    """The document, and each level's distribution as (ms, share at or below) and latencies by minute."""
 
     document: Document
     cdfs: tuple[tuple[tuple[float, float], ...], ...]
@@ -46,7 +45,7 @@ class Result:
 
 
 def faults(level: LevelReport) -> list[str]:
-    """What makes this level's result bad; empty when it is good."""
+    """Faults of this level's result; empty when it is good."""
     found = []
     if level.failed:
         found.append(f"{level.failed} failed")
@@ -60,7 +59,7 @@ def faults(level: LevelReport) -> list[str]:
 
 
 def warnings(level: LevelReport) -> list[str]:
-    """What makes this level's figures doubtful, without being the server's fault."""
+    """Reasons to doubt this level's figures that are not the server's fault."""
     found = []
     lag = level.generator_lag_ms
     if lag is not None and lag.p99 > LAG_WARNING_MS:
@@ -86,25 +85,20 @@ def print_table(document: Document, console: Console) -> None:
         print_minutes(level, console)
         print_remarks(level, console)
     place = document.environment
-    console.print(
-        f"{place.hardware}, {place.cores} cores, Python {place.python}, commit {place.commit}, {place.date}",
-        style="dim",
-        highlight=False,
-        soft_wrap=True,
-    )
+    line = f"{place.hardware}, {place.cores} cores, Python {place.python}, commit {place.commit}, {place.date}"
+    console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
 def print_minutes(level: LevelReport, console: Console) -> None:
     """The first and the last minute of a level of several."""
     for name, minute in (("first", level.minutes[0]), ("last", level.minutes[-1])) if level.minutes else ():
-        spread, server = minute.chunk_latency_ms, minute.server
-        latency = "–" if spread is None else f"chunk p50 {spread.p50:.1f}, p98 {spread.p98:.1f} ms"
-        line = f"{level.streams} streams, {name} minute: {latency}, memory {_number(server.memory_mib)} MiB"
-        console.print(line, highlight=False)
+        p50, p98 = (percentile(minute.chunk_latency_ms, at) for at in ("p50", "p98"))
+        latency, memory = f"chunk p50 {p50}, p98 {p98} ms", f"memory {number(minute.server.memory_mib)} MiB"
+        console.print(f"{level.streams} streams, {name} minute: {latency}, {memory}", highlight=False)
 
 
 def print_remarks(level: LevelReport, console: Console) -> None:
-    """What a reader must know about one level."""
+    """Faults, warnings, problems and mismatches of one level."""
     for fault in faults(level):
         console.print(f"{level.streams} streams: {fault}", style="red", highlight=False)
     for warning in warnings(level):
@@ -118,15 +112,7 @@ def print_remarks(level: LevelReport, console: Console) -> None:
 
 
 def _of(spread: Callable[[LevelReport], Spread | None], name: str) -> Callable[[LevelReport], str]:
-    def cell(level: LevelReport) -> str:
-        found = spread(level)
-        return "–" if found is None else f"{getattr(found, name):.1f}"
-
-    return cell
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return lambda level: percentile(spread(level), name)
 
 
 ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
@@ -137,20 +123,20 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     ("handover, mean", _of(lambda level: level.handover_ms, "mean")),
     ("decode, mean", _of(lambda level: level.decode_ms, "mean")),
     ("write, mean", _of(lambda level: level.write_ms, "mean")),
-    ("batch, mean rows", lambda level: _number(level.server.mean_batch)),
-    ("server, cores", lambda level: _number(level.server.cpu_cores, 2)),
-    ("of it decoding", lambda level: _number(level.server.decode_cores, 3)),
-    ("server memory, MiB", lambda level: _number(level.server.memory_mib, 0)),
-    ("generator, cores", lambda level: _number(level.generator_cpu_cores, 2)),
+    ("batch, mean rows", lambda level: number(level.server.mean_batch)),
+    ("server, cores", lambda level: number(level.server.cpu_cores, ".2f")),
+    ("of it decoding", lambda level: number(level.server.decode_cores, ".3f")),
+    ("server memory, MiB", lambda level: number(level.server.memory_mib, ".0f")),
+    ("generator, cores", lambda level: number(level.generator_cpu_cores, ".2f")),
     ("generator lag p99", _of(lambda level: level.generator_lag_ms, "p99")),
-    ("audio s per s", lambda level: _number(level.audio_s_per_s)),
+    ("audio s per s", lambda level: number(level.audio_s_per_s)),
     ("steps", lambda level: str(level.steps)),
     ("compared", lambda level: str(level.compared)),
     ("mismatched", lambda level: str(level.mismatched)),
     ("refused", lambda level: str(level.refused)),
     ("refusal p98", _of(lambda level: level.refusals.answer_ms if level.refusals else None, "p98")),
     ("fast streams' p98", _of(lambda level: level.fast_latency_ms, "p98")),
-    ("uploaded, audio s per s", lambda level: _number(level.uploads.audio_s_per_s if level.uploads else None)),
+    ("uploaded, audio s per s", lambda level: number(level.uploads.audio_s_per_s if level.uploads else None)),
     ("failed", lambda level: str(level.failed)),
 )
-"""What the table says of a level, line by line."""
+"""Lines of the table: name, and the cell of a level."""

@@ -23,13 +23,11 @@ import uvloop
 from rich.console import Console
 
 from loadtest import environment
-from loadtest.errors import LoadTestError
 from loadtest.generator import recordings
-from loadtest.generator import reference as alone
 from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
 from loadtest.generator.composition import write_streams
 from loadtest.generator.connection import Dialler
-from loadtest.generator.level import Level, Manner, Schedule
+from loadtest.generator.level import Level, Schedule, Traffic
 from loadtest.generator.measures import MINUTE_S, LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import SAMPLE_RATE, STEP_S, LoadSettings
@@ -37,16 +35,13 @@ from loadtest.generator.uploads import UPLOAD_S, Uploads, wav
 from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_table
 from loadtest.measurement.server_metrics import Scrape, figures, scrape_at
+from loadtest.program import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, exit_code
 from tutti_asr_client.address import QueryValue, listen_url
-from tutti_asr_client.errors import ClientError, Unreachable
+from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 
-EXIT_OK = 0
-EXIT_BAD = 1  # no server, or a result that must not be believed or accepted
-EXIT_INTERRUPTED = 130
-
 COMPOSED = 16
-"""Different streams of a given length: each is first recognised alone, so they cost time."""
+"""Different streams of a given length: each is first recognised without load, which takes time."""
 
 QUERY: dict[str, QueryValue] = {
     "encoding": "linear16",
@@ -56,22 +51,19 @@ QUERY: dict[str, QueryValue] = {
 }
 
 THRESHOLDS = (10_000, 50, 1_000)
-"""Of the garbage collector: it looks at the young, and hardly ever at everything."""
+"""Of the garbage collector: young objects, and hardly ever a full collection."""
 
 Clock = Callable[[], float]
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
     """Run, print (a table, or progress on stderr and one JSON document last), draw; returns the exit code."""
-    console = Console(stderr=as_json)
-    try:
-        result = measure(settings, tell=console.print)
-    except (LoadTestError, ClientError) as error:
-        Console(stderr=True).print(f"loadtest: {error}", style="red", markup=False, highlight=False)
-        return EXIT_BAD
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return exit_code("loadtest", lambda: _run_and_report(settings, Console(stderr=as_json), as_json, plot_path))
+
+
+def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plot_path: Path | None) -> int:
+    result = measure(settings, progress=console.print)
     print_table(result.document, console)
     if plot_path is not None:
         plot.draw({settings.policy_label: result}, plot_path)
@@ -82,7 +74,7 @@ def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Pa
     return EXIT_BAD if any(faults(level) for level in result.document.levels) else EXIT_OK
 
 
-def measure(settings: LoadSettings, *, tell: Tell) -> Result:
+def measure(settings: LoadSettings, *, progress: Progress) -> Result:
     """Run all levels; the first Ctrl-C ends the level that is running, and what was measured is kept.
 
     Raises:
@@ -90,26 +82,26 @@ def measure(settings: LoadSettings, *, tell: Tell) -> Result:
         KeyboardInterrupt: before there was anything to keep.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(measure_levels(settings, tell=tell))
+        return runner.run(measure_levels(settings, progress=progress))
 
 
-async def measure_levels(settings: LoadSettings, *, tell: Tell, clock: Clock = time.perf_counter) -> Result:
+async def measure_levels(settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter) -> Result:
     """As `measure`, in a running event loop."""
     transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         played = _recordings(settings, Path(folder))
-        tell(f"{len(played)} recordings, each alone first")
-        texts = await alone.transcripts(played, transcriber)
+        progress(f"{len(played)} recordings, each alone first")
+        texts = await recordings.reference_texts(played, transcriber)
     load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:
         for streams, seconds in settings.levels:
             if stop.is_set():
                 break
-            tell(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
+            progress(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
             levels.append(await load.run_level(streams, seconds, stop))
             if _beyond(levels[-1][0], settings.give_up_ms):
-                tell(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
+                progress(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
                 break
     reports = tuple(report for report, _ in levels)
     document = Document(reports, environment.describe(settings.seed), stop.is_set())
@@ -123,9 +115,9 @@ def _beyond(level: LevelReport, give_up_ms: float | None) -> bool:
 
 
 def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
-    """What is played: the recordings as they are, or streams of the asked length that are made of them.
+    """The recordings as they are, or composed streams of the given length.
 
-    Of those all are, however short the level: without the longer ones all streams would end together.
+    Composed streams are all played, however short the level: without the longer ones all would end together.
     """
     manifest, level_s = settings.manifest, min(seconds for _, seconds in settings.levels)
     if settings.stream_s is not None:
@@ -137,7 +129,7 @@ def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What all levels of a load test share."""
+    """Settings, recordings and clock that all levels of a load test share."""
 
     settings: LoadSettings
     played: Sequence[Recording]
@@ -160,7 +152,7 @@ class _Load:
             dialler=self.dialler,
             rng=rng,
             clock=clock,
-            manner=Manner(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
+            traffic=Traffic(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
         )
         uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
         scraping = self._scrape_every_minute(schedule)
@@ -216,7 +208,7 @@ def _stopping_on_interrupt() -> Iterator[asyncio.Event]:
 
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)
-    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread: somebody else's business
+    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread, which handles signals
         yield stop
         return
     try:

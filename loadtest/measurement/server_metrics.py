@@ -1,6 +1,6 @@
 """The server's side of a level, from its `/metrics`: batch sizes, processor time, decoding time and memory.
 
-Owns the scrapes and their differences. Everything in it is optional: another server may not have it.
+Owns the scrapes and their differences. Every figure is optional: another server may not have it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def scrape_at(url: str, when_s: float, clock: Callable[[], float]) -> Scra
 
 
 def figures(before: Scrape, after: Scrape) -> ServerFigures:
-    """What happened between two scrapes."""
+    """Figures of the time between two scrapes."""
     grown = {name: after.values[name] - before.values[name] for name in before.values.keys() & after.values.keys()}
     batches = grown.get("tutti_batches_total", 0.0)
     rows = grown.get("tutti_batch_rows_total")

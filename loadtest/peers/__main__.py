@@ -1,14 +1,13 @@
-"""`make bench-peers`: the same weights, machine and load for us and for what people would use instead.
+"""`make bench-peers`: tutti and other servers with the same weights, machine and load.
 
 Finds the most live streams that each server sustains within the latency objective, and writes one report.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,15 +15,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import environment
-from loadtest.errors import BadManifest, LoadTestError, ServerNotReady
-from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from loadtest import environment, pages
+from loadtest.errors import BadManifest, ServerNotReady
 from loadtest.peers import bench, report
 from loadtest.peers.contestants import Contestant, chosen
 from loadtest.peers.findings import Findings, Probe
-from loadtest.peers.launch import ROOT
+from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
+from loadtest.served import ROOT
 
-RESULTS = ROOT / "loadtest" / "results"
 PACKAGES = ("fastapi", "uvicorn", "torch", "ray", "mosec", "aiohttp", "sherpa-onnx", "onnx", "onnxruntime")
 EXPORT_WITHIN_S = 300.0
 
@@ -39,36 +37,29 @@ def main(
     common: Annotated[int, typer.Option(help="Streams of the level that all are compared at; 0: none.")] = 10,
     seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
     keep: Annotated[bool, typer.Option(help="Add to the levels of the earlier runs of this name.")] = False,
-    name: Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")] = "peers",
+    name: ResultName = "peers",
     folder: Annotated[Path, typer.Option()] = RESULTS,
     onnx: Annotated[Path, typer.Option(help="Where sherpa's model lies, or is written.")] = ROOT / "build" / "onnx",
 ) -> None:
     """Compare; the last line of stdout is the JSON document."""
-    console = Console(stderr=True)
-    command = shlex.join(["python", "-m", "loadtest.peers", *sys.argv[1:]])
     plan = bench.Plan(rounds, seconds, stream_s, objective_ms, common, seed, onnx)
-    probes: list[Probe] = []
-    code = EXIT_OK
-    try:
+    console = Console(stderr=True)
+
+    def work(command: str) -> int:
         contestants = chosen(peers)
-        probes += read(folder / f"{name}.json") if keep else []
+        probes, code = list(read(folder / f"{name}.json") if keep else ()), EXIT_OK
         _export(contestants, onnx)
-        for probe in bench.run(
-            plan, contestants, tuple(probes), lambda text: console.print(text, highlight=False, soft_wrap=True)
-        ):
-            probes.append(probe)
-    except LoadTestError as error:
-        console.print(f"peers: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(EXIT_BAD) from error
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    if probes:
-        place = environment.describe(seed)
-        findings = Findings(command, objective_ms, seconds, stream_s, common, _versions(), place, tuple(probes))
-        for path in report.write(findings, folder, name):
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-        typer.echo(msgspec.json.encode(findings).decode())
-    raise typer.Exit(code)
+        try:
+            probes.extend(bench.run(plan, contestants, tuple(probes), partial(console.print, highlight=False)))
+        except KeyboardInterrupt:  # the levels before it are in the list
+            code = EXIT_INTERRUPTED
+        if probes:
+            place, versions = environment.describe(seed), environment.versions(PACKAGES)
+            findings = Findings(command, objective_ms, seconds, stream_s, common, versions, place, tuple(probes))
+            pages.show_written(findings, report.write(findings, folder, name))
+        return code
+
+    carry_out("loadtest.peers", work)
 
 
 def read(path: Path) -> tuple[Probe, ...]:
@@ -95,16 +86,6 @@ def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
         )
     except subprocess.SubprocessError as error:
         raise ServerNotReady(f"the network could not be exported: {error}") from error
-
-
-def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The order of work: round after round, server after server, level after level. One server runs at a time."""
+"""Rounds of the comparison: server after server, level after level. One server runs at a time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tutti_asr_client.errors import ClientError
 
 WARMUP_S = 2.0
 DRAIN_S = 5.0
-"""After a level that was too much the answers come late or not at all; more would cost time and tell nothing."""
+"""After a level beyond capacity answers come late or never; a longer wait would only take time."""
 
 RECORDINGS = 8
-"""Different streams; each is recognised alone before every level, and the slowest server takes 10 ms a step."""
+"""Different streams; each is recognised without load before every level, and the slowest server takes 10 ms a step."""
 
 AGAIN = 1.15
 """Later rounds begin where the earlier ones ended, and take steps this small from there."""
@@ -34,11 +34,11 @@ AGAIN_LEVELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for."""
+    """Settings of the comparison."""
 
     rounds: int
     seconds: float
-    stream_s: float  # streams last about so long, and so most end within a level and are compared
+    stream_s: float  # mean duration of a stream: most end within a level, and are compared
     objective_ms: float
     common: int  # a level that every server is measured at, in its first round
     seed: int
@@ -46,17 +46,17 @@ class Plan:
 
 
 def run(
-    plan: Plan, contestants: Sequence[Contestant], kept: Sequence[Probe], tell: Callable[[str], None]
+    plan: Plan, contestants: Sequence[Contestant], kept: Sequence[Probe], progress: Callable[[str], None]
 ) -> Iterator[Probe]:
     """Measure; each level is yielded when it is over, so that an interruption loses none."""
     probes = list(kept)
     for _ in range(plan.rounds):
         for contestant in contestants:
             number = next_round(probes, contestant.name)
-            tell(f"{contestant.title}, round {number}")
+            progress(f"{contestant.title}, round {number}")
             for probe in _one_server(plan, contestant, number, probes):
                 probes.append(probe)
-                tell(f"  {line(probe)}")
+                progress(f"  {line(probe)}")
                 yield probe
 
 
@@ -70,7 +70,7 @@ def _one_server(plan: Plan, contestant: Contestant, number: int, before: Sequenc
                 yield _level(plan, contestant, number, server, plan.common, searched=False)
             while (streams := search.next_level()) is not None:
                 probe = _level(plan, contestant, number, server, streams, searched=True)
-                search.went(streams, sustained=probe.sustained)
+                search.add(streams, sustained=probe.sustained)
                 yield probe
     except ServerNotReady as error:
         yield Probe(contestant.name, number, 0, sustained=False, chunk_latency_ms=None, problem=str(error))
@@ -89,12 +89,12 @@ def _level(plan: Plan, contestant: Contestant, number: int, server: Running, str
     )
     batches, cpu = Counter(server.batches()), server.cpu_by_name()
     try:
-        result = measure(settings, tell=lambda _: None)
+        result = measure(settings, progress=lambda _: None)
     except (LoadTestError, ClientError) as error:
         return Probe(contestant.name, number, streams, sustained=False, chunk_latency_ms=None, problem=str(error))
     if result.document.interrupted:
         raise KeyboardInterrupt
-    seconds = WARMUP_S + plan.seconds  # what each recording took alone, before, is little beside it
+    seconds = WARMUP_S + plan.seconds  # the reference pass before is short beside it
     spent = server.cpu_by_name()
     spent.subtract(cpu)
     ran = Counter(server.batches())

@@ -1,14 +1,14 @@
-"""Who is compared: how each server is started, and with which settings.
+"""The servers of the comparison: command line and settings of each.
 
 The settings of a peer are those that served it best on two cores with the load generator beside it; the others that
-were tried are here too, to be asked for by name.
+were tried can be named too.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtest.errors import BadSettings, PeerMissing
 
@@ -24,86 +24,42 @@ class Contestant:
     title: str
     command: tuple[str, ...]  # `--port N` is added
     first: int  # streams with which the search begins
-    bar: float = 0.0  # how many times its streams ours should sustain
+    bar: float = 0.0  # the wanted ratio of our streams to its
     needs: str = ""  # a package of the `peers` extra
-    default: bool = True  # runs when nobody is named
+    default: bool = True  # runs when none is named
 
 
 def _module(name: str, *options: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"loadtest.peers.{name}", *options)
 
 
+def _variant(of: Contestant, name: str, title: str, first: int, *options: str) -> Contestant:
+    """The same server with other settings; it runs when it is named."""
+    return replace(of, name=name, title=title, first=first, command=(*of.command, *options), default=False)
+
+
 _SERVE = (sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1", "--decoder", "greedy")
-_SHERPA = ("sherpa_server", "--folder", "{onnx}")
+_FASTAPI = Contestant("fastapi", "a", "FastAPI + torch, module as written", _module("fastapi_torch"), 40, 8.0)
+_RAY = Contestant("ray", "b", "Ray Serve, @serve.batch", _module("ray_model"), 10, 4.0, "ray")
+_MOSEC = Contestant("mosec", "c", "mosec behind a WebSocket proxy", _module("mosec_proxy"), 150, 4.0, "mosec")
+_SHERPA_COMMAND = _module("sherpa_server", "--folder", "{onnx}")
+_SHERPA = Contestant("sherpa-fp32", "d", "sherpa-onnx, fp32", _SHERPA_COMMAND, 250, 2.0, "sherpa_onnx")
+_INT8 = (*_SHERPA_COMMAND, "--model", "model.int8.onnx")
 
 ALL = (
     Contestant(OURS, "", "tutti, greedy", (*_SERVE, "--max-streams", "1024"), 400),
-    Contestant("fastapi", "a", "FastAPI + torch, module as written", _module("fastapi_torch"), 40, 8.0),
-    Contestant("ray", "b", "Ray Serve, @serve.batch", _module("ray_model"), 10, 4.0, "ray"),
-    Contestant("mosec", "c", "mosec behind a WebSocket proxy", _module("mosec_proxy"), 150, 4.0, "mosec"),
-    Contestant("sherpa-fp32", "d", "sherpa-onnx, fp32", _module(*_SHERPA), 250, 2.0, "sherpa_onnx"),
-    Contestant(
-        "sherpa-int8",
-        "d",
-        "sherpa-onnx, int8",
-        _module(*_SHERPA, "--model", "model.int8.onnx"),
-        250,
-        2.0,
-        "sherpa_onnx",
-    ),
-    Contestant(
-        "fastapi-recorded",
-        "a",
-        "FastAPI + torch, tutti's own step",
-        _module("fastapi_torch", "--recorded"),
-        50,
-        8.0,
-        default=False,
-    ),
-    Contestant(
-        "fastapi-thread",
-        "a",
-        "FastAPI + torch, step in a thread",
-        _module("fastapi_torch", "--in-thread"),
-        30,
-        8.0,
-        default=False,
-    ),
-    Contestant(
-        "fastapi-2",
-        "a",
-        "FastAPI + torch, 2 threads",
-        _module("fastapi_torch", "--threads", "2"),
-        40,
-        8.0,
-        default=False,
-    ),
-    Contestant(
-        "ray-2", "b", "Ray Serve, 2 threads", _module("ray_model", "--threads", "2"), 10, 4.0, "ray", default=False
-    ),
-    Contestant(
-        "mosec-2", "c", "mosec, 2 threads", _module("mosec_proxy", "--threads", "2"), 150, 4.0, "mosec", default=False
-    ),
-    Contestant(
-        "mosec-workers",
-        "c",
-        "mosec, 2 workers",
-        _module("mosec_proxy", "--workers", "2"),
-        150,
-        4.0,
-        "mosec",
-        default=False,
-    ),
-    Contestant(
-        "sherpa-2",
-        "d",
-        "sherpa-onnx, fp32, 2 threads",
-        _module(*_SHERPA, "--threads", "2"),
-        200,
-        2.0,
-        "sherpa_onnx",
-        default=False,
-    ),
+    _FASTAPI,
+    _RAY,
+    _MOSEC,
+    _SHERPA,
+    replace(_SHERPA, name="sherpa-int8", title="sherpa-onnx, int8", command=_INT8),
+    _variant(_FASTAPI, "fastapi-recorded", "FastAPI + torch, tutti's own step", 50, "--recorded"),
+    _variant(_FASTAPI, "fastapi-thread", "FastAPI + torch, step in a thread", 30, "--in-thread"),
+    _variant(_FASTAPI, "fastapi-2", "FastAPI + torch, 2 threads", 40, "--threads", "2"),
+    _variant(_RAY, "ray-2", "Ray Serve, 2 threads", 10, "--threads", "2"),
+    _variant(_MOSEC, "mosec-2", "mosec, 2 threads", 150, "--threads", "2"),
+    _variant(_MOSEC, "mosec-workers", "mosec, 2 workers", 150, "--workers", "2"),
+    _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, "--threads", "2"),
 )
 
 

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-import uvicorn
-from fastapi import FastAPI, WebSocket
 
 from loadtest.errors import BadSettings
-from loadtest.peers.batches import BatchSizes
 from loadtest.peers.network import PeerNetwork, State
-from loadtest.peers.socket import converse
+from loadtest.peers.service import BatchSizes, StepSession, create_app, serve
 
 
 class OneAtATime:
@@ -27,7 +24,7 @@ class OneAtATime:
         self._network, self._sizes, self._in_thread = network, sizes, in_thread
 
     def fresh(self) -> State:
-        """The state of a stream that has heard nothing."""
+        """The state of a new stream."""
         return self._network.fresh_state()
 
     async def step(self, pcm: bytes, state: State) -> tuple[Sequence[int], State]:
@@ -36,26 +33,6 @@ class OneAtATime:
         if self._in_thread:
             return await asyncio.to_thread(self._network.step_one, pcm, state)
         return self._network.step_one(pcm, state)
-
-
-def create_app(network: PeerNetwork, *, in_thread: bool) -> FastAPI:
-    """The application."""
-    app, sizes = FastAPI(), BatchSizes()
-    steps = OneAtATime(network, sizes, in_thread=in_thread)
-
-    @app.get("/readyz")
-    async def ready() -> dict[str, bool]:
-        return {"ready": True}
-
-    @app.get("/batches")
-    async def batches() -> dict[str, float]:
-        return sizes.as_json()
-
-    @app.websocket("/v1/listen")
-    async def listen(socket: WebSocket) -> None:
-        await converse(socket, network.card, steps)
-
-    return app
 
 
 def main(
@@ -73,8 +50,8 @@ def main(
         raise typer.BadParameter(str(error)) from error
     network.warm_up([1])
     gc.freeze()
-    app = create_app(network, in_thread=in_thread)
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+    steps = OneAtATime(network, sizes := BatchSizes(), in_thread=in_thread)
+    serve(create_app(lambda: StepSession(network.card, steps), sizes), port)
 
 
 if __name__ == "__main__":

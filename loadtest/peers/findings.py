@@ -1,4 +1,4 @@
-"""What a comparison has measured, as one JSON document, and the figures that follow from it. Pure."""
+"""The JSON document of a comparison, and the figures that follow from it. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Probe(msgspec.Struct, frozen=True):
     batch_sizes: dict[int, float] = {}  # batches by their size, or by the upper edge of a class of sizes
     cdf: Cdf = ()  # of the common level alone
     searched: bool = True  # a level of the search, not one that all have in common
-    problem: str = ""  # what kept it from being measured
+    problem: str = ""  # the reason why it was not measured
 
     @property
     def mean_batch(self) -> float | None:
@@ -56,7 +56,7 @@ class Findings(msgspec.Struct, frozen=True):
     probes: tuple[Probe, ...]
 
     def peers(self) -> list[Contestant]:
-        """Who was measured, in the order of the comparison."""
+        """The servers that were measured, in the order of the comparison."""
         measured = {probe.peer for probe in self.probes}
         return [contestant for contestant in ALL if contestant.name in measured]
 
@@ -77,23 +77,23 @@ class Findings(msgspec.Struct, frozen=True):
         return statistics.median(rounds) if rounds else None
 
     def ratio(self, peer: str) -> float | None:
-        """How many times its streams ours sustained."""
+        """Ratio of our streams to its."""
         ours, theirs = self.sustained(OURS), self.sustained(peer)
         return ours / theirs if ours is not None and theirs else None
 
     def edge(self, peer: str) -> Probe | None:
-        """Its level nearest to the median that it sustained: what it does at its limit."""
+        """Its level nearest to the median that it sustained."""
         middle = self.sustained(peer)
         good = [probe for probe in self.of(peer) if probe.sustained and probe.searched]
         return min(good, key=lambda probe: abs(probe.streams - (middle or 0.0)), default=None)
 
 
 def thinned(cdf: Cdf) -> Cdf:
-    """So few of its points that a document can hold them; the last one stays."""
+    """A distribution of at most about `CDF_POINTS` points; the last one stays."""
     every = max(1, len(cdf) // CDF_POINTS)
     return (*cdf[:-1:every], *cdf[-1:])
 
 
 def next_round(probes: Sequence[Probe], peer: str) -> int:
-    """The number of the round that comes now."""
+    """The number of the next round."""
     return 1 + max((probe.round for probe in probes if probe.peer == peer), default=0)

@@ -1,30 +1,17 @@
-"""One server of a comparison at a time: started on a free loopback port, watched until it is ready, stopped by pid."""
+"""A server of a comparison: started, its processor time and batch sizes read, stopped with all its processes."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import tempfile
-import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
-from loadtest.errors import ServerNotReady
+from loadtest import served
 from loadtest.peers import processes
-from loadtest.served import free_port
-
-READY_WITHIN_S = 120.0
-ASK_EVERY_S = 0.2
-ASK_WITHIN_S = 10.0
-SHOWN_LINES = 20
-ROOT = Path(__file__).parent.parent.parent
-
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +23,7 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where streams go."""
+        """The address that streams connect to."""
         return f"ws://127.0.0.1:{self.port}"
 
     def cpu_by_name(self) -> Counter[str]:
@@ -44,9 +31,9 @@ class Running:
         return processes.cpu_by_name(processes.tree(self.pid))
 
     def batches(self) -> dict[int, float]:
-        """Batches by size until now; empty where the server does not say."""
+        """Batches by size until now; empty for a server without `/batches`."""
         try:
-            return msgspec.json.decode(_get(self.port, "/batches"), type=dict[int, float], strict=False)
+            return msgspec.json.decode(served.get(self.port, "/batches"), type=dict[int, float], strict=False)
         except (OSError, msgspec.DecodeError):
             return {}
 
@@ -58,40 +45,11 @@ def launched(command: Sequence[str]) -> Iterator[Running]:
     Raises:
         ServerNotReady: it ended, or took too long; with the end of what it printed.
     """
-    port = free_port()
+    port = served.free_port()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            [*command, "--port", str(port)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C ends the level first, then the server
-        )
+        process = served.start([*command, "--port", str(port)], output)
         try:
-            problem = _problem(process, port)
-            if problem:
-                output.seek(0)
-                tail = output.read().decode(errors="replace").splitlines()[-SHOWN_LINES:]
-                raise ServerNotReady("\n".join([problem, *tail]))
+            served.wait_until_ready(process, lambda: served.is_ready(port), output)
             yield Running(port, process.pid)
         finally:
             processes.stop(process)
-
-
-def _problem(process: subprocess.Popen[bytes], port: int) -> str:
-    """Wait until the server is ready; what kept it, empty when it is."""
-    deadline_s = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < deadline_s:
-        with contextlib.suppress(OSError):
-            _get(port, "/readyz")
-            return ""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"the server ended with {process.wait(timeout=ASK_EVERY_S)}:"
-    return f"the server was not ready within {READY_WITHIN_S:g} s:"
-
-
-def _get(port: int, path: str) -> bytes:
-    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ASK_WITHIN_S) as answer:
-        body: bytes = answer.read()
-    return body

@@ -1,6 +1,6 @@
 """The model of peer (c): a mosec worker, which batches by itself. States come with the request and go with the answer.
 
-Started by `loadtest.peers.mosec_proxy`; mosec speaks HTTP alone, so sockets are the proxy's.
+Started by `loadtest.peers.mosec_proxy`; mosec speaks only HTTP, so the proxy has the sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mosec import Server, Worker
 from loadtest.peers.network import PeerNetwork
 
 OPTIONS = "TUTTI_PEER_OPTIONS"
-"""mosec reads argv itself and starts its workers as processes: what is ours comes by the environment."""
+"""Our options come by the environment: mosec reads argv itself, and starts its workers as processes."""
 
 
 class StepWorker(Worker):
@@ -42,7 +42,7 @@ class StepWorker(Worker):
         rows = [np.frombuffer(one, np.uint8, at) for one in data]
         symbols, after = self._network.step_rows([one[at:] for one in data], rows)
         size = len(data).to_bytes(2, "little")
-        return [size + bytes(heard) + row.tobytes() for heard, row in zip(symbols, after, strict=True)]
+        return [size + bytes(found) + row.tobytes() for found, row in zip(symbols, after, strict=True)]
 
 
 if __name__ == "__main__":

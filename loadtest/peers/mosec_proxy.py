@@ -1,4 +1,4 @@
-"""Peer (c): mosec's dynamic batching behind a small WebSocket proxy, because mosec speaks HTTP alone.
+"""Peer (c): mosec's dynamic batching behind a small WebSocket proxy, because mosec speaks only HTTP.
 
 The proxy keeps each stream's state as packed bytes and posts it with every step over kept-alive loopback connections.
 It starts mosec as a child and stops it by its pid.
@@ -12,23 +12,21 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Annotated
 
 import aiohttp
 import typer
-import uvicorn
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI
 
-from loadtest.peers.batches import BatchSizes
+from loadtest import served
 from loadtest.peers.mosec_model import OPTIONS
 from loadtest.peers.network import PeerNetwork
-from loadtest.peers.socket import converse
+from loadtest.peers.service import BatchSizes, StepSession, create_app, serve
 from loadtest.peers.stream import Card
-from loadtest.served import free_port
 
 ASK_EVERY_S = 0.2
 STOP_WITHIN_S = 10.0
@@ -43,11 +41,11 @@ class Posted:
         self.session: aiohttp.ClientSession | None = None
 
     def fresh(self) -> bytes:
-        """The packed state of a stream that has heard nothing."""
+        """The packed state of a new stream."""
         return bytes(self._row_bytes)
 
     async def step(self, pcm: bytes, state: bytes) -> tuple[Sequence[int], bytes]:
-        """One step, in whatever batch mosec puts it. Raises: RuntimeError."""
+        """One step, in the batch that mosec makes. Raises: RuntimeError."""
         assert self.session is not None
         async with self.session.post(self._url, data=state + pcm) as answer:
             body = await answer.read()
@@ -58,57 +56,33 @@ class Posted:
         return body[2:after], body[after:]
 
     async def is_ready(self) -> bool:
-        """Whether a step can run."""
+        """True when a step can run."""
         with contextlib.suppress(aiohttp.ClientError, RuntimeError):
             await self.step(bytes(self._step_bytes), self.fresh())
             return True
         return False
 
 
-def create_app(steps: Posted, sizes: BatchSizes, card: Card) -> FastAPI:
-    """The proxy."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            steps.session = session
-            while not await steps.is_ready():  # noqa: ASYNC110 - another process becomes ready, and says so to nobody
-                await asyncio.sleep(ASK_EVERY_S)
-            yield
-
-    app = FastAPI(lifespan=lifespan)
-
-    @app.get("/readyz")
-    async def ready() -> dict[str, bool]:
-        return {"ready": True}
-
-    @app.get("/batches")
-    async def batches() -> dict[str, float]:
-        return sizes.as_json()
-
-    @app.websocket("/v1/listen")
-    async def listen(socket: WebSocket) -> None:
-        await converse(socket, card, steps)
-
-    return app
+@contextlib.asynccontextmanager
+async def _session_of(steps: Posted, _: FastAPI) -> AsyncIterator[None]:
+    """Connections to mosec while the proxy serves; it begins when a step can run."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        steps.session = session
+        while not await steps.is_ready():  # noqa: ASYNC110 - mosec becomes ready without a signal
+            await asyncio.sleep(ASK_EVERY_S)
+        yield
 
 
 @contextlib.contextmanager
 def _mosec(port: int, **settings: int) -> Iterator[None]:
-    options = json.dumps(settings)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "loadtest.peers.mosec_model", "--address", "127.0.0.1", "--port", str(port)]
         command += ["--path", folder, "--log-level", "warning"]
-        process = subprocess.Popen(command, env=os.environ | {OPTIONS: options})  # noqa: S603 - our own command
+        process = served.start(command, None, os.environ | {OPTIONS: json.dumps(settings)})
         try:
             yield
         finally:
-            process.terminate()
-            try:
-                process.wait(timeout=STOP_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            served.stop(process, STOP_WITHIN_S)
 
 
 def main(
@@ -121,13 +95,12 @@ def main(
 ) -> None:
     """Serve until stopped."""
     network = PeerNetwork(threads=1, recorded=False)
-    inner, sizes = free_port(), BatchSizes()
+    inner, sizes = served.free_port(), BatchSizes()
     steps = Posted(f"http://127.0.0.1:{inner}/inference", network.card, network.row_bytes, sizes)
     gc.freeze()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end, which would leave mosec
     with _mosec(inner, threads=threads, workers=workers, max_batch=max_batch, max_wait_ms=max_wait_ms):
-        app = create_app(steps, sizes, network.card)
-        uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+        serve(create_app(lambda: StepSession(network.card, steps), sizes, partial(_session_of, steps)), port)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class PeerNetwork:
         return sum(size for _, _, _, size in self._fields)
 
     def fresh_state(self) -> State:
-        """The state of one stream that has heard nothing."""
+        """The state of one new stream."""
         return self._model.network.fresh_state(1)
 
     def fresh_row(self) -> Row:

@@ -1,6 +1,6 @@
-"""A server as the tree of its processes: their processor time, and their end, by pid. Linux's /proc.
+"""The tree of a server's processes, read from /proc (Linux): processor time by name, and the end of all of them.
 
-Ray and mosec start processes of their own; what they use belongs to the server, and none of them may stay behind.
+Ray and mosec start processes of their own, which count as the server's and must not outlive it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME_AT, PARENT_AT, USER_AT, SYSTEM_AT, BEGAN_AT = 1, 3, 13, 14, 21
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; pid and start together name it for ever."""
+    """One process; pid and start time together are unique."""
 
     pid: int
     parent: int
@@ -80,6 +80,6 @@ def _all() -> Iterator[Process]:
 
 
 def _module(folder: Path) -> str:
-    """What `python -m` runs, without its packages; empty for other programs."""
+    """The module that `python -m` runs, without its packages; empty for other programs."""
     words = (folder / "cmdline").read_text(errors="replace").split("\0")
     return words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words[:-1] else ""

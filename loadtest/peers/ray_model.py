@@ -1,6 +1,6 @@
 """Peer (b): Ray Serve. A FastAPI ingress keeps each stream's socket and state; a model deployment batches the steps.
 
-`@serve.batch` gathers whatever calls wait while a batch runs. The state travels with each call and comes back with its
+`@serve.batch` gathers the calls that wait while a batch runs. The state travels with each call and comes back with its
 answer, packed into one array: Ray's calls know no affinity, so the caller has to carry it.
 """
 
@@ -20,9 +20,8 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
-from loadtest.peers.batches import BatchSizes
 from loadtest.peers.network import PeerNetwork, Row
-from loadtest.peers.socket import converse
+from loadtest.peers.service import BatchSizes, StepSession, converse
 
 CALLS = 4096
 """Calls that may be under way: more than any level has streams."""
@@ -69,17 +68,17 @@ class Ingress:
         gc.freeze()
 
     def fresh(self) -> Row:
-        """The packed state of a stream that has heard nothing."""
+        """The packed state of a new stream."""
         return np.zeros(self._row_bytes, np.uint8)
 
     async def step(self, pcm: bytes, state: Row) -> tuple[Sequence[int], Row]:
-        """One step, in whatever batch Ray puts it."""
+        """One step, in the batch that Ray makes."""
         symbols, after = await self._model.step.remote(pcm, state)
         return symbols, after
 
     @app.get("/readyz")
     async def ready(self) -> dict[str, bool]:
-        """Whether the model answers."""
+        """Answers when the model does."""
         await self.step(bytes(self._card.step_bytes), self.fresh())
         return {"ready": True}
 
@@ -92,7 +91,7 @@ class Ingress:
     @app.websocket("/v1/listen")
     async def listen(self, socket: WebSocket) -> None:
         """One stream."""
-        await converse(socket, self._card, self)
+        await converse(socket, StepSession(self._card, self))
 
 
 def main(

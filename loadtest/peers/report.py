@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from loadtest import pages
+from loadtest.measurement.plot import picture
+from loadtest.pages import percentile, place_lines
 from loadtest.peers.contestants import OURS, Contestant
 from loadtest.peers.findings import Findings, Probe
 
@@ -14,17 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEADINGS = (
-    "server",
-    "streams sustained",
-    "rounds",
-    "tutti ×",
-    "bar",
-    "p50 there",
-    "p98 there",
-    "mean batch",
-    "server, cores",
+    "server", "streams sustained", "rounds", "tutti ×", "bar", "p50 there", "p98 there", "mean batch", "server, cores",
     "texts that differ",
-)
+)  # fmt: skip
 
 NOTES = """
 Sustained: every step of every stream answered, p98 chunk latency within the objective, from the scheduled send of a
@@ -47,12 +40,9 @@ median. All answer each step with the text so far and the end of a stream with a
 
 def write(findings: Findings, folder: Path, name: str) -> list[Path]:
     """Write NAME.json, NAME.md and NAME.png; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document, page, picture = (folder / f"{name}.{suffix}" for suffix in ("json", "md", "png"))
-    document.write_bytes(msgspec.json.format(msgspec.json.encode(findings), indent=1) + b"\n")
-    page.write_text(markdown(findings, picture.name), encoding="utf-8")
-    draw(findings, picture)
-    return [document, page, picture]
+    paths = [*pages.write(findings, markdown(findings, f"{name}.png"), folder, name), folder / f"{name}.png"]
+    draw(findings, paths[-1])
+    return paths
 
 
 def rows(findings: Findings) -> list[tuple[str, ...]]:
@@ -72,17 +62,16 @@ def _row(findings: Findings, contestant: Contestant) -> tuple[str, ...]:
         ", ".join(str(streams) for streams in findings.by_round(name)),
         "–" if ratio is None or name == OURS else f"{ratio:.1f}",
         f"≥ {contestant.bar:.0f}" if contestant.bar else "–",
-        f"{spread.p50:.1f}" if spread else "–",
-        f"{spread.p98:.1f}" if spread else "–",
-        "–" if edge is None or edge.mean_batch is None else f"{edge.mean_batch:.1f}",
+        percentile(spread, "p50"),
+        percentile(spread, "p98"),
+        pages.number(edge.mean_batch if edge else None),
         f"{sum(edge.server_cores.values()):.2f}" if edge else "–",
         f"{differ} of {compared}" if compared else "–",
     )
 
 
-def markdown(findings: Findings, picture: str) -> str:
+def markdown(findings: Findings, image: str) -> str:
     """The comparison as a page."""
-    place = findings.environment
     lines = ["# Live streams: tutti and what people would use instead", "", f"`{findings.command}`", ""]
     lines += [
         f"Most live streams at p98 chunk latency ≤ {findings.objective_ms:g} ms; levels of {findings.seconds:g} s,"
@@ -90,15 +79,18 @@ def markdown(findings: Findings, picture: str) -> str:
     ended = any(probe.compared for probe in findings.probes)
     which = "one after another" if ended else "longer than a level, so that none ended in one and no text was compared"
     lines += [f"streams of about {findings.stream_s:g} s, {which}.", ""]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * (len(HEADINGS) - 1)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows(findings)]
-    lines += [NOTES, "## Where the time goes", "", "Processor time at the sustained level, in cores.", ""]
+    lines += [
+        *pages.table(HEADINGS, rows(findings)),
+        NOTES,
+        "## Where the time goes",
+        "",
+        "Processor time at the sustained level, in cores.",
+        "",
+    ]
     lines += [text for contestant in findings.peers() if (text := _where(findings, contestant))]
     problems = {f"- {p.peer}, {p.streams} streams: {p.problem.splitlines()[0]}" for p in findings.probes if p.problem}
     lines += ["", *sorted(problems), ""] if problems else [""]
-    versions = ", ".join(f"{package} {version}" for package, version in (place.versions | findings.versions).items())
-    lines += [f"{place.hardware}, {place.cores} cores, Python {place.python}, {versions}."]
-    lines += [f"Commit {place.commit}, seed {place.seed}, {place.date}.", "", f"![latencies]({picture})", ""]
+    lines += [*place_lines(findings.environment, findings.versions), "", f"![latencies]({image})", ""]
     return "\n".join(lines)
 
 
@@ -113,31 +105,18 @@ def _where(findings: Findings, contestant: Contestant) -> str:
 
 def draw(findings: Findings, path: Path) -> None:
     """Latency at the common level, p98 against streams, and batch sizes against streams."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 4.6), layout="constrained")
-    for number, contestant in enumerate(findings.peers()):
-        color, probes = f"C{number}", findings.of(contestant.name)
-        _distribution(left, contestant, probes, color)
-        _p98(middle, contestant, probes, color)
-        _batches(right, contestant, probes, color)
-    middle.axhline(findings.objective_ms, color="grey", linewidth=0.8)
-    title = f"{findings.common} live streams"
-    left.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1), title=title)
-    middle.set(xlabel="live streams", ylabel="p98 chunk latency, ms", xscale="log", yscale="log", title="p98")
-    right.set(
-        xlabel="live streams", ylabel="rows of a batch", xscale="log", yscale="log", title="batches: p10, p50, p90"
-    )
-    for axes in (left, middle, right):
-        axes.grid(True, which="both", alpha=0.25)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 1, 3, (16, 4.6)) as (left, middle, right):
+        for number, contestant in enumerate(findings.peers()):
+            color, probes = f"C{number}", findings.of(contestant.name)
+            _distribution(left, contestant, probes, color)
+            _p98(middle, contestant, probes, color)
+            _batches(right, contestant, probes, color)
+        middle.axhline(findings.objective_ms, color="grey", linewidth=0.8)
+        left.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1))
+        left.set_title(f"{findings.common} live streams")
+        logarithmic = {"xlabel": "live streams", "xscale": "log", "yscale": "log"}
+        middle.set(ylabel="p98 chunk latency, ms", title="p98", **logarithmic)
+        right.set(ylabel="rows of a batch", title="batches: p10, p50, p90", **logarithmic)
 
 
 def _distribution(axes: Axes, contestant: Contestant, probes: list[Probe], color: str) -> None:

@@ -1,4 +1,4 @@
-"""Finding the most streams that a server sustains, in few levels. Pure: it is told how each level went.
+"""Search for the most streams that a server sustains, in few levels. Pure: results of levels are arguments.
 
 From the first guess up or down by a factor until a good and a bad level enclose the answer, then between them until
 they lie close together.
@@ -17,11 +17,11 @@ MOST = 2_048
 
 @dataclass(slots=True)
 class Search:
-    """Ask for `next_level`, run it, say how it `went`."""
+    """Ask for `next_level`, run it, `add` its result."""
 
     first: int
     factor: float = 1.5
-    levels: int = 8  # at most so many
+    levels: int = 8  # at most
     good: int = 0  # the best level that was sustained
     bad: int | None = None  # the least that was not
     tried: int = 0
@@ -35,8 +35,8 @@ class Search:
         level = self._between() if self.good and self.bad is not None else self._beyond()
         return None if level in (self.good, self.bad) or not 1 <= level <= MOST else level
 
-    def went(self, level: int, *, sustained: bool) -> None:
-        """How the level went."""
+    def add(self, level: int, *, sustained: bool) -> None:
+        """Take the result of a level."""
         self.tried += 1
         if sustained:
             self.good = max(self.good, level)

@@ -13,17 +13,17 @@ import contextlib
 import gc
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import sherpa_onnx
 import typer
-import uvicorn
-from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi import FastAPI
 
-from loadtest.peers.batches import BatchSizes
-from loadtest.peers.stream import BYTES_PER_S, FAREWELL, is_close, results
+from loadtest.peers.service import BatchSizes, create_app, serve
+from loadtest.peers.stream import BYTES_PER_S, results
 
 SAMPLE_RATE = 16_000
 TAIL_S = 0.5
@@ -62,7 +62,7 @@ class Consumer:
                     done.set_result(None)
 
 
-class Session:
+class SherpaSession:
     """One stream of sherpa's."""
 
     def __init__(self, recognizer: Any, consumer: Consumer) -> None:
@@ -70,11 +70,12 @@ class Session:
         self._stream = recognizer.create_stream()
         self._received = 0  # bytes
 
-    async def audio(self, data: bytes) -> str:
-        """Take audio and decode what is ready; returns the answer."""
-        self._received += len(data)
-        self._accept(np.frombuffer(data, np.int16).astype(np.float32) / 32768)
-        return await self._answer(is_final=False)
+    async def audio(self, data: bytes) -> AsyncIterator[str]:
+        """Take audio and decode the chunks that are ready; one answer a message."""
+        if data:
+            self._received += len(data)
+            self._accept(np.frombuffer(data, np.int16).astype(np.float32) / 32768)
+            yield await self._answer(is_final=False)
 
     async def end(self) -> str:
         """No audio follows; returns the last answer."""
@@ -91,47 +92,11 @@ class Session:
         return results(self._received / BYTES_PER_S, text, is_final=is_final)
 
 
-def create_app(recognizer: Any, consumer: Consumer) -> FastAPI:
-    """The application."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        consuming = asyncio.create_task(consumer.run())
-        yield
-        consuming.cancel()
-
-    app = FastAPI(lifespan=lifespan)
-
-    @app.get("/readyz")
-    async def ready() -> dict[str, bool]:
-        return {"ready": True}
-
-    @app.get("/batches")
-    async def batches() -> dict[str, float]:
-        return consumer.sizes.as_json()
-
-    @app.websocket("/v1/listen")
-    async def listen(socket: WebSocket) -> None:
-        await socket.accept()
-        session = Session(recognizer, consumer)
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it left while it was answered
-            await _converse(socket, session)
-
-    return app
-
-
-async def _converse(socket: WebSocket, session: Session) -> None:
-    while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        if is_close(message.get("text")):
-            await socket.send_text(await session.end())
-            await socket.send_text(FAREWELL)
-            await socket.close()
-            return
-        if data := message.get("bytes"):
-            await socket.send_text(await session.audio(data))
+@contextlib.asynccontextmanager
+async def _consuming(consumer: Consumer, _: FastAPI) -> AsyncIterator[None]:
+    task = asyncio.create_task(consumer.run())
+    yield
+    task.cancel()
 
 
 def main(
@@ -149,8 +114,8 @@ def main(
     )
     consumer = Consumer(recognizer, max_batch=max_batch, max_wait_ms=max_wait_ms)
     gc.freeze()
-    app = create_app(recognizer, consumer)
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+    app = create_app(lambda: SherpaSession(recognizer, consumer), consumer.sizes, partial(_consuming, consumer))
+    serve(app, port)
 
 
 if __name__ == "__main__":

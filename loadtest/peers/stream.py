@@ -1,4 +1,4 @@
-"""One stream as a peer's server keeps it: audio in, steps out; symbols in, frames out. Pure.
+"""A stream in a peer's server: audio in, steps out; symbols in, frames out. Pure.
 
 Owns the few frames of `/v1/listen` that the load generator reads, and greedy CTC decoding. Every peer answers each step
 with its whole text so far, and the end of the stream with a final.
@@ -18,7 +18,7 @@ BYTES_PER_S = 16_000 * SAMPLE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a server must know of the model to cut audio into steps and to spell what it hears."""
+    """Facts of the model that a server needs to cut audio into steps and to decode symbols."""
 
     step_bytes: int
     frames_per_step: int  # output frames, each with its best symbol
@@ -61,7 +61,7 @@ class Stream:
         self._waiting.clear()
         return rest + [bytes(size)] * self._card.flush_steps
 
-    def heard(self, symbols: Sequence[int]) -> None:
+    def add_symbols(self, symbols: Sequence[int]) -> None:
         """Decode one more step: the best symbol of each of its frames."""
         self._answered += 1
         for symbol in symbols:
@@ -73,7 +73,7 @@ class Stream:
             self._previous = symbol
 
     def partial(self) -> str:
-        """The answer to the step that was heard last."""
+        """The answer to the last step."""
         return results(self._answered * self._card.step_bytes / BYTES_PER_S, self.text, is_final=False)
 
     def final(self) -> str:
@@ -82,7 +82,7 @@ class Stream:
 
 
 def is_close(text: str | None) -> bool:
-    """Whether a text frame says that no audio follows."""
+    """True for a text frame that ends the audio."""
     return text is not None and "CloseStream" in text
 
 
@@ -98,5 +98,5 @@ def results(cursor_s: float, text: str, *, is_final: bool) -> str:
     return msgspec.json.encode(frame).decode()
 
 
-FAREWELL = '{"type":"Metadata"}'
-"""Nothing follows but a normal close."""
+METADATA = '{"type":"Metadata"}'
+"""The last frame of a stream; only a normal close follows it."""

@@ -10,7 +10,7 @@ import pytest
 from needs import missing
 
 from deploy.ray.backends import Backend, NoPlace, Places, State
-from deploy.ray.fleet import Fleet, Patience
+from deploy.ray.fleet import Fleet, Timeouts
 from deploy.ray.replica import Figures, read
 from deploy.ray.scaling import Load, Rule, Scaling
 
@@ -60,36 +60,36 @@ def test_a_rule_that_makes_no_sense_is_refused(rule: tuple[int, int, float]) -> 
 
 
 def test_a_replica_starts_runs_drains_the_emptiest_first_and_is_gone() -> None:
-    fleet = Fleet(Rule(1, 3, 0.5, down_after_s=10), Patience(start_s=60, silent_s=5))
+    fleet = Fleet(Rule(1, 3, 0.5, down_after_s=10), Timeouts(start_s=60, silent_s=5))
     assert fleet.orders(0).start == 1
     fleet.started("a", 0)
     assert fleet.orders(1).start == 0
     assert fleet.backends == {}, "not ready yet"
-    fleet.heard("a", figures(80), 2)
+    fleet.answered("a", figures(80), 2)
     assert fleet.orders(2).start == 1
     fleet.started("b", 2)
-    fleet.heard("b", figures(10), 3)
+    fleet.answered("b", figures(10), 3)
     assert {backend.state for backend in fleet.backends.values()} == {State.READY}
-    fleet.heard("a", figures(30), 4)
+    fleet.answered("a", figures(30), 4)
     assert fleet.orders(4).drain == ()
-    fleet.heard("a", figures(30), 14)
-    fleet.heard("b", figures(10), 14)
+    fleet.answered("a", figures(30), 14)
+    fleet.answered("b", figures(10), 14)
     assert fleet.orders(14).drain == ("b",)
     assert fleet.backends["b"].state is State.DRAIN
-    fleet.heard("b", figures(ended=True), 15)
+    fleet.answered("b", figures(ended=True), 15)
     assert set(fleet.backends) == {"a"}
     assert fleet.drain_all() == ("a",)
 
 
 def test_a_replica_that_is_silent_or_never_ready_is_lost_and_replaced() -> None:
-    fleet = Fleet(Rule(1, 3), Patience(start_s=60, silent_s=5))
+    fleet = Fleet(Rule(1, 3), Timeouts(start_s=60, silent_s=5))
     fleet.started("a", 0)
     assert fleet.orders(59).end == ()
     lost = fleet.orders(61)
     assert (lost.end, lost.start) == (("a",), 1)
     fleet.started("b", 61)
-    fleet.heard("b", figures(), 62)
-    fleet.heard("b", figures(limit=0, ready=False), 66)
+    fleet.answered("b", figures(), 62)
+    fleet.answered("b", figures(limit=0, ready=False), 66)
     assert fleet.orders(67).end == ()
     assert fleet.orders(67.1).end == ("b",)
     assert fleet.backends == {}

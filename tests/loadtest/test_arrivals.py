@@ -1,4 +1,4 @@
-"""How a level is filled: by streams that come and go, come back when refused, hurry, or ride beside uploads."""
+"""Arrivals of streams in a level: churn, retries after refusals, fast streams, uploads beside them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def under_load(
     async def main() -> tuple[LevelReport, FakeListen]:
         after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
         async with after_reference.running() as server:
-            result = await measure_levels(settings(manifest, server.url, **changes), tell=lambda _: None)
+            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
         return result.document.levels[0], server
 
     return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
-def test_durations_have_their_mean_and_their_shape() -> None:
+def test_stream_durations_have_the_given_mean_and_distribution() -> None:
     for lengths_s in (exponential_lengths_s, even_lengths_s):
         found = lengths_s(20.0, 16)
         assert statistics.mean(found) == pytest.approx(20.0)
@@ -52,11 +52,11 @@ def test_durations_have_their_mean_and_their_shape() -> None:
     assert statistics.pstdev(many) == pytest.approx(1.0, rel=0.05)
 
 
-def test_arrivals_keep_the_level_by_littles_law() -> None:
+def test_arrival_rate_keeps_the_level_by_littles_law() -> None:
     assert rate_hz(280, 20.0) == 14.0
 
 
-def test_a_refused_client_waits_as_it_was_told_and_not_in_lockstep() -> None:
+def test_a_refused_client_waits_for_its_retry_after_with_jitter() -> None:
     rng = random.Random(1)
     waits = [retry_s(2.0, rng) for _ in range(100)]
     assert 1.5 <= min(waits) < 1.7
@@ -64,7 +64,7 @@ def test_a_refused_client_waits_as_it_was_told_and_not_in_lockstep() -> None:
     assert 0.75 * RETRY_S <= retry_s(None, rng) <= 1.25 * RETRY_S
 
 
-def test_streams_come_and_go(manifest: Path) -> None:
+def test_churning_streams_arrive_at_the_rate_that_keeps_the_level(manifest: Path) -> None:
     level, server = under_load(manifest, arrivals=Arrivals.CHURN, streams=(6,), seconds=1.5)
     assert faults(level) == []
     assert level.arrivals == "churn"
@@ -74,8 +74,8 @@ def test_streams_come_and_go(manifest: Path) -> None:
     assert level.compared > 0
 
 
-def test_a_refused_stream_comes_back_when_it_was_told_to(manifest: Path) -> None:
-    """Refused at first and told to come back after 2 s: one stream, recordings of 0.36 s, so it would come sooner."""
+def test_a_refused_stream_retries_after_its_retry_after(manifest: Path) -> None:
+    """One stream, refused at first with a Retry-After of 2 s; its next recording would follow after 0.36 s."""
     level, server = under_load(
         manifest, lambda number: Plan(refuse=503 if number == 0 else 0), streams=(1,), seconds=2.9, retry=True
     )
@@ -84,7 +84,7 @@ def test_a_refused_stream_comes_back_when_it_was_told_to(manifest: Path) -> None
     assert len(server.connections) - RECORDINGS <= 1 + 5  # 2.9 s hold eight recordings
 
 
-def test_refusals_are_timed_from_dialling_and_their_advice_is_counted(manifest: Path) -> None:
+def test_refusals_are_timed_from_dialling_and_those_without_retry_after_counted(manifest: Path) -> None:
     level, _ = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
     assert level.refusals is not None
     assert level.refusals.answer_ms is not None
@@ -138,21 +138,21 @@ def test_uploads_are_posted_over_and_over_and_counted(manifest: Path) -> None:
     assert wav([recording()], 1.0)[:4] == b"RIFF"
 
 
-def test_streams_of_a_given_length_are_made_of_the_recordings(manifest: Path) -> None:
-    told: list[str] = []
+def test_streams_of_a_given_length_are_composed_of_the_recordings(manifest: Path) -> None:
+    lines: list[str] = []
 
     async def main() -> LevelReport:
         async with FakeListen().running() as server:
             asked = settings(manifest, server.url, stream_s=1.0, seconds=2.4)  # a third of it is 0.8 s
-            return (await measure_levels(asked, tell=told.append)).document.levels[0]
+            return (await measure_levels(asked, progress=lines.append)).document.levels[0]
 
     level = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert faults(level) == []
     assert level.compared > 0
-    assert told[0] == f"{COMPOSED} recordings, each alone first"  # of every length
+    assert lines[0] == f"{COMPOSED} recordings, each alone first"  # of every length
 
 
-def test_the_split_is_asked_for_and_reported(manifest: Path) -> None:
+def test_parts_of_the_latency_are_requested_and_reported(manifest: Path) -> None:
     level, server = under_load(manifest, lambda _: Plan(split=True), split=True)
     assert server.connections[-1].query["latency"] == ["true"]
     assert level.handover_ms is not None
@@ -163,6 +163,6 @@ def test_the_split_is_asked_for_and_reported(manifest: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"uploads": -1}, {"fast_factor": 0.5}, {"stream_s": 0.1}, {"level_seconds": (1.0, 2.0)}]
 )
-def test_manners_out_of_range_are_refused(changes: dict[str, object]) -> None:
+def test_traffic_settings_out_of_range_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(BadSettings):
         settings(Path("m"), **changes)

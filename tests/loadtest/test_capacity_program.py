@@ -1,8 +1,9 @@
-"""How many streams are carried, by which rule, and the page and picture that show it."""
+"""Capacity: the rule for carried streams, its criteria, page and picture."""
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from loadtest import compare as compare_module
 from loadtest.capacity import __main__ as capacity_module
 from loadtest.capacity.__main__ import parse_seconds, run
 from loadtest.capacity.report import Capacity, carried, judge
+from loadtest.compare import measure_each
 from loadtest.criteria import unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import CDF_POINTS, Latencies
@@ -29,7 +31,7 @@ def level(streams: int, p50_ms: float, p98_ms: float, **changes: object) -> Leve
     return msgspec.structs.replace(report, **({"compared": 5} | changes))
 
 
-def test_capacity_is_the_highest_level_below_which_all_is_well() -> None:
+def test_capacity_is_the_highest_level_up_to_which_none_has_faults_or_misses_the_objective() -> None:
     assert carried([level(10, 2, 3), level(400, 50, 99), level(500, 60, 101)]) == 400
     assert carried([level(10, 2, 3), level(200, 90, 120), level(300, 20, 30)]) == 10
     assert carried([level(10, 2, 3), level(200, 20, 30, failed=1)]) == 10
@@ -37,11 +39,13 @@ def test_capacity_is_the_highest_level_below_which_all_is_well() -> None:
     assert carried([level(10, 60, 120)]) == 0
 
 
-def test_the_bars_are_those_of_each_level_and_the_tail_to_four_fifths_of_capacity() -> None:
+def test_criteria_cover_the_levels_with_an_objective_and_the_tail_to_four_fifths_of_capacity() -> None:
     good = [level(100, 6, 9), level(300, 15, 24), level(400, 40, 95)]
     assert unmet(judge(good)) == []
-    assert [bar.what for bar in judge(good)][:3] == [f"p98 at {streams} streams" for streams in (100, 300, 400)]
-    tails = [bar.what for bar in judge([level(100, 2, 9), level(320, 10, 21), level(330, 10, 50), level(400, 40, 95)])]
+    assert [each.what for each in judge(good)][:3] == [f"p98 at {streams} streams" for streams in (100, 300, 400)]
+    tails = [
+        each.what for each in judge([level(100, 2, 9), level(320, 10, 21), level(330, 10, 50), level(400, 40, 95)])
+    ]
     assert "p98 over median at 320 streams" in tails
     assert "p98 over median at 330 streams" not in tails  # beyond 80 % of 400
     assert unmet(judge([level(100, 6, 9, compared=0)])) == [
@@ -72,7 +76,7 @@ unwanted_total 9.0
 """
 
 
-def test_batch_sizes_are_told_apart_by_class() -> None:
+def test_batch_sizes_are_counted_by_class() -> None:
     before = Scrape(T0, read(EXPOSITION.format(one=1, two=1, four=1)))
     after = Scrape(T0 + 1, read(EXPOSITION.format(one=4, two=9, four=11)))
     found = figures(before, after)
@@ -91,7 +95,7 @@ def test_a_distribution_is_drawn_with_few_points_and_keeps_its_shape() -> None:
     assert all(share == pytest.approx(at_ms / 10, abs=0.01) for at_ms, share in cdf)
 
 
-def test_policies_are_measured_until_one_is_beyond_help_and_written(
+def test_levels_end_at_the_first_far_beyond_the_objective_and_the_result_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[list[str]] = []
@@ -102,7 +106,7 @@ def test_policies_are_measured_until_one_is_beyond_help_and_written(
             return contextlib.nullcontext(server.url)
 
         monkeypatch.setattr(compare_module, "served", served)
-        monkeypatch.setattr(capacity_module, "measure_ceiling", lambda: None)
+        monkeypatch.setattr(capacity_module, "measure_each", partial(measure_each, ceiling=lambda: None))
         asked = settings(
             write_manifest(tmp_path), streams=(1, 2), level_seconds=(0.5, 0.6), give_up_ms=1.0, stream_s=None
         )

@@ -1,4 +1,4 @@
-"""Policies side by side, and servers of our own to compare."""
+"""Comparison of policies or other options, and the servers that are started for it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_decoders_are_compared_as_policies_are(
     assert msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=Comparison).vary == "decoder"
 
 
-def test_a_comparison_without_a_ceiling_or_a_second_policy_still_reads() -> None:
+def test_a_comparison_without_a_ceiling_and_with_one_policy_has_a_page() -> None:
     report = LevelMeasures(T0, T0 + 1, {}).report(
         streams=5, to_s=T0 + 1, policy="", generator_cpu_cores=0.0, server=ServerFigures()
     )
@@ -113,15 +113,15 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
 """
 
 
-def test_a_server_of_our_own_is_awaited_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_server_is_polled_until_ready_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_module, "serve_command", lambda port, _: [sys.executable, "-c", READY, str(port)])
     with served([]) as url:
         port = int(url.rpartition(":")[2])
-        assert served_module._is_ready(f"http://127.0.0.1:{port}/readyz")
-    assert not served_module._is_ready(f"http://127.0.0.1:{port}/readyz")
+        assert served_module.is_ready(port)
+    assert not served_module.is_ready(port)
 
 
-def test_a_server_that_ends_at_once_is_reported_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ends_at_once_is_reported_with_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = [sys.executable, "-c", "print('no weights'); raise SystemExit(3)"]
     monkeypatch.setattr(served_module, "serve_command", lambda *_: failing)
     with pytest.raises(ServerNotReady, match=r"ended with 3:\nno weights"), served([]):

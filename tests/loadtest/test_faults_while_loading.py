@@ -1,4 +1,4 @@
-"""The load generator against a server whose delays and faults are known: it must report each of them."""
+"""The load generator reports each known delay and fault of a server."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def under_load(manifest: Path, plan: Callable[[int], Plan], **changes: object) -
     async def main() -> LevelReport:
         after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
         async with after_reference.running() as server:
-            result = await measure_levels(settings(manifest, server.url, **changes), tell=lambda _: None)
+            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
         [level] = result.document.levels
         return level
 
     return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
-def test_a_good_server_gets_a_clean_report_with_its_own_delay_in_it(manifest: Path) -> None:
+def test_a_server_without_faults_gets_a_clean_report_that_includes_its_delay(manifest: Path) -> None:
     level = under_load(manifest, lambda _: Plan(delay_s=0.02))
     assert faults(level) == []
     assert level.chunk_latency_ms is not None
@@ -93,16 +93,16 @@ def test_broken_streams_are_failures_with_their_reason(manifest: Path, plan: Pla
     assert level.problems == {problem: 1}
 
 
-def test_a_recording_that_fails_alone_stops_the_test(manifest: Path) -> None:
+def test_a_recording_that_fails_without_load_stops_the_test(manifest: Path) -> None:
     async def main() -> None:
         async with FakeListen(lambda _: Plan(close_after=1)).running() as server:
             with pytest.raises(NoReference, match=r"r\d\.wav.*1011"):
-                await measure_levels(settings(manifest, server.url), tell=lambda _: None)
+                await measure_levels(settings(manifest, server.url), progress=lambda _: None)
 
     asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
-def test_ctrl_c_keeps_what_was_measured(manifest: Path) -> None:
+def test_ctrl_c_keeps_the_levels_measured_so_far(manifest: Path) -> None:
     def plan(number: int) -> Plan:
         if number == RECORDINGS + 4:  # the second recording of some stream
             os.kill(os.getpid(), signal.SIGINT)
@@ -111,7 +111,7 @@ def test_ctrl_c_keeps_what_was_measured(manifest: Path) -> None:
     async def main() -> Document:
         async with FakeListen(plan).running() as server:
             long = settings(manifest, server.url, streams=(3, 5), seconds=60.0)
-            return (await measure_levels(long, tell=lambda _: None)).document
+            return (await measure_levels(long, progress=lambda _: None)).document
 
     document = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert document.interrupted
@@ -122,7 +122,9 @@ def test_ctrl_c_keeps_what_was_measured(manifest: Path) -> None:
     assert level.failed == 0
 
 
-def test_the_last_line_is_the_document(manifest: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_last_line_of_stdout_is_the_json_document(
+    manifest: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     picture = tmp_path / "pictures" / "p.png"
     with FakeListen().in_thread() as server:
         code = run_loadtest(settings(manifest, server.url, policy_label="x"), as_json=True, plot_path=picture)
@@ -135,13 +137,13 @@ def test_the_last_line_is_the_document(manifest: Path, capsys: pytest.CaptureFix
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_bad_result_is_a_bad_exit_code(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_with_faults_gives_exit_code_1(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeListen(lambda number: Plan(garble=number == RECORDINGS)).in_thread() as server:
         assert run_loadtest(settings(manifest, server.url)) == 1
     assert "differ from the one alone" in capsys.readouterr().out
 
 
-def test_a_server_that_is_not_there_is_said_so(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_server_is_reported_with_its_address(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_loadtest(settings(manifest, "ws://127.0.0.1:9")) == 1
     assert "no server at ws://127.0.0.1:9" in capsys.readouterr().err
 

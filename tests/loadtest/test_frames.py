@@ -1,4 +1,4 @@
-"""The generator's own WebSocket frames against the library that the rest of the world uses."""
+"""The generator's own WebSocket frames against the websockets library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, BadFrame, FrameReader, masked
+from loadtest.errors import BadFrame
+from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, FrameReader, masked
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import measure_levels
@@ -42,7 +43,7 @@ def library_reads(data: bytes) -> Frame:
 
 @pytest.mark.parametrize("length", [0, 1, 5, 125, 126, 2_560, 65_535, 65_536])
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
-def test_what_is_sent_is_what_the_library_reads(opcode: int, length: int) -> None:
+def test_the_library_reads_the_frames_that_are_sent(opcode: int, length: int) -> None:
     payload = random.Random(length).randbytes(length)
     frame = library_reads(masked(opcode, payload))
     assert (frame.opcode, bytes(frame.data), frame.fin) == (OPCODES[opcode], payload, True)
@@ -65,7 +66,7 @@ def test_each_frame_has_a_mask_of_its_own() -> None:
     ),
     st.lists(st.integers(0, 2_000)),
 )
-def test_however_the_bytes_are_cut_the_same_messages_come_out(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+def test_messages_do_not_depend_on_how_the_bytes_are_cut(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(from_server(opcode, payload) for opcode, payload in frames)
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     reader = FrameReader()
@@ -73,7 +74,7 @@ def test_however_the_bytes_are_cut_the_same_messages_come_out(frames: list[tuple
     assert found == frames
 
 
-def test_fragments_are_joined_and_a_ping_between_them_is_seen() -> None:
+def test_fragments_are_joined_and_a_ping_between_them_is_kept() -> None:
     data = from_server(TEXT, b"one ", fin=False) + from_server(PING, b"p") + from_server(0, b"two")
     assert FrameReader().feed(data) == [(PING, b"p"), (TEXT, b"one two")]
 
@@ -93,7 +94,7 @@ def test_a_server_that_breaks_the_framing_is_refused(data: bytes) -> None:
         FrameReader().feed(data)
 
 
-def test_the_library_takes_our_whole_conversation() -> None:
+def test_the_library_accepts_a_whole_conversation() -> None:
     """Against websockets' own server protocol: two messages and the answer to its close."""
     server = ServerProtocol()
     server.receive_data(
@@ -114,7 +115,7 @@ def test_a_server_that_breaks_the_framing_under_load_is_a_failure(tmp_path) -> N
     async def main() -> LevelReport:
         plan = lambda number: Plan(broken_frame=number == RECORDINGS + 1)  # noqa: E731
         async with FakeListen(plan).running() as server:
-            result = await measure_levels(settings(write_manifest(tmp_path), server.url), tell=lambda _: None)
+            result = await measure_levels(settings(write_manifest(tmp_path), server.url), progress=lambda _: None)
         return result.document.levels[0]
 
     level = asyncio.run(asyncio.wait_for(main(), 15.0))

@@ -1,4 +1,4 @@
-"""A real server among a few hundred hostile messages: others keep their words, nothing is left, nothing breaks."""
+"""A real server under a few hundred hostile messages: other streams keep their texts, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.hostile.__main__ import Plan, errors_in, judge, total
 from loadtest.hostile.raw_connection import Tally
-from loadtest.hostile.swarm import ACTS, Act, Script, perform, target_at
+from loadtest.hostile.swarm import ATTACKS, Attack, Script, attack, target_at
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"
@@ -29,21 +29,23 @@ WORDS = ("one small step", "a giant leap", "for all of us")
 
 def hostile_to(server: LiveServer, script: Script) -> Tally:
     tally = Tally()
-    asyncio.run(perform(target_at(f"ws://{server.host}", KEY, tally), script, time.perf_counter))
+    asyncio.run(attack(target_at(f"ws://{server.host}", KEY, tally), script, time.perf_counter))
     return tally
 
 
 def nothing_is_left(server: LiveServer) -> None:
     server.wait_idle()
     for _ in range(500):
-        if not len(server.app.state.door.quotas):
+        if not len(server.replica.guard.quotas):
             break
         server.http.get("/healthz")
-    assert not len(server.app.state.door.quotas)
+    assert not len(server.replica.guard.quotas)
     assert server.http.get("/readyz").status_code == 200
 
 
-def test_others_keep_their_words_and_nothing_is_left(live_server: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_streams_keep_their_texts_and_nothing_is_left_behind(
+    live_server: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     server = live_server(api_keys=[KEY], idle_timeout_s=5.0, write_timeout_s=1.0)
     headers = {"Authorization": f"Token {KEY}"}
     with server.listen(headers) as first, server.listen(headers) as second:
@@ -66,14 +68,14 @@ def test_others_keep_their_words_and_nothing_is_left(live_server: Start, caplog:
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
 
-@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_each_act_is_played_and_ends(live_server: Start, act: Act) -> None:
+@pytest.mark.parametrize("chosen", ATTACKS, ids=lambda chosen: chosen.__name__)
+def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) -> None:
     server = live_server(api_keys=[KEY], idle_timeout_s=0.5, write_timeout_s=0.5)
     tally = Tally()
 
     async def play() -> None:
         target = target_at(f"ws://{server.host}", KEY, tally)
-        await asyncio.gather(*(act(target, random.Random(seed)) for seed in range(3)))
+        await asyncio.gather(*(chosen(target, random.Random(seed)) for seed in range(3)))
 
     asyncio.run(play())
     assert tally.messages
@@ -105,14 +107,16 @@ SENT = Script(100)
         (Tally(100), level(0.01), {"x": 1}, ["errors in the server's log"]),
     ],
 )
-def test_each_bar_can_be_missed(tally: Tally, beside: LevelReport, errors: dict[str, int], missed: list[str]) -> None:
-    assert [bar.what for bar in judge(SENT, tally, [level(0.01)], [beside], errors) if not bar.met] == missed
+def test_each_criterion_can_be_missed(
+    tally: Tally, beside: LevelReport, errors: dict[str, int], missed: list[str]
+) -> None:
+    assert [each.what for each in judge(SENT, tally, [level(0.01)], [beside], errors) if not each.met] == missed
 
 
-def test_the_median_of_the_rounds_counts_and_a_round_without_figures_is_not_met() -> None:
+def test_the_median_of_the_rounds_is_judged_and_a_round_without_figures_is_missed() -> None:
     def share(*beside: LevelReport) -> float | None:
         found = judge(SENT, Tally(100), [level(0.01)] * len(beside), beside, {})
-        return next(bar.found for bar in found if "p98" in bar.what)
+        return next(each.found for each in found if "p98" in each.what)
 
     assert share(level(0.01), level(0.05), level(0.011)) == pytest.approx(1.1, rel=0.01)
     assert share(level(0.01), level(0.01, chunk_latency_ms=None)) is None
@@ -126,7 +130,7 @@ def test_rounds_share_the_messages_and_tallies_add_up() -> None:
     assert (added.messages, added.statuses, added.problems) == (7, {400: 3, 401: 1}, {"x": 1})
 
 
-def test_a_log_is_searched_for_errors(tmp_path: Path) -> None:
+def test_errors_in_the_log_are_counted(tmp_path: Path) -> None:
     rows = [
         {"level": "info", "event": "x"},
         {"level": "error", "event": "bad\nnews"},
@@ -136,7 +140,7 @@ def test_a_log_is_searched_for_errors(tmp_path: Path) -> None:
     assert errors_in(tmp_path / "log") == {"bad": 2, "Traceback (most recent call last):": 1}
 
 
-def test_a_plan_without_messages_is_none() -> None:
+def test_a_plan_without_messages_is_refused() -> None:
     for script in (Script(0), Script(1, per_s=0), Script(1, at_a_time=0)):
         with pytest.raises(BadSettings):
             Plan(script)

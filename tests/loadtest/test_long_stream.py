@@ -1,4 +1,4 @@
-"""Ten minutes on one connection: what a step costs and what a stream holds is the same at the end as at the start."""
+"""Ten minutes on one connection: neither the cost of a step nor the memory of a stream grows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def minutes_of(audio: PCM) -> Iterator[PCM]:
 
 
 def held(root: object) -> int:
-    """How many objects of ours, and containers in them, can be reached from here."""
+    """Number of our objects, and containers in them, that can be reached from `root`."""
     seen: dict[int, object] = {}
     waiting = [root]
     while waiting:
@@ -76,7 +76,7 @@ def _is_ours(found: object) -> bool:
 
 
 @pytest.mark.parametrize("pauses", [True, False], ids=["with pauses", "without a pause"])
-def test_ten_minutes_cost_and_hold_the_same_from_first_to_last(live_server: Start, *, pauses: bool) -> None:
+def test_neither_cost_nor_memory_of_a_stream_grows_over_ten_minutes(live_server: Start, *, pauses: bool) -> None:
     decoder = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=16)
     decoder.warm_up()
     server = live_server(model=UnsureModel(), decoder=decoder, max_utterance_s=10.0)

@@ -1,4 +1,4 @@
-"""A real server with few slots under three times its load, for seconds: what is felt, what is refused, what is left."""
+"""Seconds of overload on a real server with few slots: latency of accepted streams, refusals, leftovers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from loadtest_bench import T0, settings, write_manifest
 from rich.console import Console
 from spelling import silence, spell
 
-from loadtest.criteria import Bar, unmet
+from loadtest.criteria import Criterion, unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
 from loadtest.generator.settings import LoadSettings
-from loadtest.leftovers import IdleFigures, bars
+from loadtest.leftovers import IdleFigures, judge_leftovers
 from loadtest.measurement.run import measure_levels
 from loadtest.overload import Overload, Plan, judge, overload, run
 
@@ -44,7 +44,7 @@ def spoken(tmp_path: Path) -> LoadSettings:
     return LoadSettings("", (1,), warmup_s=0.2, manifest=manifest, retry=True)
 
 
-def test_an_overloaded_server_serves_whom_it_accepts_refuses_the_rest_and_keeps_nothing(
+def test_an_overloaded_server_serves_accepted_streams_refuses_the_rest_and_is_idle_afterwards(
     live_server: Start, spoken: LoadSettings
 ) -> None:
     server = live_server(max_streams=SLOTS)
@@ -60,13 +60,13 @@ def test_an_overloaded_server_serves_whom_it_accepts_refuses_the_rest_and_keeps_
     server.wait_idle()
     slow = {"accepted streams, chunk latency p98", "refusals, time to the answer p98"}  # this process does all the work
     not_offered = {"tasks"} if found.after.tasks is None else set[str]()
-    assert {bar.what for bar in found.bars if not bar.met} <= slow | not_offered, unmet(found.bars)
+    assert {each.what for each in found.bars if not each.met} <= slow | not_offered, unmet(found.bars)
 
 
-def test_uploads_ride_beside_live_streams(live_server: Start, spoken: LoadSettings) -> None:
+def test_uploads_are_served_beside_live_streams(live_server: Start, spoken: LoadSettings) -> None:
     server = live_server(max_streams=SLOTS)
     asked = replace(spoken, url=f"ws://{server.host}", streams=(1,), seconds=1.5, uploads=1, split=True)
-    result = asyncio.run(measure_levels(asked, tell=lambda _: None))
+    result = asyncio.run(measure_levels(asked, progress=lambda _: None))
     [level] = result.document.levels
     assert level.uploads is not None
     assert level.uploads.failed == 0
@@ -103,27 +103,27 @@ def refused_within(seconds: float, status: int = 503, without: int = 0) -> Refus
         (overloaded(0.09, refused_within(0.04, without=1)), ["refusals without Retry-After"]),
     ],
 )
-def test_each_bar_of_an_overload_can_be_missed(level: LevelReport, missed: list[str]) -> None:
-    assert [bar.what for bar in judge(level) if not bar.met] == missed
+def test_each_criterion_of_an_overload_can_be_missed(level: LevelReport, missed: list[str]) -> None:
+    assert [each.what for each in judge(level) if not each.met] == missed
 
 
-def test_an_overload_that_refused_nobody_was_none() -> None:
-    assert len([bar for bar in judge(overloaded(0.01, None)) if not bar.met]) == 3
+def test_an_overload_without_refusals_misses_its_criteria() -> None:
+    assert len([each for each in judge(overloaded(0.01, None)) if not each.met]) == 3
     with pytest.raises(BadSettings):
         Plan(factor=1.0)
 
 
-def test_what_is_left_shows_and_what_is_not_said_is_not_believed() -> None:
+def test_leftovers_and_figures_that_are_not_offered_are_missed() -> None:
     idle = IdleFigures(0, 0, 0, 5, 100.0)
-    assert unmet(bars(idle, idle)) == []
-    assert unmet(bars(idle, msgspec.structs.replace(idle, memory_mib=100.9))) == []
+    assert unmet(judge_leftovers(idle, idle)) == []
+    assert unmet(judge_leftovers(idle, msgspec.structs.replace(idle, memory_mib=100.9))) == []
     for changes in ({"sessions": 1}, {"slots": 1}, {"queued_steps": 1}, {"tasks": 6}, {"memory_mib": 101.2}):
-        assert len(unmet(bars(idle, msgspec.structs.replace(idle, **changes)))) == 1
-    assert len(unmet(bars(idle, IdleFigures(None, None, None, None, None)))) == 5
-    assert Bar("x", 1, None).line == "x: not measured (at most 1)"
+        assert len(unmet(judge_leftovers(idle, msgspec.structs.replace(idle, **changes)))) == 1
+    assert len(unmet(judge_leftovers(idle, IdleFigures(None, None, None, None, None)))) == 5
+    assert Criterion("x", 1, None).line == "x: not measured (at most 1)"
 
 
-def test_what_it_found_is_written_and_a_server_without_figures_is_a_bad_exit_code(
+def test_the_result_is_written_and_a_server_without_metrics_gives_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadtest.overload.IDLE_WITHIN_S", 0.0)

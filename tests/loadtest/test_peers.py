@@ -1,4 +1,4 @@
-"""The comparison with other servers: streams as a peer keeps them, the search, the order of work, the report."""
+"""Comparison with other servers: streams in a peer, the search, the rounds, the report."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
 from loadtest.peers import bench, processes
 from loadtest.peers.__main__ import read
-from loadtest.peers.batches import BatchSizes
 from loadtest.peers.contestants import ALL, OURS, chosen
 from loadtest.peers.findings import Findings, Probe, thinned
 from loadtest.peers.launch import launched
 from loadtest.peers.report import markdown, quantile, rows, write
 from loadtest.peers.search import CLOSE, MOST, Search
+from loadtest.peers.service import BatchSizes
 from loadtest.peers.stream import Card, Stream, is_close
 
 CARD = Card(step_bytes=4, frames_per_step=2, delay_frames=2, flush_steps=3, vocabulary=("", " ", "a", "b"))
@@ -40,7 +40,7 @@ def answered(frame: str) -> Answer:
 
 
 @given(st.lists(st.binary(max_size=11)))
-def test_steps_are_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
+def test_steps_hold_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
     stream = Stream(CARD)
     steps = [step for message in messages for step in stream.audio(message)]
     rest = stream.rest()
@@ -51,17 +51,17 @@ def test_steps_are_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
     assert rest[-CARD.flush_steps :] == [bytes(4)] * CARD.flush_steps
 
 
-def test_a_stream_spells_what_it_hears_after_the_models_delay() -> None:
+def test_symbols_are_decoded_after_the_models_delay() -> None:
     stream = Stream(CARD)
     for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames lie before the audio
-        stream.heard(symbols)
+        stream.add_symbols(symbols)
     assert stream.text == "aa b"
 
 
-def test_answers_are_what_the_load_generator_reads() -> None:
+def test_the_load_generator_can_read_the_answers() -> None:
     stream = Stream(CARD)
     stream.audio(bytes(6))
-    stream.heard((0, 0))
+    stream.add_symbols((0, 0))
     partial = answered(stream.partial())
     assert partial.start + partial.duration == pytest.approx(4 / 32_000)
     assert not partial.is_final
@@ -85,20 +85,20 @@ def test_batches_are_counted_by_whole_batches_and_by_their_rows() -> None:
 def test_a_search_ends_close_to_the_capacity(capacity: int, first: int, factor: float) -> None:
     search = Search(first, factor=factor, levels=100)
     while (level := search.next_level()) is not None:
-        search.went(level, sustained=level <= capacity)
+        search.add(level, sustained=level <= capacity)
     assert search.good <= capacity
     assert capacity + 1 <= max(search.good * CLOSE, search.good + 1) + 1 or search.good * factor > MOST
 
 
 @given(st.lists(st.booleans(), min_size=8, max_size=8))
-def test_a_search_is_bounded_whatever_happens(outcomes: list[bool]) -> None:
+def test_a_search_is_bounded_for_any_results(outcomes: list[bool]) -> None:
     search, asked = Search(40), []
     for sustained in outcomes:
         level = search.next_level()
         if level is None:
             break
         asked.append(level)
-        search.went(level, sustained=sustained)
+        search.add(level, sustained=sustained)
     assert len(set(asked)) == len(asked) <= search.levels
     assert len(asked) < search.levels or search.next_level() is None
 
@@ -139,7 +139,7 @@ def test_a_servers_figure_is_the_median_of_its_rounds_and_ours_its_multiple() ->
     assert edge.streams == 440
 
 
-def test_the_report_shows_each_server_its_bar_and_what_kept_it() -> None:
+def test_the_report_shows_each_server_its_criterion_and_its_problem() -> None:
     table = {row[0]: row for row in rows(MEASURED)}
     assert table["(a) FastAPI + torch, module as written"][1:5] == ("40", "40", "11.0", "≥ 8")
     assert table["tutti, greedy"][9] == "0 of 9"
@@ -181,7 +181,7 @@ def test_a_distribution_is_thinned_to_its_end() -> None:
     assert thinned(()) == ()
 
 
-def test_who_is_unknown_or_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_uninstalled_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.name for one in chosen("fastapi,tutti")] == ["fastapi", OURS]
     with pytest.raises(BadSettings, match="rya"):
         chosen("rya")
@@ -193,7 +193,7 @@ def test_who_is_unknown_or_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 class FakeServers:
-    """Stand for launched servers and for the load on them: each sustains so many streams."""
+    """Launched servers and the load on them: each sustains the number of streams in `capacity`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **capacity: int) -> None:
         self.capacity, self.calls, self.rows = capacity, [], 0.0
@@ -212,7 +212,7 @@ class FakeServers:
         self.rows += 1.0
         return {4: self.rows}
 
-    def measure(self, settings: object, *, tell: object) -> SimpleNamespace:
+    def measure(self, settings: object, *, progress: object) -> SimpleNamespace:
         (streams,) = settings.streams  # type: ignore[attr-defined]
         self.calls.append((self.running, streams))
         good = streams <= self.capacity[self.running]
@@ -284,7 +284,7 @@ child.wait()
 """
 
 
-def test_a_server_is_stopped_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_stopped_with_all_processes_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOP_WITHIN_S", 0.1)
     server = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -299,7 +299,7 @@ def test_a_server_is_stopped_with_all_that_it_started(monkeypatch: pytest.Monkey
     server.stdout.close()
 
 
-def test_a_server_that_ends_at_once_is_reported_with_its_last_words() -> None:
+def test_a_server_that_ends_at_once_is_reported_with_its_last_output() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no weights here')"]
     with pytest.raises(ServerNotReady, match=r"(?s)ended with 1.*no weights here"), launched(command):
         pass

@@ -1,4 +1,4 @@
-"""Peer (a) as it is measured, and the packed states that (b) and (c) carry, with the shipped network."""
+"""Peer (a) launched and loaded, and the packed states of (b) and (c), with the shipped network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadtest.peers.launch import launched
 from loadtest.peers.network import PeerNetwork
 from loadtest.peers.stream import Stream
 from model import precision
-from model.audio import read_pcm
+from model.recordings import read_pcm
 
 SHORT = next(u for u in samples() if u.audio.stem == "yes")
 
@@ -31,16 +31,16 @@ def network(request: pytest.FixtureRequest) -> PeerNetwork:
     return made
 
 
-def alone(network: PeerNetwork, pcm: bytes) -> tuple[str, list[list[int]]]:
+def recognised(network: PeerNetwork, pcm: bytes) -> tuple[str, list[list[int]]]:
     stream, state, heard = Stream(network.card), network.fresh_state(), []
     for step in [*stream.audio(pcm), *stream.rest()]:
         symbols, state = network.step_one(step, state)
-        stream.heard(symbols)
+        stream.add_symbols(symbols)
         heard.append(symbols)
     return stream.text, heard
 
 
-def test_packed_states_give_what_tensors_give_in_any_batch(network: PeerNetwork) -> None:
+def test_packed_states_give_the_same_symbols_as_tensors_in_any_batch(network: PeerNetwork) -> None:
     audios = [read_pcm(u.audio).tobytes() for u in samples() if u.audio.stem in ("yes", "no", "stop")]
     steps = [list(Stream(network.card).audio(pcm)) for pcm in audios]
     count = min(len(one) for one in steps)
@@ -53,14 +53,14 @@ def test_packed_states_give_what_tensors_give_in_any_batch(network: PeerNetwork)
             stream.append(found)
     assert all(row.nbytes == network.row_bytes for row in rows)
     for pcm, found in zip(audios, heard, strict=True):
-        assert found == alone(network, pcm)[1][:count]
+        assert found == recognised(network, pcm)[1][:count]
 
 
-def test_it_is_launched_loaded_and_stopped() -> None:
+def test_the_peer_is_launched_loaded_and_stopped() -> None:
     (contestant,) = chosen("fastapi")
     with launched(contestant.command) as server:
         settings = LoadSettings(url=server.url, streams=(2,), seconds=2.0, warmup_s=0.5, max_recordings=3)
-        (level,) = measure(settings, tell=lambda _: None).document.levels
+        (level,) = measure(settings, progress=lambda _: None).document.levels
         sizes, spent = server.batches(), server.cpu_by_name()
     assert bench.sustained(level, 10_000.0)  # whole: how fast it was is no matter of this test
     assert level.steps > 20
@@ -78,8 +78,8 @@ def test_a_precision_that_the_processor_lacks_is_a_bad_option(monkeypatch: pytes
         fastapi_torch.main(port=0, threads=threads, precision="bf16")
 
 
-def test_its_text_is_the_networks(network: PeerNetwork) -> None:
-    text, _ = alone(network, read_pcm(SHORT.audio).tobytes())
+def test_the_text_is_that_of_the_network(network: PeerNetwork) -> None:
+    text, _ = recognised(network, read_pcm(SHORT.audio).tobytes())
     assert text == SHORT.text
 
 

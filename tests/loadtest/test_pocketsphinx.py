@@ -1,4 +1,4 @@
-"""pocketsphinx beside us: how its text is scored, both in one table, and what is said when it is missing."""
+"""pocketsphinx beside tutti: scoring of its texts, the table of both, and the message when it is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadtest import pocketsphinx
 from loadtest.environment import describe
 from loadtest.errors import BadManifest, PeerMissing
 from loadtest.pocketsphinx import Peer, markdown, pooled, read_kept, read_ours, rows, write
-from model.scoring import by_source, report
+from model.evaluation.scoring import by_source, report
 
 RATES = report(by_source([("x", "a b", "a c"), ("y", "a", "a")]))
 OURS = report(by_source([("x", "a b", "a b"), ("z", "a", "b")]))
@@ -30,11 +30,11 @@ def peer(**ours: object) -> Peer:
 @pytest.mark.parametrize(
     ("heard", "text"), [("Mr. O'Neil", "mr o'neil"), ("a well-known place", "a well known place"), ("[NOISE]", "noise")]
 )
-def test_what_it_hears_is_written_as_references_are(heard: str, text: str) -> None:
+def test_its_texts_are_spelled_as_references_are(heard: str, text: str) -> None:
     assert pocketsphinx.spelled(heard) == text
 
 
-def test_a_missing_pocketsphinx_is_said_with_the_command_that_installs_it(
+def test_a_missing_pocketsphinx_is_reported_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = importlib.import_module
@@ -51,7 +51,7 @@ def test_a_missing_pocketsphinx_is_said_with_the_command_that_installs_it(
 
 
 class Adapting:
-    """Stands for pocketsphinx, which gets used to the noise of a stream: what it hears depends on what it heard."""
+    """Stand-in for pocketsphinx, which adapts to a stream: its text depends on the recordings before."""
 
     def __init__(self) -> None:
         self._heard = self._bytes = 0
@@ -73,11 +73,11 @@ class Adapting:
         )
 
 
-def test_what_it_hears_does_not_depend_on_what_it_heard_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_does_not_depend_on_recordings_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pocketsphinx._state, "decoder", Adapting())
     paths = [u.audio for u in samples()[:3]]
-    forwards = [pocketsphinx._hear(path) for path in paths]
-    assert forwards == [pocketsphinx._hear(path) for path in reversed(paths)][::-1]
+    forwards = [pocketsphinx._recognise(path) for path in paths]
+    assert forwards == [pocketsphinx._recognise(path) for path in reversed(paths)][::-1]
     assert "again" not in " ".join(forwards)
     assert len(set(forwards)) == 3
 
@@ -87,7 +87,7 @@ def test_it_recognises_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pocketsphinx, "_state", {})
     pocketsphinx._load()
     (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]
-    assert pocketsphinx._hear(yes) == "yes"
+    assert pocketsphinx._recognise(yes) == "yes"
 
 
 def test_our_figures_stand_beside_by_source(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_document_of_one_combination_is_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "no json", '{"precision": "fp32"}'])
-def test_what_is_not_our_figures_is_named(tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_file_of_our_figures_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ours.json"
     if content is not None:
         path.write_text(content)

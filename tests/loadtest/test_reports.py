@@ -1,4 +1,4 @@
-"""What the load test makes of its measurements, and what it can be asked to play."""
+"""Reports of the load test, and the recordings that it plays."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_seed_decides_which_recordings_are_taken(manifest: Path) -> None:
     assert len({path for [path] in taken}) > 1
 
 
-def test_what_fits_into_the_time_left_is_chosen() -> None:
+def test_a_recording_that_fits_into_the_time_left_is_chosen() -> None:
     pool = [recording(steps, 0.0) for steps in (2, 4, 8)]
     rng = random.Random(1)
     assert {choose(pool, 1.0, rng).steps for _ in range(50)} == {2, 4, 8}
@@ -140,7 +140,7 @@ def test_a_level_of_several_minutes_is_measured_minute_by_minute() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(0.6, 1), (60.0, 1), (60.0000001, 1), (61.0, 2), (600.0, 10)])
-def test_rounding_begins_no_minute(seconds: float, minutes: int) -> None:
+def test_rounding_does_not_begin_a_minute(seconds: float, minutes: int) -> None:
     assert minutes_in(seconds) == minutes
 
 
@@ -151,7 +151,7 @@ def test_a_level_of_one_minute_has_no_minutes_of_its_own() -> None:
     assert report.minutes == ()
 
 
-def test_what_grew_from_the_first_to_the_last_minute_is_said() -> None:
+def test_growth_from_the_first_to_the_last_minute_is_reported() -> None:
     assert drifts(lasting(minute(5.0, 100.0, 1.0), minute(50.0, 200.0, 9.0), minute(6.0, 100.9, 1.005))) == []
     assert drifts(lasting(minute(5.0, 100.0), minute(6.0, 110.0))) == ["memory grew from 100.0 to 110.0 MiB"]
     assert drifts(lasting(minute(5.0, 9.0, 1.0), minute(5.0, 9.0, 2.0))) == ["decoder memory grew from 1.0 to 2.0 MiB"]

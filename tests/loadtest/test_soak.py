@@ -1,4 +1,4 @@
-"""The rule by which a soak is judged, its page, and a soak of seconds from end to end."""
+"""The rule of a soak, its page, and a soak of seconds from end to end."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ FLAT = [10.0] * MINUTES
 STEADY: list[float | None] = [500.0] * MINUTES
 
 
-def test_a_level_that_stays_as_it_was_is_good() -> None:
+def test_a_level_without_growth_meets_the_rule() -> None:
     assert missed(Rule(), FLAT, STEADY) == []
     assert missed(Rule(), [10.0] * 5 + [10.9] * 5, STEADY) == []
     assert missed(Rule(), [10.0] * 5 + [5.0] * 5, STEADY) == []
 
 
-def test_latency_that_grew_by_more_than_a_tenth_is_not() -> None:
+def test_latency_that_grows_by_more_than_a_tenth_is_missed() -> None:
     assert missed(Rule(), [10.0] * 5 + [11.2] * 5, STEADY) == ["chunk latency p98, last 5 min"]
 
 
 def test_windows_are_judged_whole_and_not_by_their_worst_minute_alone() -> None:
-    """One bad minute among five is in the p98 of the five; one among ten that nobody compares is not."""
+    """A bad minute counts in the p98 of its five minutes; one outside both windows does not."""
     assert missed(Rule(), [10.0] * 9 + [30.0], STEADY) == ["chunk latency p98, last 5 min"]
     assert missed(Rule(), [10.0] * 5 + [30.0] * 2 + [10.0] * 5, [500.0] * 12) == []
 
@@ -83,11 +83,11 @@ def test_memory_may_not_grow_by_more_than_a_hundredth_after_the_first_minute() -
         ({"unanswered": 1}, "steps never answered"),
     ],
 )
-def test_whatever_went_wrong_is_a_miss(changes: dict[str, object], what: str) -> None:
+def test_each_fault_of_a_level_is_missed(changes: dict[str, object], what: str) -> None:
     assert missed(Rule(), FLAT, STEADY, **changes) == [what]
 
 
-def test_too_few_minutes_to_compare_is_a_miss_and_not_a_pass() -> None:
+def test_too_few_minutes_to_compare_are_missed() -> None:
     assert missed(Rule(), FLAT[:9], STEADY[:9]) == ["chunk latency p98, last 5 min"]
     assert missed(soak_module.SHORT_RULE, FLAT[:3], STEADY[:3]) == []
     with pytest.raises(BadSettings):

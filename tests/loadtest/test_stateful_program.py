@@ -1,4 +1,4 @@
-"""The million steps: counted from what the test reports, seed after seed, and stopped by the first that fails."""
+"""Runs of the stateful test: steps counted from its report, seed after seed, up to the first failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timing rules of the load test: one playback and one pacer, told the time."""
+"""Timing rules of the load test: one playback and one pacer, with time as an argument."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_playback_cut_at_the_end_of_the_level_is_not_compared() -> None:
         ([b'{"type":"Error","description":"bad"}', answer(0.26, final=True)], 1000, "the server complained: bad"),
     ],
 )
-def test_every_way_to_end_badly_is_a_failure_with_its_reason(messages: list[bytes], code: int, problem: str) -> None:
+def test_every_bad_end_is_a_failure_with_its_reason(messages: list[bytes], code: int, problem: str) -> None:
     tape = Tape()
     playback = played(tape)
     playback.close(playback.end_s)

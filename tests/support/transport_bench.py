@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import torch
+from engine_bench import session_on
 from fake_transport import FakeTransport
 from fakes import WAIT_S, FakeClock
 from spelling import CONFIG, SpellingModel, spelling_decoder
@@ -23,7 +24,6 @@ from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
-from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
@@ -80,7 +80,7 @@ class ConnectionBench:
             self.stream = stream
         else:
             self.stream = DeepgramStream(socket, self.session, projector, context, decoder)
-        self.recognition = ActiveSession(self, self.session, self.stream, [0])
+        self.recognition = session_on(self, self.session, self.stream)
         self.released = 0  # how often the recognition was closed
         self._work: list[deque[Work | None]] = [deque() for _ in range(channels)]  # None: export the state
         self._states = [self._fresh() for _ in range(channels)]
@@ -116,22 +116,19 @@ class ConnectionBench:
         """What the client was sent."""
         return [json.loads(payload) for payload in self.transport.written]
 
-    # What a recognition needs
+    # As an engine
 
-    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
-        for piece in work:
-            self._work[piece.channel].append(piece)
+    def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:
+        self._work[stream].append(Work(stream, pcm, tag, reset))
         if self._answers_at_once:
             asyncio.get_running_loop().call_soon(self.answer)
 
-    def export(self, recognition: ActiveSession) -> None:
-        for waiting in self._work:
-            waiting.append(None)
+    def export(self, stream: int) -> None:
+        self._work[stream].append(None)
 
-    def close(self, recognition: ActiveSession) -> None:
-        self.released += 1
-        for waiting in self._work:
-            waiting.clear()
+    def close(self, stream: int) -> None:
+        self.released += stream == 0
+        self._work[stream].clear()
 
     def _answer(self, index: int, piece: Work | None) -> None:
         channel = self.session.channels[index]
