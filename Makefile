@@ -11,11 +11,11 @@ help:  ## show the targets
 
 setup: $(READY)  ## make .venv with everything in it
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml clients/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[dev]'
 	@$(BIN)/python -m model.ctc.warm_up
 	@touch $@
 
@@ -52,7 +52,7 @@ soak: setup  ## half an hour with streams coming and going; writes loadtest/resu
 	@$(BIN)/python -m loadtest.soak --capacity $(CAPACITY)
 
 bench-peers: setup  ## tutti beside FastAPI, Ray Serve, mosec and sherpa-onnx; writes loadtest/results/peers.*
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[peers]'
 	@$(BIN)/python -m loadtest.peers
 
 DATA ?= ../shared/data

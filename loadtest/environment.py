@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-VERSIONS_OF = ("tutti", "torch", "numpy", "numba", "uvicorn", "uvloop", "websockets", "pocketsphinx")
+VERSIONS_OF = ("tutti-asr", "torch", "numpy", "numba", "uvicorn", "uvloop", "websockets", "pocketsphinx")
 GIT_TIMEOUT_S = 5.0
 
 

@@ -188,7 +188,7 @@ def _provenance(model: AcousticModel, threads: int, command: str) -> Provenance:
         device=str(model.device),
         threads=threads or torch.get_num_threads(),
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        versions={name: version(name) for name in ("tutti", "torch", "numpy", "uvicorn", "uvloop")},
+        versions={name: version(name) for name in ("tutti-asr", "torch", "numpy", "uvicorn", "uvloop")},
         command=command,
     )
 

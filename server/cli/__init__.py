@@ -46,7 +46,7 @@ KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", e
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tutti {version('tutti')}")
+        typer.echo(f"tutti {version('tutti-asr')}")
         raise typer.Exit
 
 
