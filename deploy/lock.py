@@ -13,6 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 EXTRAS = ("media", "otel", "vad")
+CLIENT = "tutti-asr-client"  # resolved from clients/ ([tool.uv.sources]); the image builds it, so it has no hash
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PLATFORM = "x86_64-manylinux_2_28"
 
@@ -36,6 +37,7 @@ def command(needs: Path, out: Path, torch: str) -> list[str]:
         *("--python-version", "3.11", "--python-platform", PLATFORM, "--no-annotate", "--upgrade"),
         *(places if "+" in torch else ()),
         *extras,
+        *("--no-emit-package", CLIENT),
         *("--output-file", str(out), str(HERE.parent / "pyproject.toml"), str(needs)),
     ]
 
