@@ -57,18 +57,16 @@ def read_stages(path: Path, arguments: dict[str, str]) -> dict[str, Stage]:
             name, _, default = value.partition("=")
             known[name] = arguments.get(name, default)
         elif instruction == "FROM":
-            base, _, name = substituted(value, known).partition(" AS ")
+            base, _, name = expand(value, known).partition(" AS ")
             stage = stages[name] = Stage(name, base)
         elif instruction != "COMMENT" and stage is not None:
             stage.steps.append((instruction, value))
     for each in stages.values():
-        each.steps = [
-            (word, substituted(value, known) if word in ("ENV", "RUN") else value) for word, value in each.steps
-        ]
+        each.steps = [(word, expand(value, known) if word in ("ENV", "RUN") else value) for word, value in each.steps]
     return stages
 
 
-def substituted(text: str, known: dict[str, str]) -> str:
+def expand(text: str, known: dict[str, str]) -> str:
     """Replace `${NAME}` by the values of known variables."""
     return re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), text)
 
@@ -181,7 +179,7 @@ def serve(stage: Stage, root: Path) -> None:
 
 def say(line: str) -> None:
     """Print progress."""
-    print(line, flush=True)
+    print(line, flush=True)  # noqa: T201
 
 
 def main() -> None:
