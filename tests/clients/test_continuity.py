@@ -188,21 +188,21 @@ def test_a_fresh_servers_ticket_from_before_it_heard_of_ours_is_not_ours() -> No
 def test_what_is_held_is_bounded_and_only_what_was_sent_is_forgotten() -> None:
     stream = opened(held_bytes=100_000)
     pushed = 0
-    while stream.journal.has_room(30_000):
+    while stream.send_log.has_room(30_000):
         stream.add_audio(bytes(30_000))
         pushed += 1
-    assert (pushed, stream.journal.first) == (3, 0), "nothing was sent, so nothing may go"
+    assert (pushed, stream.send_log.first) == (3, 0), "nothing was sent, so nothing may go"
     frames(stream)
     for _ in range(20):
-        assert stream.journal.has_room(30_000)
+        assert stream.send_log.has_room(30_000)
         stream.add_audio(bytes(30_000))
         frames(stream)
-        assert stream.journal.held_bytes <= 100_000
+        assert stream.send_log.held_bytes <= 100_000
     stream.lost()
-    assert not stream.journal.has_room(30_000)
+    assert not stream.send_log.has_room(30_000)
     stream.connected()
-    assert stream.lost_s == pytest.approx(stream.journal.first / 200)
-    assert sum(len(pcm) for pcm in frames(stream)) == stream.journal.end - stream.journal.first
+    assert stream.lost_s == pytest.approx(stream.send_log.first / 200)
+    assert sum(len(pcm) for pcm in frames(stream)) == stream.send_log.end - stream.send_log.first
     before = stream.lost_s
     stream.lost()
     stream.connected()
@@ -214,13 +214,13 @@ def test_tickets_and_finals_let_go_of_what_they_cover_together() -> None:
     stream.add_audio(bytes(60_000))
     frames(stream)
     stream.receive(Ticket("t", 250.0))
-    assert stream.journal.first == 0, "the ticket may yet be refused"
+    assert stream.send_log.first == 0, "the ticket may yet be refused"
     stream.receive(results(0, 200.0, "yes"))
-    assert 0 < stream.journal.first <= 40_000
+    assert 0 < stream.send_log.first <= 40_000
     stream.receive(results(200.0, 100.0, "yes"))
-    assert stream.journal.first <= 50_000, "the ticket needs the rest"
+    assert stream.send_log.first <= 50_000, "the ticket needs the rest"
     stream.receive(Ticket("t", 300.0))
-    assert stream.journal.held_bytes == 0
+    assert stream.send_log.held_bytes == 0
 
 
 def test_an_event_is_told_once() -> None:
@@ -254,7 +254,7 @@ def test_the_words_of_a_server_that_drained_are_kept_and_its_goodbye_is_not() ->
     assert frames(stream) == [{"type": "CloseStream"}]
     assert len(stream.receive(results(0, 0.5, "whole"))) == 1
     stream.receive(Metadata("s", 0.5))
-    assert stream.farewell("s") == Metadata("s", 2.0)
+    assert stream.closing_metadata("s") == Metadata("s", 2.0)
     assert stream.complete
 
 

@@ -45,14 +45,14 @@ def recordings(tmp_path: Path) -> list[Path]:
 def test_files_are_transcribed_in_order_and_side_by_side(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeListen().running() as server:
-            outcomes = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
-        assert [outcome.path for outcome in outcomes] == recordings
-        for outcome, path in zip(outcomes, recordings, strict=True):
-            assert isinstance(outcome, Transcribed)
+            file_results = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
+        assert [result.path for result in file_results] == recordings
+        for result, path in zip(file_results, recordings, strict=True):
+            assert isinstance(result, Transcribed)
             pcm = read_pcm(path)
-            assert outcome.text == text_of(pcm.tobytes())
-            assert outcome.duration_s == pytest.approx(len(pcm) / 16000)
-            assert 0.0 <= outcome.final_latency_s <= outcome.elapsed_s
+            assert result.text == text_of(pcm.tobytes())
+            assert result.duration_s == pytest.approx(len(pcm) / 16000)
+            assert 0.0 <= result.final_latency_s <= result.elapsed_s
 
     wait_for(main())
 
@@ -61,8 +61,8 @@ def test_one_bad_file_does_not_stop_the_others(recordings: list[Path], tmp_path:
     async def main() -> None:
         async with FakeListen(lambda number: Plan(refuse=503) if number == 0 else Plan()).running() as server:
             files = [recordings[0], tmp_path / "none.wav", recordings[1]]
-            outcomes = await transcribe_files(files, RemoteTranscriber(server.url), concurrency=1)
-        refused, missing, good = outcomes
+            file_results = await transcribe_files(files, RemoteTranscriber(server.url), concurrency=1)
+        refused, missing, good = file_results
         assert isinstance(refused, Failed)
         assert "503" in refused.problem
         assert isinstance(missing, Failed)
@@ -113,12 +113,12 @@ def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeReplica(lambda number: Fate(hear=20) if number < 2 else Fate()).running() as server:
             transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
-            [outcome] = await transcribe_files([recordings[3]], transcriber)
+            [result] = await transcribe_files([recordings[3]], transcriber)
             assert server.handshakes == 1
             pcm = np.tile(read_pcm(recordings[3]), 20)
             messages = [m async for m in transcriber.stream(PcmSource(pcm, 16000, realtime=False))]
             assert server.handshakes == 3
-        assert isinstance(outcome, Transcribed)
+        assert isinstance(result, Transcribed)
         said = " ".join(m.text for m in messages if isinstance(m, Results) and m.is_final and m.text)
         whole = FakeRecognition(Shape(rate=16000))
         wanted = [f for part in (pcm.tobytes(), '{"type":"CloseStream"}') for f in whole.hear(part)]

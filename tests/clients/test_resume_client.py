@@ -67,7 +67,7 @@ class Caller:
                 self._lose(number)
             await stream.close_stream()
             await asyncio.wait_for(receiving, WAIT_S)
-            return stream.journey
+            return stream.events
 
     async def _answered(self, until_s: float) -> None:
         while self._heard_s < until_s:
@@ -108,11 +108,11 @@ def test_a_caller_hears_the_same_whatever_its_servers_suffer(pair: list[LiveServ
             for server in pair:
                 cut_all(server)
 
-    moved, journey = stream(pair, lose)
+    moved, events = stream(pair, lose)
     assert moved.finals == whole.finals
     assert moved.text == " ".join(TEXTS)
-    assert journey.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
-    assert (journey.lost_s, journey.replayed, journey.refused_tickets) == (0, 0, [])
+    assert events.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
+    assert (events.lost_s, events.replayed, events.refused_tickets) == (0, 0, [])
 
 
 def test_a_rolling_restart_loses_nothing() -> None:
@@ -125,6 +125,6 @@ def test_a_rolling_restart_loses_nothing() -> None:
                 server = servers[number // 20]
                 server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
 
-        moved, journey = stream(servers, drain)
+        moved, events = stream(servers, drain)
     assert moved.finals == whole.finals
-    assert (journey.resumed, journey.lost_s, journey.refused_tickets) == (2, 0, [])
+    assert (events.resumed, events.lost_s, events.refused_tickets) == (2, 0, [])

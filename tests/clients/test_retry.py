@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused, Unreachable
-from tutti_asr_client.retry import Attempts, Retry, is_final
+from tutti_asr_client.retry import Attempts, Retry, is_permanent
 
 NOW = 8_675_309.25
 FULL = Refused(503, None, "full")
@@ -28,7 +28,7 @@ def attempts(*urls: str, **settings: float) -> Attempts:
     ids=str,
 )
 def test_what_is_worth_another_try(error: ClientError, final: bool) -> None:
-    assert is_final(error) == final
+    assert is_permanent(error) == final
     if final:
         with pytest.raises(type(error)):
             attempts().failed(error, NOW)
@@ -92,7 +92,7 @@ def test_connections_that_settle_nothing_use_patience_up_and_one_that_does_renew
     now = NOW
     for _ in range(100):
         tries.connected(now)
-        tries.settled()
+        tries.reset_budget()
         now += 1.0
         now += tries.failed(LOST, now).wait_s
     assert tries.failures == 1

@@ -95,14 +95,14 @@ def test_audio_between_two_finals_is_missed_and_said_again_is_not() -> None:
     assert with_gap.lost_s == pytest.approx(0.2)
     assert overlapping.lost_s == 0.0
     forgotten = outcome()
-    forgotten.journey.add(AudioLost(0.4))
+    forgotten.events.add(AudioLost(0.4))
     assert forgotten.lost_s == 0.4
 
 
 def test_times_count_from_the_loss_and_from_the_fault() -> None:
     lost = outcome()
     for took_s in (0.0, 0.25):
-        lost.journey.add(Connected("url", None, Beginning.TICKET, 0.0, took_s))
+        lost.events.add(Connected("url", None, Beginning.TICKET, 0.0, took_s))
     lost.connected_at += [1.0, 13.5]
     lost.lost_at.append(13.25)
     untouched = outcome()

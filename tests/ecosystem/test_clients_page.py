@@ -27,7 +27,7 @@ def name_of(block: tuple[str, str, str]) -> str:
     """What a block is about, from what it imports or calls."""
     language, environment, code = block
     known = (
-        "tutti_asr_client.stream",
+        "tutti_asr_client",
         "AsyncDeepgram",
         "DeepgramClient",
         "tutti.js",

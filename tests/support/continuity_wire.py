@@ -49,7 +49,7 @@ class Wire:
         pcm = self._random.randbytes(size)
         self.script.append(pcm)
         self.stream.add_audio(pcm)
-        self.most_held = max(self.most_held, self.stream.journal.held_bytes)
+        self.most_held = max(self.most_held, self.stream.send_log.held_bytes)
 
     def finalize(self, channel: int | None) -> None:
         self.script.append(json.dumps({"type": "Finalize"} | ({} if channel is None else {"channel": channel})))
@@ -148,7 +148,7 @@ def check(wire: Wire) -> None:
     asked = sum(1 for said in wire.script if isinstance(said, str) and "Configure" in said)
     assert sum(isinstance(m, ConfigureSuccess) for m in wire.told) == asked
     duration_s = wire.stream.shape.seconds(sum(len(pcm) for pcm in wire.script if isinstance(pcm, bytes)))
-    assert wire.stream.farewell("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
+    assert wire.stream.closing_metadata("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
 
 
 def play(wire: Wire, before: list[Any], after: list[Any]) -> None:
