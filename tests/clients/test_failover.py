@@ -39,7 +39,9 @@ def audio() -> np.ndarray:
     return np.concatenate([part for text in TEXTS for part in (spell(text), silence(0.9))])
 
 
-def test_the_command_line_does_not_notice(hosts: list[str], audio: np.ndarray, tmp_path: Path) -> None:
+def test_tutti_transcribe_prints_the_same_text_when_its_server_is_killed(
+    hosts: list[str], audio: np.ndarray, tmp_path: Path
+) -> None:
     recording = tmp_path / "speech.wav"
     soundfile.write(recording, audio, 16_000)
 
@@ -60,7 +62,9 @@ def test_the_command_line_does_not_notice(hosts: list[str], audio: np.ndarray, t
     assert " ".join(text for _, _, text, _ in whole if text) == " ".join(TEXTS)
 
 
-def test_the_javascript_client_does_not_notice(hosts: list[str], audio: np.ndarray, tmp_path: Path) -> None:
+def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
+    hosts: list[str], audio: np.ndarray, tmp_path: Path
+) -> None:
     modules = ROOT / "build" / "ecosystem" / "node" / "node_modules"
     need_node_module("ws", modules)
     raw = tmp_path / "speech.raw"

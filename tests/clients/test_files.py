@@ -72,7 +72,7 @@ def test_one_bad_file_does_not_stop_the_others(recordings: list[Path], tmp_path:
     wait_for(main())
 
 
-def test_real_time_messages_come_when_they_have_been_spoken() -> None:
+def test_real_time_messages_are_sent_at_the_time_of_their_last_sample() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         source = PcmSource(np.frombuffer(noise(2.5), np.int16), 16000, realtime=True)
@@ -98,7 +98,7 @@ def test_json_lines_and_exit_codes(recordings: list[Path], capsys: pytest.Captur
         assert json.loads(capsys.readouterr().out)["error"] == "no such file"
 
 
-def test_a_full_server_is_waited_for_and_the_user_told(
+def test_transcribe_waits_for_a_full_server_and_says_so(
     recordings: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeListen(lambda number: Plan(refuse=503 if number == 0 else 0)).in_thread() as server:
@@ -109,7 +109,7 @@ def test_a_full_server_is_waited_for_and_the_user_told(
     assert "next try" in shown.err
 
 
-def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
+def test_a_recording_goes_on_at_the_next_server(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeReplica(lambda number: Fate(hear=20) if number < 2 else Fate()).running() as server:
             transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
@@ -128,7 +128,7 @@ def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
     wait_for(main())
 
 
-def test_ctrl_c_ends_the_recordings_where_they_are_and_keeps_what_was_said(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_recordings_and_prints_their_finals(tmp_path: Path) -> None:
     long, never = tmp_path / "long.wav", tmp_path / "never.wav"
     soundfile.write(long, np.frombuffer(noise(800), np.int16), 16000)
     soundfile.write(never, np.frombuffer(noise(3), np.int16), 16000)
@@ -160,9 +160,7 @@ def test_ctrl_c_is_exit_code_130(recordings: list[Path]) -> None:
     assert run(recordings, interrupted) == 130
 
 
-def test_another_transcriber_is_shown_in_the_same_way(
-    recordings: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_takes_any_transcriber(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     class InProcess:
         sample_rate = 16000
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from client_bench import client_tasks
 from fake_recognition import FakeRecognition, Shape
 from fake_replica import FakeReplica, Fate
 from hypothesis import given, settings
@@ -100,7 +101,7 @@ fates = st.lists(
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["tickets", "plain"])
 @settings(max_examples=25)
 @given(doom=fates)
-def test_whatever_becomes_of_the_connections_the_caller_sees_one_stream(
+def test_refused_cut_and_hung_connections_give_the_messages_of_one_stream(
     keys: tuple[str, ...], doom: list[Fate]
 ) -> None:
     async def main() -> None:
@@ -124,7 +125,7 @@ def events_of(events: list[Event], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_what_happened_is_told_as_it_happens_and_summed_up() -> None:
+def test_connection_events_are_reported_and_counted() -> None:
     async def main() -> None:
         events: list[Event] = []
         doom = cut_at(Fate(hear=12, code=1012, drain=True), Fate(refuse=503), Fate(hear=14), Fate(keys=("other",)))
@@ -155,7 +156,7 @@ def test_what_happened_is_told_as_it_happens_and_summed_up() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
-def test_what_would_be_refused_again_is_an_error_at_once(status: int) -> None:
+def test_a_permanent_refusal_raises_without_a_retry(status: int) -> None:
     async def main() -> None:
         async with FakeReplica(lambda _: Fate(refuse=status)).running() as server:
             with pytest.raises(Refused, match="not now") as refused:
@@ -166,7 +167,7 @@ def test_what_would_be_refused_again_is_an_error_at_once(status: int) -> None:
     wait_for(main())
 
 
-def test_1008_is_an_error_for_whoever_listens_and_whoever_speaks() -> None:
+def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
     async def main() -> None:
         async with (
             FakeReplica(lambda _: Fate(hear=3, code=1008)).running() as server,
@@ -184,7 +185,7 @@ def test_1008_is_an_error_for_whoever_listens_and_whoever_speaks() -> None:
     wait_for(main())
 
 
-def test_a_server_that_is_full_is_waited_for_as_long_as_it_says() -> None:
+def test_retry_after_of_a_full_server_is_respected() -> None:
     async def main() -> None:
         events: list[Event] = []
         doom = cut_at(Fate(refuse=503, retry_after="0.3"))
@@ -198,7 +199,7 @@ def test_a_server_that_is_full_is_waited_for_as_long_as_it_says() -> None:
     wait_for(main())
 
 
-def test_patience_with_a_full_server_has_an_end() -> None:
+def test_a_server_that_stays_full_raises_when_the_retry_budget_is_spent() -> None:
     async def main() -> None:
         async with FakeReplica(lambda _: Fate(refuse=503)).running() as server:
             with pytest.raises(Refused):
@@ -209,7 +210,7 @@ def test_patience_with_a_full_server_has_an_end() -> None:
     wait_for(main())
 
 
-def test_a_server_that_is_gone_for_good_is_an_error_and_nobody_waits_for_ever() -> None:
+def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -> None:
     async def main() -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with FakeReplica(keys=()).running() as server:
@@ -242,7 +243,7 @@ def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
     wait_for(main())
 
 
-def test_a_server_that_hangs_is_left_and_the_stream_goes_on_elsewhere() -> None:
+def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
     async def main() -> None:
         async with FakeReplica(cut_at(Fate(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
             urls = [one.url, other.url]
@@ -254,7 +255,7 @@ def test_a_server_that_hangs_is_left_and_the_stream_goes_on_elsewhere() -> None:
     wait_for(main())
 
 
-def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
+def test_a_replay_is_paced_and_live_audio_is_not() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         audio = noise(64_000 + 192_000)  # what may go at once, and six seconds
@@ -274,22 +275,23 @@ def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
     wait_for(main())
 
 
-def test_leaving_leaves_nothing_behind() -> None:
+def test_leaving_a_stream_ends_its_tasks() -> None:
     async def main() -> None:
         async with FakeReplica().running() as server:
             async with open_stream(server.url, resumable=True) as stream:
                 await stream.send(noise(20_000))
                 await anext(stream)
+                assert client_tasks(), "the check sees them"
             async with open_stream(server.url) as stream:
                 stream.abort()
                 with pytest.raises(ClosedAbnormally, match="aborted"):
                     await _all(stream)
-            assert not [task for task in asyncio.all_tasks() if "clients" in repr(task.get_coro())]
+            assert not client_tasks()
 
     wait_for(main())
 
 
-def test_a_stream_whose_end_was_said_takes_no_more_audio() -> None:
+def test_send_after_close_stream_raises() -> None:
     async def main() -> None:
         async with FakeReplica().running() as server, open_stream(server.url) as stream:
             await stream.close_stream()
@@ -299,7 +301,7 @@ def test_a_stream_whose_end_was_said_takes_no_more_audio() -> None:
     wait_for(main())
 
 
-def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
+def test_a_full_message_queue_drops_interims_and_keeps_finals() -> None:
     def message(number: int, *, final: bool) -> Results:
         return Results(channel=Channel(()), start=float(number), is_final=final)
 
@@ -321,7 +323,7 @@ def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
     wait_for(main())
 
 
-def test_only_raw_audio_can_be_taken_up_in_the_middle() -> None:
+def test_open_stream_refuses_encodings_other_than_raw_audio() -> None:
     async def main() -> None:
         async with open_stream("ws://127.0.0.1:9", encoding="ogg-opus"):
             pass

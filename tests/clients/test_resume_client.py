@@ -100,7 +100,9 @@ def nothing(number: int) -> None:
 
 
 @pytest.mark.parametrize("places", [(9,), (9, 20, 21, 33), tuple(range(6, 45, 4))])
-def test_a_caller_hears_the_same_whatever_its_servers_suffer(pair: list[LiveServer], places: tuple[int, ...]) -> None:
+def test_cut_connections_to_real_servers_give_the_same_messages(
+    pair: list[LiveServer], places: tuple[int, ...]
+) -> None:
     whole, _ = stream(pair[:1], nothing)
 
     def lose(number: int) -> None:

@@ -60,12 +60,12 @@ def test_the_dockerfile_passes_its_linter() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_linter_would_say_something(tmp_path: Path) -> None:
+def test_the_linter_rejects_a_bad_dockerfile(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM python\nRUN sudo pip install tutti\n")
     assert subprocess.run([program("hadolint"), tmp_path / "Dockerfile"], capture_output=True, check=False).returncode
 
 
-def test_the_images_run_as_nobody_special_and_ask_for_their_health_without_curl() -> None:
+def test_images_run_as_a_user_without_rights_and_check_health_without_curl() -> None:
     replica = DOCKERFILE.split("AS replica")[1]
     assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", replica, re.MULTILINE)
     assert "HEALTHCHECK" in replica
@@ -97,7 +97,7 @@ def test_only_the_cuda_image_has_cuda() -> None:
     assert [name for name in locked("requirements-cuda.lock") if name.startswith("nvidia")]
 
 
-def test_the_builder_is_given_the_program_and_nothing_of_this_machine() -> None:
+def test_dockerignore_lets_the_program_through_and_no_local_files() -> None:
     lets_through = DockerIgnore((DOCKER / "Dockerfile.dockerignore").read_text())
     for path in (
         "server/cli/__init__.py",
@@ -126,7 +126,7 @@ def test_the_builder_is_given_the_program_and_nothing_of_this_machine() -> None:
             assert path == "." or lets_through(path), path
 
 
-def test_health_is_what_the_server_says(live_server: Callable[..., LiveServer]) -> None:
+def test_the_health_check_follows_the_servers_answers(live_server: Callable[..., LiveServer]) -> None:
     server = live_server()
     port = int(server.host.rsplit(":", 1)[1])
     assert check("/healthz", port) == HEALTHY
@@ -137,7 +137,7 @@ def test_health_is_what_the_server_says(live_server: Callable[..., LiveServer]) 
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_the_start_hands_the_compilers_cache_on_and_becomes_the_server(tmp_path: Path, *, writable: bool) -> None:
+def test_start_sh_copies_the_compiler_cache_and_execs_the_server(tmp_path: Path, *, writable: bool) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "code.nbi").write_text("code")
