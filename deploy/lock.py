@@ -18,7 +18,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PLATFORM = "x86_64-manylinux_2_28"
 
 BUILD = "setuptools>=77"
-"""What makes the wheel: the image builds without isolation, so that this is locked too."""
+"""Build backend of the wheels: the image builds without isolation, so that it is locked too."""
 
 LOCKS = {"requirements.lock": "torch==2.13.0+cpu", "requirements-cuda.lock": "torch==2.13.0"}
 

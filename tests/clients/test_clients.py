@@ -1,4 +1,4 @@
-"""The client side against a server that is known to the letter."""
+"""Addresses, messages, transcripts and one live connection of the client, against `FakeListen`."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_no_server_at_the_address_raises_unreachable() -> None:
 
 
 class Tape:
-    """A source that remembers how far it was in front of the answers, and of real time."""
+    """A source of audio that records its lead over the answers and over real time."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self.messages = messages

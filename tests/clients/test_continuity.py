@@ -1,4 +1,4 @@
-"""One stream over many connections: whatever is cut when, its caller sees what an undisturbed stream shows."""
+"""`Continuity` over cut connections gives the messages of an uncut stream, in random and in chosen scripts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MOVES = ("say", "say", "finalize", "configure", "send", "send", "arrive", "arriv
 
 
 def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[Any]:
-    """Longer scripts than those above, in which much is said between two cuts or hardly anything."""
+    """Draw a script longer than those above, with much or little audio between two cuts."""
     given_ = {
         "say": lambda: rng.choice((1, 2, 160, 161, 320, rng.randrange(1, 700))),
         "finalize": lambda: rng.choice((None, 0)),
@@ -116,7 +116,7 @@ def frames(stream: Continuity) -> list[Any]:
 
 
 def opened(held_bytes: int = PLENTY) -> Continuity:
-    """100 samples a second, two bytes each."""
+    """Return a connected stream of 100 samples a second, two bytes each."""
     stream = Continuity(AudioShape(100, 2), held_bytes)
     stream.connected()
     return stream

@@ -1,4 +1,4 @@
-"""Our clients beside real servers that share a key, their connections cut on the way: no word is lost or repeated."""
+"""The command line's and the JavaScript client, their connections to real servers cut: no word is lost or repeated."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
 
 
 def need_node_module(name: str, modules: Path) -> None:
-    """Skip without it; in CI it fails."""
+    """Skip the test without the program; in CI it fails."""
     if shutil.which("node") and (modules / name).exists():
         return
     missing(f"no {name} for node; make it: python tests/ecosystem/environments.py node")

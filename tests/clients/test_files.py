@@ -1,4 +1,4 @@
-"""The client's files, command line and terminal, against a server that is known to the letter."""
+"""Transcribing files, JSON lines, exit codes and the terminal display, against `FakeListen`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import soundfile
 from client_bench import WITHIN_S, noise, results, wait_for
 from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 from fake_recognition import FakeRecognition, Shape
-from fake_replica import FakeReplica, Fate
+from fake_replica import FakeReplica, Faults
 from rich.console import Console
 
 from tutti_asr_client.errors import Unreachable
@@ -111,7 +111,7 @@ def test_transcribe_waits_for_a_full_server_and_says_so(
 
 def test_a_recording_goes_on_at_the_next_server(recordings: list[Path]) -> None:
     async def main() -> None:
-        async with FakeReplica(lambda number: Fate(hear=20) if number < 2 else Fate()).running() as server:
+        async with FakeReplica(lambda number: Faults(hear=20) if number < 2 else Faults()).running() as server:
             transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
             [result] = await transcribe_files([recordings[3]], transcriber)
             assert server.handshakes == 1

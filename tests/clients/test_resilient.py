@@ -1,4 +1,4 @@
-"""The client that reconnects, on real sockets: what is cut, refused or hung, and what its caller sees of it."""
+"""`open_stream` on real sockets: cut, refused and hung connections, and what its caller receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from client_bench import client_tasks
 from fake_recognition import FakeRecognition, Shape
-from fake_replica import FakeReplica, Fate
+from fake_replica import FakeReplica, Faults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 
 def said(messages: list[Message]) -> list[tuple[Any, ...]]:
-    """The finals that say something."""
+    """Return the finals with audio or of a Finalize."""
     return [
         (round(m.start, 3), round(m.cursor_s, 3), m.text, m.from_finalize)
         for m in messages
@@ -58,7 +58,7 @@ def undisturbed(*script: bytes | str) -> list[tuple[Any, ...]]:
 
 
 async def play(stream: ResilientClient, *script: bytes | str, size: int = 2560) -> list[Message]:
-    """Say a script in messages, as fast as they are taken, and return everything that was heard."""
+    """Send a script in messages, as fast as they are taken, and return everything received."""
 
     async def say() -> None:
         for part in script:
@@ -79,15 +79,15 @@ async def _all(stream: ResilientClient) -> list[Message]:
     return [message async for message in stream]
 
 
-def cut_at(*fates: Fate) -> Callable[[int], Fate]:
-    """These fates, one after another, then good manners."""
-    return lambda number: fates[number] if number < len(fates) else Fate()
+def cut_at(*faults: Faults) -> Callable[[int], Faults]:
+    """Return these faults by connection, then none."""
+    return lambda number: faults[number] if number < len(faults) else Faults()
 
 
 script_parts = (noise(40_001), FINALIZE, noise(33_333, 1), CLOSE)
-fates = st.lists(
+fault_lists = st.lists(
     st.builds(
-        Fate,
+        Faults,
         refuse=st.sampled_from([0, 0, 0, 0, 503, 429]),
         hear=st.none() | st.integers(1, 30),
         say=st.none() | st.integers(0, 30),
@@ -100,13 +100,15 @@ fates = st.lists(
 
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["tickets", "plain"])
 @settings(max_examples=25)
-@given(doom=fates)
-def test_refused_cut_and_hung_connections_give_the_messages_of_one_stream(
-    keys: tuple[str, ...], doom: list[Fate]
+@given(faults=fault_lists)
+def test_refused_and_cut_connections_give_the_messages_of_one_stream(
+    keys: tuple[str, ...], faults: list[Faults]
 ) -> None:
     async def main() -> None:
-        doomed = [fate if keys else Fate(fate.refuse, None, fate.hear, fate.say, fate.code) for fate in doom]
-        async with FakeReplica(cut_at(*doomed), keys).running() as server:  # noqa: SIM117 - one line would be too long
+        by_connection = [
+            fault if keys else Faults(fault.refuse, None, fault.hear, fault.say, fault.code) for fault in faults
+        ]
+        async with FakeReplica(cut_at(*by_connection), keys).running() as server:  # noqa: SIM117 - one line would be too long
             async with open_stream(server.url, resumable=bool(keys), retry=AT_ONCE) as stream:
                 heard = await play(stream, *script_parts)
         assert said(heard) == undisturbed(*script_parts)
@@ -128,9 +130,11 @@ def events_of(events: list[Event], kind: type) -> list[Any]:
 def test_connection_events_are_reported_and_counted() -> None:
     async def main() -> None:
         events: list[Event] = []
-        doom = cut_at(Fate(hear=12, code=1012, drain=True), Fate(refuse=503), Fate(hear=14), Fate(keys=("other",)))
+        faults = cut_at(
+            Faults(hear=12, code=1012, drain=True), Faults(refuse=503), Faults(hear=14), Faults(keys=("other",))
+        )
         async with (
-            FakeReplica(doom).running() as server,
+            FakeReplica(faults).running() as server,
             open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
         ):
             heard = await play(stream, noise(80_000), CLOSE)
@@ -158,7 +162,7 @@ def test_connection_events_are_reported_and_counted() -> None:
 @pytest.mark.parametrize("status", [400, 401, 403])
 def test_a_permanent_refusal_raises_without_a_retry(status: int) -> None:
     async def main() -> None:
-        async with FakeReplica(lambda _: Fate(refuse=status)).running() as server:
+        async with FakeReplica(lambda _: Faults(refuse=status)).running() as server:
             with pytest.raises(Refused, match="not now") as refused:
                 async with open_stream(server.url):
                     pass
@@ -170,7 +174,7 @@ def test_a_permanent_refusal_raises_without_a_retry(status: int) -> None:
 def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
     async def main() -> None:
         async with (
-            FakeReplica(lambda _: Fate(hear=3, code=1008)).running() as server,
+            FakeReplica(lambda _: Faults(hear=3, code=1008)).running() as server,
             open_stream(server.url, retry=AT_ONCE) as stream,
         ):
             for _ in range(3):
@@ -188,8 +192,8 @@ def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
 def test_retry_after_of_a_full_server_is_respected() -> None:
     async def main() -> None:
         events: list[Event] = []
-        doom = cut_at(Fate(refuse=503, retry_after="0.3"))
-        async with FakeReplica(doom).running() as server:
+        faults = cut_at(Faults(refuse=503, retry_after="0.3"))
+        async with FakeReplica(faults).running() as server:
             began_s = asyncio.get_running_loop().time()
             async with open_stream(server.url, retry=AT_ONCE, on_event=events.append) as stream:
                 assert asyncio.get_running_loop().time() - began_s >= 0.3
@@ -201,7 +205,7 @@ def test_retry_after_of_a_full_server_is_respected() -> None:
 
 def test_a_server_that_stays_full_raises_when_the_retry_budget_is_spent() -> None:
     async def main() -> None:
-        async with FakeReplica(lambda _: Fate(refuse=503)).running() as server:
+        async with FakeReplica(lambda _: Faults(refuse=503)).running() as server:
             with pytest.raises(Refused):
                 async with open_stream(server.url, retry=Retry(limit_s=0.1, first_wait_s=0.01)):
                     pass
@@ -233,7 +237,7 @@ def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -
 
 def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
     async def main() -> None:
-        async with FakeReplica(cut_at(Fate(hear=12))).running() as one, FakeReplica().running() as other:
+        async with FakeReplica(cut_at(Faults(hear=12))).running() as one, FakeReplica().running() as other:
             urls = ["ws://127.0.0.1:9", one.url, other.url]  # nobody at the first
             async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
                 heard = await play(stream, noise(64_000), CLOSE)
@@ -245,7 +249,7 @@ def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
 
 def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
     async def main() -> None:
-        async with FakeReplica(cut_at(Fate(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
+        async with FakeReplica(cut_at(Faults(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
             urls = [one.url, other.url]
             async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
                 heard = await play(stream, noise(64_000), CLOSE)

@@ -1,4 +1,4 @@
-"""The Python client beside real servers: it loses one after another, and its caller does not notice."""
+"""The Python client with real servers: cut connections and restarts change none of the messages that it delivers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def speech() -> np.ndarray:
 
 
 def cut_all(server: LiveServer) -> None:
-    """What clients see of a server that is killed: their connections break."""
+    """Cut all connections of a server, as its kill does."""
 
     def cut() -> None:
         for session in server.replica.sessions.everyone():
@@ -46,7 +46,7 @@ def cut_all(server: LiveServer) -> None:
 
 
 class Caller:
-    """Sends a recording as a microphone does, but as fast as answers come, and keeps the finals."""
+    """Sends a recording in pieces as fast as answers come, and keeps the finals."""
 
     def __init__(self, lose: Callable[[int], None]) -> None:
         self._lose = lose
@@ -96,7 +96,7 @@ def stream(servers: list[LiveServer], lose: Callable[[int], None]) -> tuple[Call
 
 
 def nothing(number: int) -> None:
-    """All is well."""
+    """Lose no connection."""
 
 
 @pytest.mark.parametrize("places", [(9,), (9, 20, 21, 33), tuple(range(6, 45, 4))])

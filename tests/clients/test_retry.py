@@ -1,4 +1,4 @@
-"""When a client tries again, where, and when it gives up: told the time, no socket."""
+"""The retry policy: which errors are retried, where, after which wait, and when it gives up; no socket, no clock."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_replicas_are_tried_in_turn_but_for_those_with_a_retry_after() -> None:
 
 
 def until_given_up(tries: Attempts, error: ClientError, now: float, *, connected: bool = False) -> tuple[int, float]:
-    """Fail again and again, half a second a try; return how often, and the time then."""
+    """Fail every half second until an error is raised; return the number of tries and the time."""
     for count in range(1000):
         now += 0.5
         if connected:

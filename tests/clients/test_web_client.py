@@ -1,4 +1,4 @@
-"""The page's JavaScript without a browser: its own tests under node, and nothing in it that is not served."""
+"""The page's JavaScript without a browser: its tests under node, and the files that it refers to."""
 
 import re
 import subprocess
@@ -45,6 +45,6 @@ def test_files_named_by_the_page_are_served():
 
 @pytest.mark.parametrize("name", ["style.css", "index.html"])
 def test_the_page_has_no_external_and_no_inline_code(name):
-    """The policy that the page is served with would refuse it, in a user's browser."""
+    """The page's Content-Security-Policy refuses both in a browser."""
     text = (WEB / name).read_text()
     assert not re.search(r"//[a-z]|@import|url\(| style=| on[a-z]+=|<style", text)

@@ -1,4 +1,4 @@
-"""compose.yaml and its variants: the published schema, and what the schema cannot know."""
+"""compose.yaml and its variants fit the published schema, agree with the other files and expose one port."""
 
 from __future__ import annotations
 

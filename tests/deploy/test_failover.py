@@ -1,4 +1,4 @@
-"""Failover: a small run with everything real, and the arithmetic behind the bars."""
+"""Failover: a small run with everything real, and the arithmetic behind its criteria."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: built by kustomize, against the published schemas, and what those cannot know."""
+"""The Kubernetes manifests, built by kustomize, fit the published schemas and agree with the server's settings."""
 
 from __future__ import annotations
 

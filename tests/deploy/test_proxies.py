@@ -120,7 +120,7 @@ def test_haproxy_cuts_the_streams_of_a_replica_that_hangs_and_new_ones_go_elsewh
 
 
 def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
-    """Which of two streams the proxy cuts, and the other."""
+    """Return the stream of two that the proxy cuts, and the other."""
     found: list[tuple[Client, Client]] = []
 
     def look() -> bool:
@@ -210,7 +210,7 @@ def test_a_stopped_proxy_leaves_no_process(live_server: Start, name: str) -> Non
 
 
 def processes_with(word: str) -> list[str]:
-    """Those whose command line has this in it."""
+    """Return ids of processes whose command line contains `word`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # gone since

@@ -1,4 +1,4 @@
-"""deploy/README.md: what it tells to type works, as far as it can without a container engine or a cluster."""
+"""The commands of deploy/README.md work, as far as they can without a container engine or a cluster."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_stream_passes_over_tls(live_server: Start, name: str, tls: Tls) -> No
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @every_proxy
 def test_old_tls_and_http_2_are_refused(live_server: Start, name: str, tls: Tls) -> None:
-    """Streams that share a socket would hold one another up."""
+    """Streams that share a socket would block one another."""
     with proxied(name, live_server(), tls=tls) as proxy:
         address = ("127.0.0.1", port(name, proxy))
         offering = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))
