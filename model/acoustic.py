@@ -19,7 +19,7 @@ from model.traced import SlabStep, TracedStep
 
 MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 2}
 """Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
-Source: measured on x86 with oneDNN, held by tests/test_invariance.py on the hardware at hand."""
+Source: measured on x86 with oneDNN, held by tests/model/test_network.py on the hardware at hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.acoustic import AcousticModel
 from model.caches import SLOW_NS, read_ns, weight_bytes
@@ -68,22 +69,25 @@ def _stepper(model: AcousticModel, rows: int) -> Callable[[], object]:
 def _step_operations(model: AcousticModel) -> float:
     """Multiplications and additions of one stream's step in its weight matrices."""
     frames = model.config.frames_per_step
-    network = model.network
-    per_frame = sum(p.numel() for name, p in network.named_parameters() if p.ndim == 2 and "lookahead" not in name)
-    twice = sum(p.numel() for name, p in network.named_parameters() if name == "conv0.product.weight")
+    tensors: dict[str, Tensor] = model.network.state_dict()  # parameters, and the weights of int8
+    weights = {name: each for name, each in tensors.items() if name.endswith(".weight") and each.ndim == 2}
+    per_frame = sum(each.numel() for name, each in weights.items() if "lookahead" not in name)
+    twice = weights["conv0.product.weight"].numel()
     return 2.0 * frames * (per_frame + twice)  # the first convolution runs at twice the output rate
 
 
 def _product_gflops(model: AcousticModel, rows: int) -> float:
     """Speed of the recurrent product by itself."""
-    weight = next(p for name, p in model.network.named_parameters() if name == "grus.0.recurrent.weight")
-    x = torch.randn(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
+    recurrent = model.network.get_submodule("grus.0.recurrent")
+    weight: Tensor = recurrent.state_dict()["weight"]
+    outputs, inputs = weight.shape
+    x = torch.randn(rows, inputs, dtype=model.network.dtype, device=model.device)
 
     def product() -> object:
         with torch.inference_mode():
-            return torch.nn.functional.linear(x, weight).sum().item()
+            return recurrent(x).sum().item()
 
-    return 2.0 * rows * weight.numel() / _median_ms(product) / 1e6
+    return 2.0 * rows * inputs * outputs / _median_ms(product) / 1e6
 
 
 def _median_ms(work: Callable[[], object]) -> float:

@@ -1,1 +1,1 @@
-"""The speech server: sockets, sessions and wire protocols around the batching engine. Start with `listen.py`."""
+"""The speech server: sockets, sessions and wire protocols around the batching engine. Start with `app.py`."""

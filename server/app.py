@@ -57,7 +57,9 @@ def create_app(
         replica.decoding.close()
         await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
 
-    app = FastAPI(title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan)
+    app = FastAPI(
+        title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.replica = replica
     app.state.door = door = Guard(replica)
     app.add_middleware(QuotaRelease)

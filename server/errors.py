@@ -110,7 +110,7 @@ class Refusal:
     retry_after_s: int | None = None
 
 
-# Source: protocols.md 3.3. 503 rather than 429 when full: one client framework gives up for good on any 4xx.
+# Source: Deepgram's reference of listen-streaming. 503 rather than 429 when full: pipecat 1.14 gives up after any 4xx.
 REFUSALS: dict[type[Refused], Refusal] = {
     BadParameter: Refusal(400, "INVALID_QUERY_PARAMETER", "bad_request"),
     BadAudio: Refusal(400, "INVALID_AUDIO", "bad_request"),
@@ -135,7 +135,7 @@ class Close:
     outcome: str
 
 
-# Source: protocols.md 3.8. 1001 is never sent: a client library takes it for a complete transcript.
+# Source: Deepgram's page on DATA and NET errors. 1001 is never sent: deepgram-sdk 7.16 takes it for a complete text.
 CLOSES: dict[CloseReason, Close] = {
     CloseReason.CLOSE_STREAM: Close(1000, "", "completed"),
     CloseReason.IDLE: Close(

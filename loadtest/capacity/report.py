@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OBJECTIVE_MS = 100.0
-"""p98 of the chunk latency within which a level counts as carried. Source: Deep Speech 2 reported p98; design.md."""
+"""p98 of the chunk latency within which a level counts as carried. Source of the percentile: Deep Speech 2, §7."""
 
 WANTED_MS = {100: 10.0, 300: 25.0, 400: OBJECTIVE_MS}
 """p98 that is wanted at these numbers of streams, on two cores with the generator beside."""

@@ -25,7 +25,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.door")
 
 
 class RefusalBody(msgspec.Struct):
-    """The JSON of a refusal. Source: protocols.md 3.3."""
+    """The JSON of a refusal, in the form of Deepgram's errors."""
 
     err_code: str
     err_msg: str

@@ -1,7 +1,7 @@
 """From which web pages a browser may come.
 
 A browser names the page in `Origin`, and no page can forge it; other clients send none and are never asked.
-Source: RFC 6454, and operations.md 7.
+Source: RFC 6454; for the handshake RFC 6455, 10.2.
 """
 
 from __future__ import annotations

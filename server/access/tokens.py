@@ -1,7 +1,7 @@
 """Short-lived tokens for browsers: a signed name of the key that asked for one. Knows no request.
 
 Every replica with the same `token_keys` accepts a token; the first of them signs, all verify, so that they can be
-replaced one after another. Source: RFC 7519; operations.md 8.
+replaced one after another. Source: RFC 7519, and Deepgram's page on token-based authentication.
 """
 
 from __future__ import annotations

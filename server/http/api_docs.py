@@ -1,31 +1,41 @@
-"""The OpenAPI document of the HTTP endpoints at `/openapi.json`, and the sockets' at `/asyncapi.yaml`."""
+"""The OpenAPI document at `/openapi.json`, its page at `/docs`, and the sockets' AsyncAPI document at `/asyncapi.yaml`.
+
+Endpoints answer with encoded msgspec structures, of which FastAPI knows nothing: it gives the document paths, operation
+ids and summaries; parameters, bodies and answers are added here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cache, partial
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 
 from server.access.guard import RefusalBody
 from server.errors import REFUSALS
 from server.http.admin import DrainState
-from server.http.api_parameters import listen_parameters
+from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
+from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
 from server.protocols.deepgram.transcript import Answer
 from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAnswer
 from server.protocols.openai.form import GRANULARITIES
 from server.protocols.openai.messages import ErrorBody
 from server.protocols.openai.transcriptions import TextDelta, TextDone
 
-Schema = dict[str, Any]
-
-JSON, TEXT, EVENTS = "application/json", "text/plain", "text/event-stream"
-BYTES = "application/octet-stream"
+JSON, PLAIN, EVENTS = "application/json", "text/plain", "text/event-stream"
 COMPONENTS = "#/components/schemas/"
+SHAPES = (
+    Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, PlainAnswer, RefusalBody, TextDelta, TextDone,
+    VerboseAnswer,
+)  # fmt: skip
 SECURITY: Schema = {
     "ApiKey": {
         "type": "apiKey",
@@ -35,6 +45,8 @@ SECURITY: Schema = {
     },
     "BrowserToken": {"type": "http", "scheme": "bearer", "description": "What `POST /v1/auth/grant` gave."},
 }
+BY_KEY: list[Schema] = [{"ApiKey": []}, {}]
+BY_KEY_OR_TOKEN: list[Schema] = [{"ApiKey": []}, {"BrowserToken": []}, {}]
 MEANINGS = {
     400: "A parameter or the body cannot be used",
     401: "No key, or a wrong one",
@@ -45,231 +57,193 @@ MEANINGS = {
     500: "Recognition failed",
     503: "Full, draining or not ready",
 }
-GRANT_REFUSALS, LISTEN_REFUSALS = (400, 401, 403, 408, 413), tuple(MEANINGS)
-STREAM_COUNTS = {"type": "integer", "minimum": 0}
-STATUS: Schema = {
-    "type": "object",
-    "required": [
-        "system_health",
-        "active_stream_requests",
-        "active_batch_requests",
-        "slots_used",
-        "slots_total",
-        "model",
-    ],
-    "properties": {
-        "system_health": {"enum": ["Healthy", "Draining", "Critical"]},
-        "active_stream_requests": STREAM_COUNTS,
-        "active_batch_requests": STREAM_COUNTS,
-        "slots_used": STREAM_COUNTS,
-        "slots_total": STREAM_COUNTS,
-        "model": {"type": "object", "required": ["name", "version", "uuid"]},
-    },
-}
-NAME: Schema = {"type": "object", "required": ["name", "version", "extensions"]}
-READY: Schema = {"type": "object", "required": ["ready"], "properties": {"ready": {"type": "boolean"}}}
-LIVE: Schema = {"type": "object", "required": ["live"], "properties": {"live": {"const": True}}}
-UNKNOWN: Schema = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+GRANT_REFUSALS = (400, 401, 403, 408, 413)
 
-SHAPES = (
-    Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, PlainAnswer, RefusalBody, TextDelta, TextDone,
-    VerboseAnswer,
-)  # fmt: skip
+
+def _object(*names: str, **properties: Schema) -> Schema:
+    """Schema of an object that always has these members, the first ones of any type."""
+    schema = {"type": "object", "required": [*names, *properties]}
+    return schema | ({"properties": properties} if properties else {})
+
+
+def _ref(shape: type) -> Schema:
+    return {"$ref": COMPONENTS + shape.__name__}
+
+
+def _content(schema: Schema, *kinds: str) -> Schema:
+    return {kind: {"schema": schema} for kind in kinds}
+
+
+def _json(description: str, schema: Schema) -> Schema:
+    return {"description": description, "content": _content(schema, JSON)}
+
+
+def _text(description: str) -> Schema:
+    return {"description": description, "content": _content(TEXT, PLAIN)}
+
+
+def _header(description: str, schema: Schema = TEXT) -> Schema:
+    return {"description": description, "required": True, "schema": schema}
+
+
+def _refusals(statuses: Iterable[int]) -> Schema:
+    """Answers of these statuses in Deepgram's form."""
+    headers = {
+        "dg-error": _header("The message of the body, in ASCII"),
+        "dg-request-id": _header("Names the request, as in the body"),
+    }
+    later = {"Retry-After": _header("Seconds", {"type": "integer", "minimum": 1})}
+    retried = {entry.status for entry in REFUSALS.values() if entry.retry_after_s}
+    return {
+        str(status): _json(MEANINGS[status], _ref(RefusalBody))
+        | {"headers": headers | (later if status in retried else {})}
+        for status in statuses
+    }
+
+
+BINARY: Schema = {"type": "string", "format": "binary"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+STATUS = _object(
+    system_health={"enum": ["Healthy", "Draining", "Critical"]},
+    active_stream_requests=COUNT,
+    active_batch_requests=COUNT,
+    slots_used=COUNT,
+    slots_total=COUNT,
+    model=_object("name", "version", "uuid"),
+)
+READY = _object(ready=BOOLEAN)
+READINESS = {"200": _json("Ready", READY), "503": _json("Not ready", READY)}
+UNKNOWN_MODEL = _json("No such model is served here", _object(error=TEXT))
 FORM: Schema = {
     "type": "object",
     "required": ["file"],
     "properties": {
-        "file": {"type": "string", "format": "binary"},
-        "model": {"type": "string"},
+        "file": BINARY,
+        "model": TEXT,
         "response_format": {"enum": [form.value for form in AnswerFormat]},
         "timestamp_granularities": {"type": "array", "items": {"enum": list(GRANULARITIES)}},
-        "stream": {"type": "boolean"},
-        "keywords": {"type": "array", "items": {"type": "string"}},
+        "stream": BOOLEAN,
+        "keywords": TEXTS,
     },
+}
+ANSWER_HEADERS: Schema = {
+    "dg-request-id": _header("Names the request, as in the answer's `metadata`"),
+    "x-ignored-params": {"description": "Parameters that were not understood", "schema": TEXT},
+}
+EVENT_DATA = {"anyOf": [_ref(shape) for shape in (TextDelta, TextDone, ErrorBody)]}
+EVENT = _object(data=TEXT | {"contentMediaType": JSON, "contentSchema": EVENT_DATA})
+TRANSCRIPT: Schema = {
+    "description": "The transcript, in the format asked for",
+    "content": _content({"anyOf": [_ref(PlainAnswer), _ref(VerboseAnswer)]}, JSON)
+    | _content(TEXT, PLAIN, "text/vtt")
+    | _content(EVENT, EVENTS),
+}
+DRAIN = _json("How far the drain is", _ref(DrainState))
+NOT_ADMIN = {"401": _text("No admin key, or a wrong one"), "403": _text("Without admin keys: not from this machine")}
+
+OPERATIONS: dict[tuple[str, str], Schema] = {
+    ("post", "/v1/listen"): {
+        "parameters": [parameter.openapi() for parameter in PARAMETERS],
+        "requestBody": {
+            "required": True,
+            "description": "The recording itself: wav, flac, ogg, mp3, webm, m4a; or raw samples with an `encoding`.",
+            "content": _content(BINARY, "audio/*", "application/octet-stream"),
+        },
+        "responses": {
+            "200": _json("The transcript", _ref(Answer)) | {"headers": ANSWER_HEADERS},
+            **_refusals(MEANINGS),
+        },
+        "security": BY_KEY_OR_TOKEN,
+    },
+    ("post", "/v1/auth/grant"): {
+        "requestBody": {
+            "required": False,
+            "description": f"How long the token is to last; {DEFAULT_TTL_S} s without a body.",
+            "content": _content(_ref(GrantRequest), JSON),
+        },
+        "responses": {"200": _json("The token", _ref(GrantAnswer)), **_refusals(GRANT_REFUSALS)},
+        "security": BY_KEY,
+    },
+    ("post", "/v1/audio/transcriptions"): {
+        "requestBody": {"required": True, "content": _content(FORM, "multipart/form-data")},
+        "responses": {
+            "200": TRANSCRIPT,
+            **{str(status): _json(meaning, _ref(ErrorBody)) for status, meaning in MEANINGS.items()},
+        },
+        "security": BY_KEY_OR_TOKEN,
+    },
+    ("get", "/v1/status"): {"responses": {"200": _json("The replica", STATUS)}},
+    ("get", "/healthz"): {"responses": {"200": _text("Alive")}},
+    ("get", "/readyz"): {"responses": {"200": _text("Ready"), "503": _text("Not ready")}},
+    ("get", "/metrics"): {"responses": {"200": _text("Prometheus metrics")}},
+    ("get", "/v2"): {"responses": {"200": _json("The server", _object("name", "version", "extensions"))}},
+    ("get", "/v2/health/live"): {"responses": {"200": _json("Alive", _object(live={"const": True}))}},
+    ("get", "/v2/health/ready"): {"responses": READINESS},
+    ("get", "/v2/models/{name}/ready"): {"responses": READINESS | {"404": UNKNOWN_MODEL}},
+    ("get", "/admin/drain"): {"responses": {"200": DRAIN, **NOT_ADMIN}, "security": BY_KEY},
+    ("post", "/admin/drain"): {"responses": {"200": DRAIN, "202": DRAIN, **NOT_ADMIN}, "security": BY_KEY},
 }
 
 
 def describe(app: FastAPI) -> None:
-    """Make the app answer with this document, built when it is first asked for."""
-
-    def document() -> Schema:
-        if app.openapi_schema is None:
-            app.openapi_schema = build(app)
-        return app.openapi_schema
-
-    app.openapi = document  # type: ignore[method-assign]  # the framework's own way to extend it
+    """Serve the document at `/openapi.json`, built at its first request, and the page that shows it."""
+    app.openapi = cache(partial(build, app))  # type: ignore[method-assign]  # the framework's own way to extend it
+    _add_page(app)
 
 
 def build(app: FastAPI) -> Schema:
     """Return the document for the routes that the app has now."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas |= _components(*SHAPES)
+    _, shapes = msgspec.json.schema_components(SHAPES, ref_template=COMPONENTS + "{name}")
+    document["components"]["schemas"] |= shapes
     document["components"]["securitySchemes"] = SECURITY
-    for path, methods in _operations().items():
-        for method, operation in methods.items():
-            document["paths"][path][method] |= operation
+    for (method, path), operation in OPERATIONS.items():
+        document["paths"][path][method] |= operation
     return document
 
 
-def _operations() -> dict[str, dict[str, Schema]]:
-    """What the framework does not know of each path: parameters, bodies, answers."""
-    return {
-        "/v1/listen": {"post": _listen()},
-        "/v1/auth/grant": {"post": _grant()},
-        "/v1/audio/transcriptions": {"post": _transcriptions()},
-        "/v1/status": {"get": {"responses": {"200": _json("The replica", STATUS)}}},
-        "/healthz": {"get": {"responses": {"200": _text("Alive")}}},
-        "/readyz": {"get": {"responses": {"200": _text("Ready"), "503": _text("Not ready")}}},
-        "/metrics": {"get": {"responses": {"200": _text("Prometheus metrics")}}},
-        "/v2": {"get": {"responses": {"200": _json("The server", NAME)}}},
-        "/v2/health/live": {"get": {"responses": {"200": _json("Alive", LIVE)}}},
-        "/v2/health/ready": {"get": {"responses": {"200": _json("Ready", READY), "503": _json("Not ready", READY)}}},
-        "/v2/models/{name}/ready": {"get": {"responses": _model_ready()}},
-        "/admin/drain": {
-            "get": {"responses": _drain(200), "security": [{"ApiKey": []}, {}]},
-            "post": {"responses": _drain(200, 202), "security": [{"ApiKey": []}, {}]},
-        },
-    }
+SWAGGER_UI = ("swagger-ui.css", "swagger-ui-bundle.js")  # of the package `fastapi_offline`
 
 
-def _listen() -> Schema:
-    body = {
-        "required": True,
-        "description": "The recording itself: wav, flac, ogg, mp3, webm, m4a; or raw samples with an `encoding`.",
-        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("audio/*", BYTES)},
-    }
-    answer = _json("The transcript", {"$ref": COMPONENTS + "Answer"})
-    answer["headers"] = {
-        "dg-request-id": _header("Names the request, as in the answer's `metadata`"),
-        "x-ignored-params": {"description": "Parameters that were not understood", "schema": {"type": "string"}},
-    }
-    return {
-        "parameters": listen_parameters(),
-        "requestBody": body,
-        "responses": {"200": answer, **_refusals(LISTEN_REFUSALS)},
-        "security": [{"ApiKey": []}, {"BrowserToken": []}, {}],
-    }
-
-
-def _grant() -> Schema:
-    body = {
-        "required": False,
-        "description": f"How long the token is to last; {DEFAULT_TTL_S} s without a body.",
-        "content": {JSON: {"schema": {"$ref": COMPONENTS + "GrantRequest"}}},
-    }
-    responses = {"200": _json("The token", {"$ref": COMPONENTS + "GrantAnswer"}), **_refusals(GRANT_REFUSALS)}
-    return {"requestBody": body, "responses": responses, "security": [{"ApiKey": []}, {}]}
-
-
-def _transcriptions() -> Schema:
-    text = {"schema": {"type": "string"}}
-    shapes = [{"$ref": COMPONENTS + shape.__name__} for shape in (PlainAnswer, VerboseAnswer)]
-    told = [{"$ref": COMPONENTS + shape.__name__} for shape in (TextDelta, TextDone, ErrorBody)]
-    data = {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": told}}
-    event = {"schema": {"type": "object", "required": ["data"], "properties": {"data": data}}}
-    kinds = {JSON: {"schema": {"anyOf": shapes}}, TEXT: text, "text/vtt": text, EVENTS: event}
-    refused = {"schema": {"$ref": COMPONENTS + ErrorBody.__name__}}
-    responses = {str(status): {"description": MEANINGS[status], "content": {JSON: refused}} for status in MEANINGS}
-    return {
-        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}},
-        "responses": {"200": {"description": "The transcript, in the format asked for", "content": kinds}, **responses},
-        "security": [{"ApiKey": []}, {"BrowserToken": []}, {}],
-    }
-
-
-def _drain(*statuses: int) -> Schema:
-    state = _json("How far the drain is", {"$ref": COMPONENTS + "DrainState"})
-    refused = {"401": _text("No admin key, or a wrong one"), "403": _text("Without admin keys: not from this machine")}
-    return {str(status): state for status in statuses} | refused
-
-
-def _model_ready() -> Schema:
-    return {
-        "200": _json("Ready", READY),
-        "404": _json("No such model is served here", UNKNOWN),
-        "503": _json("Not ready", READY),
-    }
-
-
-def _refusals(statuses: Sequence[int]) -> Schema:
-    found = {}
-    for status in statuses:
-        refusal = _json(MEANINGS[status], {"$ref": COMPONENTS + "RefusalBody"})
-        refusal["headers"] = {
-            "dg-error": _header("The message of the body, in ASCII"),
-            "dg-request-id": _header("Names the request, as in the body"),
-        }
-        if any(entry.status == status and entry.retry_after_s for entry in REFUSALS.values()):
-            refusal["headers"]["Retry-After"] = _header("Seconds", {"type": "integer", "minimum": 1})
-        found[str(status)] = refusal
-    return found
-
-
-def _header(description: str, schema: Mapping[str, object] | None = None) -> Schema:
-    return {"description": description, "required": True, "schema": schema or {"type": "string"}}
-
-
-def _json(description: str, schema: Schema) -> Schema:
-    return {"description": description, "content": {JSON: {"schema": schema}}}
-
-
-def _text(description: str) -> Schema:
-    return {"description": description, "content": {TEXT: {"schema": {"type": "string"}}}}
-
-
-def _components(*types: type) -> Schema:
-    """JSON schemas of our own structures, and of what they are made of."""
-    _, components = msgspec.json.schema_components(types, ref_template=COMPONENTS + "{name}")
-    return components
-
-
-FILE = "asyncapi.yaml"
-MEDIA_TYPE = "application/yaml"  # RFC 9512
+def _add_page(app: FastAPI) -> None:
+    """Serve Swagger UI at `/docs` from this server alone; its addresses are relative, for proxies that add a prefix."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=f"{app.title} - Swagger UI",
+        swagger_css_url=f"docs/{SWAGGER_UI[0]}",
+        swagger_js_url=f"docs/{SWAGGER_UI[1]}",
+        swagger_favicon_url="web/icon.svg",
+        swagger_ui_parameters={"validatorUrl": None},  # a badge from a host elsewhere
+    ).body
+    script = re.search(rb"<script>(.*?)</script>", bytes(page), re.DOTALL)
+    assert script is not None, "FastAPI starts the page by a script in it"
+    digest = base64.b64encode(hashlib.sha256(script[1]).digest()).decode()
+    # The page's script by its hash; Swagger UI sets styles on elements and has its icons in them.
+    policy = f"{POLICY}; script-src 'self' 'sha256-{digest}'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+    app.add_route("/docs", file_answer("docs.html", bytes(page), policy), include_in_schema=False)
+    for name in SWAGGER_UI:
+        content = (files("fastapi_offline") / "static" / name).read_bytes()
+        app.add_route(f"/docs/{name}", file_answer(name, content), include_in_schema=False)
 
 
 def describe_sockets(app: FastAPI) -> None:
-    """Serve the file, read once."""
-    content = (files("server") / FILE).read_bytes()
+    """Serve `/asyncapi.yaml`, read once."""
+    content = (files("server") / "asyncapi.yaml").read_bytes()
 
     async def asyncapi() -> Response:
-        return Response(content, media_type=MEDIA_TYPE)
+        return Response(content, media_type="application/yaml")  # RFC 9512
 
-    app.add_api_route(f"/{FILE}", asyncapi, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/asyncapi.yaml", asyncapi, methods=["GET"], include_in_schema=False)
 
 
-ABOUT = """Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
+ABOUT = f"""Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
 
 Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
 frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters.
 
 **Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
 
-| parameter | default | meaning |
-|---|---|---|
-| `encoding`, `sample_rate` | – | `linear16`, `linear32` (float), `mulaw`, `alaw`, `opus` (one packet a \
-message) with `sample_rate`, 8 to 48 kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg Opus, \
-WebM or FLAC |
-| `channels`, `multichannel` | 1, `false` | interleaved channels, mixed down unless `multichannel`; of a live \
-container `channels` says how many it has |
-| `resumable` (ours) | `false` | tickets with which a stream goes on after a lost connection, on any replica; \
-only with `linear16`, `linear32`, `mulaw`, `alaw` |
-| `interim_results` | `false` | partials, each time the words changed |
-| `interim_interval_ms` (ours) | 0 | at most one partial of a segment in so much audio |
-| `stable_words` (ours) | `false` | adds `tutti.stable_words`: so many words, from the first, can no longer change |
-| `step_results` (ours) | `false` | answers every step, and adds where the time of the step went |
-| `latency` (ours) | `false` | adds `tutti.latency` to each result that answers audio: where its time went |
-| `endpointing` | 10 ms | silence that ends an utterance, at least the server's minimum; `false`: none |
-| `utterance_end_ms` | off | sends `UtteranceEnd` after so much silence |
-| `latency_budget_ms` (ours) | the server's | time in which a live step should be answered, 20 to 10,000 ms |
-| `vad_events` | `false` | sends `SpeechStarted` |
-| `keyterm` | – | a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next |
-| `keywords` | – | the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable |
-| `punctuate` | `false` | capitals, and a mark at the end of each utterance: a guess from the words |
-| `numerals` | `false` | in final results, numbers with digits: the words "twenty one" become one, 21; \
-a number below 4 that stands alone stays a word, and digits told one by one stay apart |
-| `smart_format` | `false` | `punctuate` and `numerals` |
-| `model`, `version`, `tag`, `extra`, `no_delay`, `mip_opt_out` | – | accepted |
+{parameter_table()}
 
 **An endpoint** (`speech_final`) comes when the last word lies `endpointing` ms back, and with empty text when nothing
 was said for 2.4 s. An utterance longer than the server's maximum is cut behind a finished word, without `speech_final`.

@@ -22,9 +22,9 @@ MEDIA_TYPES = {
 }
 SCRIPTS = ("app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
+# Nothing comes from elsewhere and nothing is embedded elsewhere. 'self' covers WebSockets to the same host.
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
-    # Nothing comes from elsewhere and nothing is embedded elsewhere. 'self' covers WebSockets to the same host.
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
@@ -39,18 +39,18 @@ def page_router() -> APIRouter:
     """Return the routes of the page: `/`, and `/web/…` for what it is made of."""
     router = APIRouter(include_in_schema=False)
     web = files("server") / "web"
-    router.add_api_route("/", _answer(PAGE, (web / PAGE).read_bytes()), methods=["GET", "HEAD"])
+    router.add_api_route("/", file_answer(PAGE, (web / PAGE).read_bytes()), methods=["GET", "HEAD"])
     contents = {name: (web / name).read_bytes() for name in ASSETS}
     contents["sample.flac"] = (files("model") / "samples" / SAMPLE).read_bytes()
     for name, content in contents.items():
-        router.add_api_route(f"/web/{name}", _answer(name, content), methods=["GET", "HEAD"])
+        router.add_api_route(f"/web/{name}", file_answer(name, content), methods=["GET", "HEAD"])
     return router
 
 
-def _answer(name: str, content: bytes) -> Answer:
+def file_answer(name: str, content: bytes, policy: str = POLICY) -> Answer:
     """Return what answers requests for one file: the file, or that the client has it already."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {**HEADERS, "ETag": tag}
+    headers = {**HEADERS, "Content-Security-Policy": policy, "ETag": tag}
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def answer(request: Request) -> Response:

@@ -161,7 +161,7 @@ SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
 
 
 def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return how uvicorn is to run the app. Sources: operations.md 7 and design.md 4."""
+    """Return uvicorn's configuration for the app. Source: the settings page of uvicorn's documentation."""
     replica: Replica = app.state.replica
     access = AccessLog(app, replica.clock, lines=settings.access_log)
     return uvicorn.Config(

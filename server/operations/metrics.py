@@ -1,6 +1,6 @@
 """What operators can see: one Prometheus registry per app, never labelled by session, key, address or text.
 
-Every interval comes from one process's monotonic clock. Source: operations.md 3.
+Every interval comes from one process's monotonic clock. Source: Prometheus, "Metric and label naming".
 """
 
 from __future__ import annotations

@@ -309,4 +309,4 @@ IN_FLIGHT_S = 4.0  # enough to keep a row of every batch busy while the next blo
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S
 
 
-DEFAULT_ENDPOINTING_MS = 10.0  # Source: protocols.md 3.4
+DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing

@@ -8,11 +8,13 @@ import time
 
 import numpy as np
 import pytest
+from needs import need_precision
 from speech import SAMPLES
 from spelling import silence, spell
 from typer.testing import CliRunner
 from wavering import WaveringDecoder
 
+from model import ceiling
 from model.acoustic import AcousticModel
 from model.caches import SLOW_NS
 from server.cli import app
@@ -195,6 +197,16 @@ def test_a_manifest_that_is_not_there_is_named():
     result = runner.invoke(app, ["evaluate", "--manifest", "absent.jsonl"])
     assert result.exit_code == 1
     assert "absent.jsonl" in result.output
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_ceiling_counts_the_same_products_in_every_precision(precision):
+    """The weights of int8 are no parameters."""
+    need_precision(precision)
+    model = AcousticModel.random(precision=precision)
+    figures = ceiling.measure(model)
+    assert figures.product_gflops > 0
+    assert ceiling._step_operations(model) == ceiling._step_operations(AcousticModel.random())
 
 
 def test_the_ceiling_is_one_json_document():

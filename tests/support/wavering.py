@@ -42,7 +42,7 @@ class WaveringState:
 
 
 class WaveringDecoder:
-    """Satisfies `model.ctc.Decoder`."""
+    """Satisfies `model.ctc.words.Decoder`."""
 
     supports_bias = True
 

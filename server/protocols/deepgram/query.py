@@ -1,6 +1,6 @@
-"""The query of Deepgram's `/v1/listen`: text parameters to options, or a refusal. Pure.
+"""Parser of the query of Deepgram's `/v1/listen`: text parameters to options, or a refusal. Pure.
 
-What would corrupt the result is refused; what this server does not do is accepted and named in `ignored`, because
+A value that would corrupt the result is refused. Features that the server lacks are accepted and named in `ignored`:
 real clients always send a dozen parameters that they can live without.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from model.ctc.bias import BiasError
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
+from server.protocols.deepgram.parameters import BUDGETS_MS, DOWNMIX_CHANNELS, MAX_MS, PARAMETERS, SAMPLE_RATES
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, SessionOptions
 from server.served_model import Models
@@ -21,26 +22,16 @@ from server.text.formatting import Style
 
 Pairs = Iterable[tuple[str, str]]
 
-SAMPLE_RATES = range(8_000, 48_001)
-DOWNMIX_CHANNELS = range(1, 9)
-MAX_MS = 3_600_000
-BUDGETS_MS = range(20, 10_001)  # less than that of others is a place before them; more than an upload's is none at all
-
 _TRUE, _FALSE = {"true", "1"}, {"false", "0"}
 _FORMATTING = ("smart_format", "punctuate", "numerals", "dictation")
-BIASING = ("keyterm", "keywords")
-KNOWN = {
-    "encoding", "sample_rate", "channels", "multichannel", "interim_results", "endpointing", "utterance_end_ms",
-    "vad_events", "step_results", "stable_words", "latency", "latency_budget_ms", "interim_interval_ms",
-    "smart_format", "punctuate", "numerals", "model", "version", "no_delay", "mip_opt_out", "extra", "tag",
-}  # fmt: skip
+KNOWN = frozenset(parameter.name for parameter in PARAMETERS)
+BIASING = frozenset({"keyterm", "keywords"})
 MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # what may be repeated in a header
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # of an ignored parameter: safe in a header
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
 MAX_IGNORED = 32
-MAX_TAGS, TAG_CHARACTERS = 8, 64  # of a client's own names for its stream, which go into logs
-RESUMING = {"resumable"}
-FEATURES = {  # that a client would miss in its transcript, or find there what it wanted left out
+MAX_TAGS, TAG_CHARACTERS = 8, 64  # tags are a client's own names for its stream, kept for logs
+FEATURES = {  # of Deepgram's, not ours, that change the transcript: refused by a server with `strict_features`
     "diarize", "diarize_model", "diarize_version", "detect_entities", "detect_language", "language",
     "profanity_filter", "redact", "replace", "search",
 }  # fmt: skip
@@ -48,7 +39,7 @@ FEATURES = {  # that a client would miss in its transcript, or find there what i
 
 @dataclass(frozen=True, slots=True)
 class ListenRequest:
-    """What the query asks for; `form` says what audio comes."""
+    """The query, parsed. `form` is the form of the audio."""
 
     form: AudioForm
     channels: int
@@ -104,9 +95,9 @@ def parse_query(
         if name.startswith("callback"):
             raise BadParameter("callback: this server sends results on the connection only")
     models.check(query.get("model", models.name))
-    multichannel = _boolean(query, "multichannel", default=False)
+    multichannel = _boolean(query, "multichannel")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
-    known = KNOWN | RESUMING | (set(BIASING) if supports_keyterms else set())
+    known = KNOWN if supports_keyterms else KNOWN - BIASING
     ignored = sorted(name for name, value in query.items() if _ignored(name, value, known))
     if strict_features and not FEATURES.isdisjoint(ignored):
         raise BadParameter(f"{min(FEATURES.intersection(ignored))}: this server does not do that")
@@ -114,34 +105,34 @@ def parse_query(
         form=_form(query, channels),
         channels=channels,
         multichannel=multichannel,
-        interim_results=_boolean(query, "interim_results", default=False),
-        step_results=_boolean(query, "step_results", default=False),
-        stable_words=_boolean(query, "stable_words", default=False),
-        latency=_boolean(query, "latency", default=False),
+        interim_results=_boolean(query, "interim_results"),
+        step_results=_boolean(query, "step_results"),
+        stable_words=_boolean(query, "stable_words"),
+        latency=_boolean(query, "latency"),
         interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
         latency_budget_ms=_latency_budget(query),
-        vad_events=_boolean(query, "vad_events", default=False),
+        vad_events=_boolean(query, "vad_events"),
         endpointing_ms=_endpointing(query, default_endpointing),
         utterance_end_ms=_utterance_end(query),
         style=_style(query),
-        punctuated_words=any(_is_on(query.get(name, "false")) for name in _FORMATTING),
+        punctuated_words=any(_is_on(query, name) for name in _FORMATTING),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
-        resumable=_boolean(query, "resumable", default=False),
+        resumable=_boolean(query, "resumable"),
         tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
         ignored=tuple(ignored[:MAX_IGNORED]),
     )
 
 
 def _style(query: Mapping[str, str]) -> Style:
-    smart = _is_on(query.get("smart_format", "false"))
+    smart = _is_on(query, "smart_format")
     return Style(
-        punctuate=smart or _is_on(query.get("punctuate", "false")),
-        numerals=smart or _is_on(query.get("numerals", "false")),
+        punctuate=smart or _is_on(query, "punctuate"),
+        numerals=smart or _is_on(query, "numerals"),
     )
 
 
 def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
-    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones ask for nothing."""
+    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones are skipped."""
     phrases = [value.strip() for name, value in given if name == "keyterm" and value.strip()]
     keywords = [_keyword(value) for name, value in given if name == "keywords" and value.strip()]
     try:
@@ -162,7 +153,7 @@ def _keyword(value: str) -> Keyword:
 
 
 def _form(query: Mapping[str, str], channels: int) -> AudioForm:
-    """What audio comes; `sample_rate` counts, and is looked at, only beside an encoding that does not tell it."""
+    """Form of the audio. `sample_rate` is read, and checked, only with an encoding that does not carry it."""
     encoding = query.get("encoding")
     raw = encoding is not None and encoding in RAW and "sample_rate" in query
     rate = _integer(query, "sample_rate", SAMPLE_RATES, default=0) if raw else None
@@ -189,7 +180,7 @@ def _latency_budget(query: Mapping[str, str]) -> float | None:
 
 
 def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
-    """A parameter that asks for something and gets nothing. One that asks for nothing is not worth naming."""
+    """True for a parameter without effect here, unless its value asks for nothing, as `diarize=false` does."""
     if name in known or not _NAME.fullmatch(name):
         return False
     if name == "language":
@@ -198,21 +189,18 @@ def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
 
 
 def _shown(tag: str) -> str:
-    """A tag as it may stand in a line of a log."""
+    """A tag cut to its length in logs, unprintable characters replaced."""
     return "".join(c if c.isprintable() else "?" for c in tag[:TAG_CHARACTERS])
 
 
-def _is_on(value: str) -> bool:
-    return value.lower() in _TRUE
+def _is_on(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "false").lower() in _TRUE
 
 
-def _boolean(query: Mapping[str, str], name: str, *, default: bool) -> bool:
-    value = query.get(name)
-    if value is None:
-        return default
-    if value.lower() not in _TRUE | _FALSE:
+def _boolean(query: Mapping[str, str], name: str) -> bool:
+    if query.get(name, "false").lower() not in _TRUE | _FALSE:
         raise BadParameter(f"{name}: must be true or false")
-    return value.lower() in _TRUE
+    return _is_on(query, name)
 
 
 def _integer(query: Mapping[str, str], name: str, allowed: range, *, default: int) -> int:

@@ -1,4 +1,4 @@
-"""The description of the sockets is true: real frames fit it, and no type, parameter or code is missing."""
+"""Real frames fit `server/asyncapi.yaml`, and it names every message type, parameter and close code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from spelling import silence, spell
 from starlette.routing import WebSocketRoute
 from websockets.sync.client import connect
 
-from server.audio.formats import Encoding
 from server.errors import CLOSES, REFUSALS, TicketCode
 from server.protocols.deepgram import messages
 from server.protocols.deepgram.messages import Action
-from server.protocols.deepgram.query import BIASING, KNOWN, RESUMING
+from server.protocols.deepgram.parameters import PARAMETERS, Schema
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
 from server.protocols.openai.messages import Spoken
 from server.protocols.twilio.messages import Told
@@ -35,7 +34,7 @@ def described() -> Described:
 
 
 def converse(server: LiveServer, described: Described, *said: bytes | dict[str, Any], **query: Any) -> list[dict]:
-    """A live stream in which both sides keep to the description; return what the server sent."""
+    """A live stream in which every frame of both sides is checked; return the frames of the server."""
     with server.listen(**query) as client:
         for item in said:
             if isinstance(item, dict):
@@ -126,10 +125,26 @@ def test_every_type_of_frame_is_described_with_every_field(described: Described)
         assert set(described.schemas[name]["properties"]) == set(told_shape.__struct_encode_fields__)
 
 
-def test_every_parameter_and_encoding_is_described_and_no_other(described: Described) -> None:
+def as_text(schema: Schema) -> Schema:
+    """A schema of a parameter as the query of a handshake has it: booleans and constants are text."""
+    if "anyOf" in schema:
+        parts = schema["anyOf"]
+        return {"anyOf": [{"enum": ["true", "false"]} if p == {"type": "boolean"} else as_text(p) for p in parts]}
+    if schema == {"type": "boolean"}:
+        return {"$ref": "#/components/schemas/Switch"}
+    return {"const": "false"} if schema == {"const": False} else schema
+
+
+def test_parameters_are_those_of_the_parsers_table(described: Described) -> None:
     query = described.schemas["ListenQuery"]["properties"]
-    assert set(query) == KNOWN | set(BIASING) | RESUMING
-    assert set(query["encoding"]["enum"]) == set(Encoding) - {Encoding.CONTAINER}
+    assert set(query) == {parameter.name for parameter in PARAMETERS}
+    for parameter in PARAMETERS:
+        told = dict(query[parameter.name])
+        assert told.pop("description", "").startswith("Ours: ") == parameter.ours, parameter.name
+        if "default" in told:
+            assert parameter.default in (f"{told['default']}", f"{told['default']} ms")
+            del told["default"]
+        assert told == as_text(parameter.schema), parameter.name
 
 
 def test_every_code_is_named(described: Described) -> None:
@@ -149,7 +164,7 @@ def test_every_socket_is_described_and_the_file_is_served(live_server: Start, de
     assert {channel["address"] for channel in described.document["channels"].values()} == served
 
 
-def test_every_reference_leads_somewhere(described: Described) -> None:
+def test_every_reference_resolves(described: Described) -> None:
     def walk(node: Any) -> None:
         if isinstance(node, dict):
             if isinstance(node.get("$ref"), str):

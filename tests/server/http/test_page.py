@@ -1,4 +1,4 @@
-"""The page's routes: types, policy, caching, and nothing beyond the table."""
+"""Routes of the page: media types, content policy, caching, and 404 for paths beyond the table."""
 
 import re
 
@@ -31,7 +31,7 @@ def test_each_file_has_its_type_and_the_policy(client, path):
     assert head.headers["content-length"] == str(len(answer.content))
 
 
-def test_what_a_browser_has_already_is_not_sent_again(client):
+def test_a_file_in_the_browsers_cache_is_answered_304(client):
     first = client.get("/web/app.js")
     assert first.headers["cache-control"] == "no-cache"
     again = client.get("/web/app.js", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
@@ -40,7 +40,7 @@ def test_what_a_browser_has_already_is_not_sent_again(client):
     assert client.get("/web/app.js", headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_files_have_tags_of_their_own(client):
+def test_each_file_has_its_own_etag(client):
     assert len({client.get(f"/web/{name}").headers["etag"] for name in ASSETS}) == len(ASSETS)
 
 
@@ -49,12 +49,12 @@ def test_files_have_tags_of_their_own(client):
     ["/web/", "/web/../page.py", "/web/%2e%2e/page.py", "/web/..%2fpage.py", "/web//etc/passwd", "/web/index.html",
      "/web/app.js/", "/web/app.js%00.css", "/web/%2e%2e%2f%2e%2e%2fpyproject.toml"],
 )  # fmt: skip
-def test_what_is_not_in_the_table_is_not_there(client, path):
+def test_paths_beyond_the_table_are_not_found(client, path):
     answer = client.get(path, follow_redirects=False)
     assert answer.status_code in (307, 404)
     assert not re.search(r"import|root:|\[project\]", answer.text)
 
 
-def test_nothing_can_be_written(client):
+def test_methods_that_write_are_refused(client):
     assert client.post("/").status_code == 405
     assert client.put("/web/app.js", content=b"x").status_code == 405

@@ -50,7 +50,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "process_resident_memory_bytes": ("gauge", set()),
     "process_open_fds": ("gauge", set()),
 }
-"""Source: operations.md 3; counters without the `_total` that the text format adds."""
+"""All metrics of the server; counters without the `_total` that the text format adds."""
 VALUES = {
     ("tutti_sessions", "outcome"): {"completed", "client_abort", "idle_timeout", "error", "drained"},
     ("tutti_handshakes_rejected", "reason"): {"auth", "quota", "capacity", "draining", "bad_request"},

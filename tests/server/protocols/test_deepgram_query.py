@@ -1,8 +1,9 @@
-"""The Deepgram adapter, as tables: query to options, text frames to actions."""
+"""Deepgram's query parsed to options, and text frames to actions, as tables."""
 
 from __future__ import annotations
 
 import re
+from urllib.parse import urlencode
 
 import pytest
 from listen_query import RAW, query
@@ -11,6 +12,7 @@ from server.audio.formats import AudioForm, Encoding
 from server.errors import BadFrame, BadParameter
 from server.http.api_docs import ABOUT
 from server.protocols.deepgram.messages import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
+from server.protocols.deepgram.parameters import PARAMETERS
 from server.protocols.deepgram.query import BIASING, KNOWN, parse_query
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import SessionOptions
@@ -18,7 +20,7 @@ from server.served_model import Models
 
 MODEL_RATE = 16_000
 
-# What the real clients send. Source: protocols.md 3.1.
+# What the real clients send.
 PYTHON_SDK = (
     "channels=1&encoding=linear16&endpointing=300&interim_results=true&keyterm=foo+bar&keyterm=baz&model=nova-3"
     "&sample_rate=16000&smart_format=true&utterance_end_ms=1000&vad_events=true"
@@ -103,12 +105,12 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
         (RAW + "&callback_method=put", "callback"),
     ],
 )
-def test_what_would_corrupt_the_result_is_refused_by_name(text: str, named: str) -> None:
+def test_a_value_that_would_corrupt_the_result_is_refused_with_the_name_of_its_parameter(text: str, named: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(named + ": ")):
         query(text)
 
 
-def test_features_that_a_client_would_miss_are_ignored_unless_the_server_is_strict() -> None:
+def test_features_that_the_server_lacks_are_ignored_or_refused_by_a_strict_server() -> None:
     asked = RAW + "&diarize=true&redact=pii&filler_words=true&language=de"
     assert query(asked).ignored == ("diarize", "filler_words", "language", "redact")
     with pytest.raises(BadParameter, match=r"^diarize: "):
@@ -129,18 +131,46 @@ def test_a_stream_may_be_resumable_only_in_an_encoding_that_can_be_cut_anywhere(
             query(other + "resumable=true").live_options(MODEL_RATE)
 
 
-def test_tags_are_kept_for_the_log_short_and_on_one_line() -> None:
+def test_tags_are_cut_in_length_and_number_and_stripped_of_line_breaks() -> None:
     request = query(RAW + "&tag=a&tag=&tag=b%0Ac&" + "&".join(["tag=" + "x" * 100] * 20))
     assert request.tags[:3] == ("a", "b?c", "x" * 64)
     assert len(request.tags) == 8
 
 
-def test_every_parameter_that_is_understood_is_documented() -> None:
-    for name in KNOWN | set(BIASING):
-        assert f"`{name}`" in ABOUT, name
+def test_the_description_has_every_parameter_once_in_its_table() -> None:
+    first_cells = [line.split(" | ")[0] for line in ABOUT.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`(\w+)`( \(ours\))?", " ".join(first_cells))
+    assert named == [(parameter.name, " (ours)" * parameter.ours) for parameter in PARAMETERS]
+    assert "| `channels`, `multichannel` | 1, `false` | interleaved channels, mixed down" in ABOUT
+    assert "| `encoding`, `sample_rate` | – | `linear16`" in ABOUT
 
 
-def test_any_model_name_will_do_unless_names_are_strict() -> None:
+def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
+    form = {"encoding": "linear16", "sample_rate": "16000"}
+    values = {parameter.name: "1" if "type" in parameter.schema else "false" for parameter in PARAMETERS} | form
+    values["latency_budget_ms"] = "20"
+    assert query(urlencode(values)).ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [(p.name, s) for p in PARAMETERS for s in p.schema.get("anyOf", [p.schema]) if "minimum" in s],
+)
+def test_whole_numbers_are_taken_within_the_bounds_of_the_schema_alone(name: str, schema: dict) -> None:
+    form = "encoding=linear16&" if name == "sample_rate" else RAW + "&"
+    for value in (schema["minimum"], schema["maximum"]):
+        query(f"{form}{name}={value}")
+    for value in (schema["minimum"] - 1, schema["maximum"] + 1):
+        with pytest.raises(BadParameter, match=f"^{name}: "):
+            query(f"{form}{name}={value}")
+
+
+def test_key_terms_are_ignored_where_the_decoder_takes_none() -> None:
+    assert BIASING < KNOWN
+    assert query(RAW + "&keyterm=a&keywords=b", supports_keyterms=False).ignored == ("keyterm", "keywords")
+
+
+def test_any_model_name_is_accepted_unless_names_are_strict() -> None:
     query(RAW + "&model=nova-3")
     strict = Models("small", {"nova-3": "small"}, strict=True)
     for name in ("small", "nova-3"):
@@ -149,7 +179,7 @@ def test_any_model_name_will_do_unless_names_are_strict() -> None:
         parse_query([("model", "whisper")], strict, 2)
 
 
-def test_an_upload_names_no_rate_and_has_no_endpoints_unless_asked() -> None:
+def test_an_upload_needs_no_rate_and_has_no_endpoints_unless_requested() -> None:
     request = query("model=nova-3", default_endpointing=False)
     assert (request.form, request.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
     assert query("endpointing=500", default_endpointing=False).endpointing_ms == 500
@@ -188,6 +218,6 @@ def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
         '{"type":"Configure","keyterms":["' + "a" * MAX_CHARACTERS + '"]}',
     ],
 )
-def test_a_text_frame_that_means_nothing_is_named_so(text: str) -> None:
+def test_a_text_frame_of_no_known_form_is_refused(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text, channels=2)

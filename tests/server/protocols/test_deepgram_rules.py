@@ -1,4 +1,5 @@
-"""What every client relies on, for any audio in any encoding, cut and answered in any way. Source: protocols.md 3.7."""
+"""What every client relies on, for any audio in any encoding, cut and answered in any way. Sources: Deepgram's
+pages on finalize, endpointing and utterance end."""
 
 from __future__ import annotations
 

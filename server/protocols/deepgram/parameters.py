@@ -1,0 +1,117 @@
+"""Table of the query parameters of `/v1/listen`: names for the parser, schemas and texts for the API's documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from server.audio.formats import Encoding
+from server.recognition.session import DEFAULT_ENDPOINTING_MS
+
+Schema = dict[str, Any]
+
+SAMPLE_RATES = range(8_000, 48_001)
+DOWNMIX_CHANNELS = range(1, 9)
+MAX_MS = 3_600_000
+BUDGETS_MS = range(20, 10_001)  # less than that of others is a place before them; more than an upload's is none at all
+
+
+def _whole(allowed: range) -> Schema:
+    return {"type": "integer", "minimum": allowed[0], "maximum": allowed[-1]}
+
+
+BOOLEAN: Schema = {"type": "boolean"}
+TEXT: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+MILLISECONDS = _whole(range(MAX_MS + 1))
+ENCODINGS: Schema = {"enum": [encoding.value for encoding in Encoding if encoding is not Encoding.CONTAINER]}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter that the server honours, or accepts because real clients send it.
+
+    `detail` is Markdown for the description's table; without it the row of the parameter before covers this one too.
+    An upload reads parameters that are `live_only` and ignores them. Deepgram lacks those that are `ours`.
+    """
+
+    name: str
+    schema: Schema
+    default: str
+    summary: str
+    detail: str | None = None
+    live_only: bool = False
+    ours: bool = False
+
+    def openapi(self) -> Schema:
+        """Return it as an OpenAPI parameter of the upload."""
+        told = f"Ours: {self.summary}" if self.ours else self.summary
+        if self.live_only:
+            told += " Of live streams alone; here it is read and changes nothing."
+        return {"name": self.name, "in": "query", "required": False, "schema": self.schema, "description": told}
+
+
+# fmt: off
+PARAMETERS = (
+    Parameter("encoding", ENCODINGS, "–", "What the body is; without it a container that says so itself.",
+        "`linear16`, `linear32` (float), `mulaw`, `alaw`, `opus` (one packet a message) with `sample_rate`, 8 to 48 "
+        "kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg Opus, WebM or FLAC"),
+    Parameter("sample_rate", _whole(SAMPLE_RATES), "–", "Hz; needed with an encoding that does not tell it."),
+    Parameter("channels", _whole(DOWNMIX_CHANNELS), "1", "Interleaved channels of raw audio; they are mixed.",
+        "interleaved channels, mixed down unless `multichannel`; of a live container `channels` says how many it has"),
+    Parameter("multichannel", BOOLEAN, "`false`", "A transcript of each channel; the server bounds how many."),
+    Parameter("model", TEXT, "–", "Any name, unless the operator is strict.", "accepted"),
+    Parameter("version", TEXT, "–", "Accepted."),
+    Parameter("keyterm", TEXTS, "–", "A word or phrase to listen for; repeatable. Greedy decoding ignores it.",
+        "a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next"),
+    Parameter("keywords", TEXTS, "–", "The older form: `word` or `word:boost`; repeatable.",
+        "the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable"),
+    Parameter("punctuate", BOOLEAN, "`false`", "Capitals, and a mark at the end of each utterance.",
+        "capitals, and a mark at the end of each utterance: a guess from the words"),
+    Parameter("numerals", BOOLEAN, "`false`", "Numbers with digits.",
+        'in final results, numbers with digits: the words "twenty one" become one, 21; a number below 4 that stands '
+        "alone stays a word, and digits told one by one stay apart"),
+    Parameter("smart_format", BOOLEAN, "`false`", "`punctuate` and `numerals`.", "`punctuate` and `numerals`"),
+    Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
+        "Silence that ends an utterance, in ms; an upload has no endpoints unless it asks.",
+        "silence that ends an utterance, at least the server's minimum; `false`: none"),
+    Parameter("interim_results", BOOLEAN, "`false`", "Partials.",
+        "partials, each time the words changed", live_only=True),
+    Parameter("interim_interval_ms", MILLISECONDS, "0", "at most one partial of a segment in so much audio.",
+        "at most one partial of a segment in so much audio", live_only=True, ours=True),
+    Parameter("utterance_end_ms", {"anyOf": [_whole(range(1, MAX_MS + 1)), {"const": False}]}, "off",
+        "`UtteranceEnd` after so much silence.", "sends `UtteranceEnd` after so much silence", live_only=True),
+    Parameter("vad_events", BOOLEAN, "`false`", "`SpeechStarted`.", "sends `SpeechStarted`", live_only=True),
+    Parameter("step_results", BOOLEAN, "`false`", "an answer to each step.",
+        "answers every step, and adds where the time of the step went", live_only=True, ours=True),
+    Parameter("stable_words", BOOLEAN, "`false`", "how many words can no longer change.",
+        "adds `tutti.stable_words`: so many words, from the first, can no longer change", live_only=True, ours=True),
+    Parameter("latency", BOOLEAN, "`false`", "where the time of a result went.",
+        "adds `tutti.latency` to each result that answers audio: where its time went", live_only=True, ours=True),
+    Parameter("latency_budget_ms", _whole(BUDGETS_MS), "the server's", "when a step should be answered.",
+        f"time in which a live step should be answered, {BUDGETS_MS[0]:,} to {BUDGETS_MS[-1]:,} ms",
+        live_only=True, ours=True),
+    Parameter("resumable", BOOLEAN, "`false`", "tickets, with which a lost stream goes on.",
+        "tickets with which a stream goes on after a lost connection, on any replica; only with `linear16`, "
+        "`linear32`, `mulaw`, `alaw`", live_only=True, ours=True),
+    Parameter("no_delay", TEXT, "–", "Accepted.", "accepted"),
+    Parameter("mip_opt_out", TEXT, "–", "Accepted."),
+    Parameter("extra", TEXT, "–", "Accepted."),
+    Parameter("tag", TEXTS, "–", "Names for the stream in the operator's logs; repeatable."),
+)
+# fmt: on
+
+
+def parameter_table() -> str:
+    """Return the parameters as a table in Markdown."""
+    rows: list[list[Parameter]] = []
+    for parameter in PARAMETERS:
+        if parameter.detail is not None:
+            rows.append([])
+        rows[-1].append(parameter)
+    lines = ["| parameter | default | meaning |", "|---|---|---|"]
+    for row in rows:
+        names = ", ".join(f"`{parameter.name}`" + " (ours)" * parameter.ours for parameter in row)
+        defaults = ", ".join(dict.fromkeys(parameter.default for parameter in row))
+        lines.append(f"| {names} | {defaults} | {row[0].detail} |")
+    return "\n".join(lines)
