@@ -134,12 +134,13 @@ def test_the_installed_program_is_not_the_checkouts(installed: Path, tmp_path: P
 
 
 def test_the_installed_server_transcribes(installed: Path, tmp_path: Path) -> None:
+    served = {"/": "<html", "/docs": "swagger", "/asyncapi.yaml": "asyncapi", "/openapi.json": version("tutti-asr")}
     with serving(installed, tmp_path) as port:
         words = [installed / "tutti", "transcribe", FILES["order"], "--json", "--url", f"ws://127.0.0.1:{port}"]
         done = subprocess.run(words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert plain(json.loads(done.stdout.splitlines()[-1])["text"]) == text("order")
-        for path, said in (("/", "<html"), ("/asyncapi.yaml", "asyncapi"), ("/openapi.json", version("tutti-asr"))):
+        for path, said in served.items():
             with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
                 assert said in answer.read().decode(), path
 
@@ -151,3 +152,12 @@ def test_the_installed_demo_recognises_every_word(installed: Path, tmp_path: Pat
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search("every word is right", done.stdout)
+
+
+def test_the_commit_of_another_repository_is_not_named_as_the_programs(installed: Path) -> None:
+    git = ["git", "-C", str(installed.parent), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=theirs"]):
+        subprocess.run([*git, *words], check=True)
+    words = [installed / "python", "-c", "from loadtest.environment import describe; print(repr(describe(0).commit))"]
+    done = subprocess.run(words, cwd="/", env=outside(installed), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "''"
