@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots clean dashboard help
+.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots wheels clean dashboard help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -97,5 +97,9 @@ screenshots: setup  ## picture the browser page anew (chromium)
 dashboard: setup  ## generate the Grafana dashboard anew
 	@$(BIN)/python -m deploy.grafana.dashboard
 
+wheels: setup  ## build the wheels of the program and of the client; writes build/wheels
+	@$(BIN)/python -m build --outdir build/wheels .
+	@$(BIN)/python -m build --outdir build/wheels clients
+
 clean:  ## remove what was made here, not the weights
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info clients/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from needs import need_package
+from needs import need_package, need_programs
 from recordings import FILES, plain, text
 from speech import ROOT
 
@@ -155,6 +155,7 @@ def test_the_installed_demo_recognises_every_word(installed: Path, tmp_path: Pat
 
 
 def test_the_commit_of_another_repository_is_not_named_as_the_programs(installed: Path) -> None:
+    need_programs("git")
     git = ["git", "-C", str(installed.parent), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=theirs"]):
         subprocess.run([*git, *words], check=True)
