@@ -324,8 +324,8 @@ class Continuity:
     def _undelivered(self, results: Results, channel: int) -> list[Message]:
         """Return the part of a result behind the channel's last final."""
         ended_s = self._ended_s[channel]
-        says_nothing = results.is_final and not (results.duration or results.from_finalize)
-        if says_nothing and (not self.closing or self._closed_before[channel]):
+        empty = results.is_final and not (results.duration or results.from_finalize)
+        if empty and (not self.closing or self._closed_before[channel]):
             return []  # an empty final of a drain, or of a CloseStream sent again
         if results.start >= ended_s - TOLERANCE_S:
             return [results]

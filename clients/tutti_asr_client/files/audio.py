@@ -1,6 +1,7 @@
 """Reads audio files as 16-bit mono PCM at a given rate.
 
-Evaluation in process reads files by the same function, so that its samples are those that are sent. Knows no socket.
+Evaluation in process reads files by the same function, so that it sees exactly the samples that are sent to a server.
+Knows no socket.
 """
 
 from __future__ import annotations
