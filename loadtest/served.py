@@ -38,7 +38,14 @@ def serve_command(port: int, options: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
-    """The URL of a server that is ready; it is stopped on leaving. What it prints is kept in `log`, if that is given.
+    """The URL of `served_process`."""
+    with served_process(options, log) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def served_process(options: Sequence[str], log: Path | None = None) -> Iterator[tuple[str, int]]:
+    """URL and process id of a server that is ready; it is stopped on leaving. `log` keeps what it prints.
 
     Raises:
         ServerNotReady: it ended, or took too long; with the end of what it printed.
@@ -54,7 +61,7 @@ def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
         )
         try:
             _wait_until_ready(process, f"http://127.0.0.1:{port}/readyz", output)
-            yield f"ws://127.0.0.1:{port}"
+            yield f"ws://127.0.0.1:{port}", process.pid
         finally:
             _stop(process)
 

@@ -1,4 +1,7 @@
-"""What a model learned with: everything that inference must repeat exactly. It is stored beside the weights."""
+"""What a model learned with: everything that inference must repeat exactly. It is stored beside the weights.
+
+And how many hypotheses beam search keeps: light to import, for settings and help texts.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ BLANK = 0
 TAIL_FRAMES = 2
 """Output frames after the last audio in which letters may still come: the network writes a letter when it has heard it,
 not when it begins. Source: measured on recordings cut sharply, model/LOG.md."""
+MAX_BEAMS = 64
+BEAMS = MAX_BEAMS  # kept by default: the fewest errors. Source: model/LOG.md
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 

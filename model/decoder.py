@@ -1,36 +1,52 @@
-"""The decoder that the settings ask for: chosen, loaded and warm. Every entry point takes it from here."""
+"""The decoder, chosen by name and language model, loaded and warm. Every entry point takes it from here."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import model
-from model.config import ModelConfig
+from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder
 from model.lm.language_model import LanguageModel
-from server.settings import Settings
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
 
+DecoderName = Literal["auto", "greedy", "beam"]
+LanguageModelName = Path | Literal["off"] | None
+"""A file; no language model; or the shipped one."""
 
-def make_decoder(settings: Settings, config: ModelConfig) -> Decoder:
+
+def make_decoder(
+    *, config: ModelConfig, decoder: DecoderName = "auto", beams: int = BEAMS, lm: LanguageModelName = None
+) -> Decoder:
     """Return the decoder, ready for its first stream. Raises: LanguageModelError, which is a ModelError."""
-    path = language_model_path(settings)
-    if settings.decoder == "greedy" or (settings.decoder == "auto" and path is None):
+    if resolve_decoder(decoder, lm) == "greedy":
         return GreedyDecoder(config.vocabulary, config.frame_s)
-    return _beam(config, settings.beams, path)
+    path = language_model_path(lm)
+    language = None if path is None else LanguageModel.load(path)
+    search = BeamDecoder(config.vocabulary, config.frame_s, beams=beams, lm=language, weights=_weights(path))
+    search.warm_up()  # compiles what streams will run
+    return search
 
 
-def language_model_path(settings: Settings) -> Path | None:
-    """The language model that the settings name, else the shipped one if there is one; None for none."""
-    if settings.lm == "off":
+def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:
+    """The decoder that a name comes to: `auto` is beam search where there is a language model for it."""
+    if decoder != "auto":
+        return decoder
+    return "greedy" if language_model_path(lm) is None else "beam"
+
+
+def language_model_path(lm: LanguageModelName) -> Path | None:
+    """The language model's file: the one that is named, or the shipped one if there is one; None for none."""
+    if lm == "off":
         return None
-    if settings.lm is not None:
-        return settings.lm
+    if lm is not None:
+        return lm
     return SHIPPED_LM if SHIPPED_LM.exists() else None
 
 
@@ -39,15 +55,7 @@ def weights_path(path: Path) -> Path:
     return path.with_name(path.name.partition(".")[0] + WEIGHTS_SUFFIX)
 
 
-def _beam(config: ModelConfig, beams: int, path: Path | None) -> BeamDecoder:
-    """Load the language model with the weights that were tuned for it, and compile what streams will run."""
-    lm = None if path is None else LanguageModel.load(path)
-    decoder = BeamDecoder(config.vocabulary, config.frame_s, beams=beams, lm=lm, weights=_weights(path))
-    decoder.warm_up()
-    return decoder
-
-
 def _weights(path: Path | None) -> DecodingWeights:
-    """What was tuned for this language model; without that, or without a model, the defaults."""
+    """The weights that were tuned for this language model, or the defaults where there are none."""
     tuned = None if path is None else weights_path(path)
     return DecodingWeights() if tuned is None or not tuned.exists() else DecodingWeights.load(tuned)

@@ -10,6 +10,19 @@ ModelError
 └── TrainingError       the operator: the run cannot start or go on
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+
+DISTRIBUTION = "tutti-asr"
+ROOT = Path(__file__).parents[1]
+
+
+def install_hint(extras: str) -> str:
+    """The command that adds optional packages, `vad` or `vad,otel`, to this installation: a checkout or a wheel."""
+    target = f"-e '.[{extras}]'" if (ROOT / "pyproject.toml").exists() else f"'{DISTRIBUTION}[{extras}]'"
+    return f"pip install {target}"
+
 
 class ModelError(Exception):
     """Base of everything that this package raises on purpose."""

@@ -1,7 +1,6 @@
-"""The server process: threads, logs, uvicorn, signals. What `tutti serve` runs.
+"""Set-up of a process that computes: torch's threads, oneDNN's kernels, the interpreter's switches between threads.
 
-uvicorn closes every WebSocket the moment it is told to stop, so the first signal is ours: it drains, and only an empty
-server is stopped. A second signal stops at once.
+Entry points call it; nothing else in this package writes the environment or a setting of the process.
 """
 
 from __future__ import annotations
@@ -11,13 +10,26 @@ import sys
 
 import torch
 
+KEPT_KERNELS = 8_192  # more than the products of all batch sizes that a server warms up
 
-def set_threads(threads: int) -> None:
-    """Set torch's compute threads; 0 leaves one core to the event loop.
+
+def set_up_torch(threads: int) -> None:
+    """Set torch's compute threads, 0: all cores but one, which is left to the event loop; keep oneDNN's kernels.
 
     With every core in a parallel region, a step waits at its barriers for whichever core is busy elsewhere.
     """
+    keep_kernels()
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+def keep_kernels() -> None:
+    """Let oneDNN keep the kernels of all batch sizes, unless the environment says how many; before the first product.
+
+    It prepares a kernel for each shape of a product, 3 to 15 ms each, and keeps 1,024 by default: so few that some are
+    prepared again under load (loadtest/LOG.md). It reads the variable when it prepares the first one.
+    Source: https://uxlfoundation.github.io/oneDNN/dev_guide_primitive_cache.html
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_KERNELS))
 
 
 def shorten_switches() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.acoustic import RowSpec
-from model.errors import CheckpointError
+from model.errors import CheckpointError, install_hint
 
 # Source: silero-vad 6.2.3. Its tinygrad_model.py spells the network out; the TorchScript file is what its
 # load_silero_vad() runs. (Its data/silero_vad_16k.safetensors has the same shapes, but another training's weights.)
@@ -62,7 +62,7 @@ class SileroVad:
         """
         found = importlib.util.find_spec("silero_vad")  # looks for it, does not import it
         if found is None or not found.submodule_search_locations:
-            raise CheckpointError("voice activity detection needs the silero-vad package: pip install tutti[vad]")
+            raise CheckpointError(f"voice activity detection needs the silero-vad package: {install_hint('vad')}")
         path = Path(found.submodule_search_locations[0]) / WEIGHTS
         try:
             with warnings.catch_warnings():

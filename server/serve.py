@@ -18,6 +18,7 @@ import structlog
 import uvicorn
 
 from batching.errors import EngineDown
+from model.errors import install_hint
 from model.runtime import shorten_switches
 from server.app import create_app
 from server.audio.decoder import load_codecs
@@ -130,8 +131,8 @@ def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing 
         from server.recognition.tracing import Tracing
     except ImportError as error:
         if ours is not None:
-            raise SettingsError("otel_endpoint needs the extra: pip install 'tutti[otel]'") from error
-        _log.warning("streams are not traced, though OTEL_… variables ask for it: tutti[otel] is not installed")
+            raise SettingsError(f"otel_endpoint needs optional packages: {install_hint('otel')}") from error
+        _log.warning("streams are not traced, though OTEL_… variables ask for it", needed=install_hint("otel"))
         return None
     _log.info("streams are traced", endpoint=ours or "as OTEL_… variables say")
     return Tracing.over_http(ours, {"tutti.commit": settings.commit})

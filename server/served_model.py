@@ -1,4 +1,4 @@
-"""The model that is served: loading it with its decoder and voice-activity model, its card, the names it answers to."""
+"""The served model: loading, with decoder and voice-activity model; its card; the model names that clients may send."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from model.decoder import make_decoder
-from model.runtime import set_threads
+from model.runtime import set_up_torch
 from server.errors import BadParameter
 from server.settings import Settings
 
 
 def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | None]:
-    """Load what the settings name, and set the process's compute threads. Raises: ModelError."""
-    set_threads(settings.threads)
+    """Load model, decoder and VAD by the settings, and set torch up for them. Raises: ModelError."""
+    set_up_torch(settings.threads)
     model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
-    return model, make_decoder(settings, model.config), load_vad(settings)
+    decoder = make_decoder(config=model.config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    return model, decoder, load_vad(settings)
 
 
 def load_vad(settings: Settings) -> VadModel | None:
-    """Load the voice-activity model that the settings ask for."""
+    """Load the voice-activity model if the settings name one. Raises: ModelError."""
     if settings.vad == "off":
         return None
     from model.vad import SileroVad
@@ -34,11 +35,11 @@ def load_vad(settings: Settings) -> VadModel | None:
 
 
 class ServedModel(StepModel, Protocol):
-    """A step model that says what it is."""
+    """A step model with its configuration and digest."""
 
     @property
     def config(self) -> ModelConfig:
-        """What it learned with."""
+        """The configuration of its training."""
 
     @property
     def digest(self) -> str:
@@ -46,12 +47,12 @@ class ServedModel(StepModel, Protocol):
 
 
 class VadModel(StepModel, Protocol):
-    """A step model over windows of 16-bit samples, (B, S), answering one probability of speech each."""
+    """A step model over windows of 16-bit samples, (B, S); the output is one probability of speech each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What clients are told about the model. `uuid` follows from the digest of its weights."""
+    """Description of the model for clients. `uuid` follows from the digest of its weights."""
 
     name: str
     version: str
@@ -59,7 +60,7 @@ class ModelCard:
 
     @classmethod
     def of(cls, name: str, version: str, digest: str) -> ModelCard:
-        """Name a model by its weights."""
+        """Return the card of a model with these weights."""
         return cls(name, version, str(uuid.uuid5(uuid.NAMESPACE_OID, digest)))
 
     @property
@@ -70,7 +71,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Which model names a client may ask for; every alias leads to the one model that is served."""
+    """Names that clients may send for the one model that is served."""
 
     name: str
     aliases: Mapping[str, str]

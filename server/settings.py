@@ -1,4 +1,4 @@
-"""What an operator can choose. Read from arguments and `TUTTI_…` variables at the entry point, nowhere else."""
+"""Settings of a replica. Read from arguments and `TUTTI_…` variables at the entry point, nowhere else."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from model.config import BEAMS, MAX_BEAMS
+
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 
 
 class Settings(BaseSettings):
-    """One replica's settings; every field has a `TUTTI_` variable of the same name."""
+    """Every field has a `TUTTI_` variable of the same name."""
 
     model_config = SettingsConfigDict(env_prefix="TUTTI_", frozen=True, extra="forbid", protected_namespaces=())
 
@@ -26,7 +28,7 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0)  # 0: all cores but one, which the event loop needs
 
     decoder: Literal["auto", "greedy", "beam"] = "auto"  # auto: beam where there is a language model
-    beams: int = Field(64, ge=1, le=64)
+    beams: int = Field(BEAMS, ge=1, le=MAX_BEAMS)
     lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
 
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry
@@ -89,5 +91,5 @@ class Settings(BaseSettings):
 
     @property
     def slots(self) -> int:
-        """Streams that there is room for."""
+        """Rows of the state pool: the most streams that can be open."""
         return AUTO_SLOTS if self.max_streams == "auto" else self.max_streams

@@ -5,10 +5,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import torch
 from engine_bench import start_engine  # noqa: F401  a fixture
 from hypothesis import HealthCheck, settings
 from live_server import LiveServer
+
+from model.runtime import set_up_torch
 
 # A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
 settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,7 +19,7 @@ settings.load_profile("tutti")
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Compute as a server on two cores does: with one thread, so that tests measure no barrier spinning."""
-    torch.set_num_threads(1)
+    set_up_torch(1)
 
 
 @pytest.fixture

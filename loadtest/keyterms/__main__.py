@@ -1,7 +1,7 @@
 """Key terms measured: are names found that the language model does not know, and do other words pay for it?
 
 `python -m loadtest.keyterms --manifest …` writes `loadtest/results/keyterms.json` and `.md`. The acoustic model hears
-each recording once; the decoder of the server then reads it without terms and with lists of several lengths.
+each recording once; the decoder then reads it without terms and with lists of several lengths.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -23,16 +24,15 @@ from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, sy
 from loadtest.keyterms.report import Keyterms, Row, row, table, write
 from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
 from model.acoustic import AcousticModel
-from model.config import ModelConfig
+from model.config import MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
 from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
 from model.lm.language_model import LanguageModel
 from model.manifest import read_manifests
-from model.runtime import set_threads
+from model.runtime import set_up_torch
 from model.scoring import TermScore, score_terms
-from server.settings import Settings
 
 RESULTS = Path(__file__).parents[1] / "results"
 ROWS = 48  # recordings of like length that the model hears at a time
@@ -89,38 +89,52 @@ def measure(
     return sorted(rows, key=lambda one: one.kind)
 
 
-def run(manifests: Sequence[Path], settings: Settings, options: dict[str, Any], command: str) -> Keyterms:
-    """Make the cases, hear them, decode them. Raises: ModelError, BadSettings."""
-    path = language_model_path(settings)
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is measured: recordings, lists of key terms, acoustic model and decoder."""
+
+    manifests: Sequence[Path]
+    sentences: int
+    distractors: Sequence[int]
+    weight: float | None
+    beams: int
+    lm: Path | None
+    model: Path | None
+    precision: str
+    seed: int
+
+
+def run(options: Options, command: str) -> Keyterms:
+    """Make the cases, recognise them, decode them. Raises: ModelError, BadSettings."""
+    path = language_model_path(options.lm)
     if path is None:
         raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
     lm = LanguageModel.load(path)
-    set_threads(settings.threads)
-    model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
-    seed = options["seed"]
-    cases = real_cases(read_manifests(manifests), lm.__contains__, model.config.sample_rate)
-    cases += synthetic_cases(lm.__contains__, options["sentences"], seed)
+    set_up_torch(threads=0)
+    model = AcousticModel.load(options.model, precision=options.precision)
+    cases = real_cases(read_manifests(options.manifests), lm.__contains__, model.config.sample_rate)
+    cases += synthetic_cases(lm.__contains__, options.sentences, options.seed)
     pool = [*(term for case in cases for term in case.said), *(name for name in NAMES if name not in lm)]
     rows = measure(
         cases,
         hear(model, cases),
-        make_decoder(settings, model.config),
+        make_decoder(config=model.config, decoder="beam", beams=options.beams, lm=options.lm),
         model.config,
         pool=pool,
-        distractors=options["distractors"],
-        weight=options["weight"],
-        seed=seed,
+        distractors=options.distractors,
+        weight=options.weight,
+        seed=options.seed,
     )
     facts: dict[str, str | int | float | None] = {
         "model": model.digest[:12],
         "precision": model.precision,
         "lm": lm.digest[:12],
-        "beams": settings.beams,
-        "weight": options["weight"],
-        "seed": seed,
+        "beams": options.beams,
+        "weight": options.weight,
+        "seed": options.seed,
         "different_terms": len(set(pool)),
     }
-    return Keyterms(command, facts, tuple(rows), environment.describe(seed))
+    return Keyterms(command, facts, tuple(rows), environment.describe(options.seed))
 
 
 def main(
@@ -129,7 +143,7 @@ def main(
     sentences: Annotated[int, typer.Option(help="Synthetic sentences with a name.", min=0)] = 160,
     distractors: Annotated[str, typer.Option(help="Lengths of the lists, with commas.")] = "10,50,100",
     weight: Annotated[float | None, typer.Option(help="Of every term. [default: 1]")] = None,
-    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.")] = 16,
+    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=MAX_BEAMS)] = 16,
     lm: Annotated[Path | None, typer.Option(help="Language model. [default: the shipped one]")] = None,
     model: Annotated[Path | None, typer.Option(help="Checkpoint. [default: the shipped one]")] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 or int8.")] = "auto",
@@ -140,10 +154,8 @@ def main(
     console = Console(stderr=True)
     try:
         lengths = [int(part) for part in distractors.split(",")]
-        given: dict[str, Any] = {"beams": beams, "lm": lm, "model": model, "precision": precision}
-        settings = Settings(decoder="beam", **given)
-        options = {"sentences": sentences, "distractors": lengths, "weight": weight, "seed": seed}
-        found = run(manifest, settings, options, shlex.join(["python", "-m", "loadtest.keyterms", *sys.argv[1:]]))
+        options = Options(manifest, sentences, lengths, weight, beams, lm, model, precision, seed)
+        found = run(options, shlex.join(["python", "-m", "loadtest.keyterms", *sys.argv[1:]]))
     except (LoadTestError, ModelError, ValueError) as error:
         console.print(f"keyterms: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(EXIT_BAD) from None

@@ -1,4 +1,4 @@
-"""What the key term measurement is made on: rare words of real recordings, and names spoken by synthesizers.
+"""Recordings for the measurement of key terms: rare words of real ones, and names spoken by synthesizers.
 
 Owns the choice of terms, the sentences with names, and each recording's list of distractors. A seed decides all of it.
 """
@@ -21,7 +21,7 @@ MIN_LETTERS = 4
 """Shorter words that no vocabulary has are mostly slips of a reference."""
 
 PEAK = 0.5
-"""Of full scale, for what a synthesizer says: -6 dBFS, as recordings are."""
+"""Share of full scale for synthesized speech: -6 dBFS, as recordings are."""
 
 GIVEN = ("agatha", "bartholomew", "cordelia", "dashiell", "eudora", "ferdinand", "gwendolyn", "horatio")
 
@@ -61,7 +61,7 @@ Pcm = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One recording, (S,) int16, what is said in it, and which key terms are among that; often none."""
+    """One recording, (S,) int16, its reference text, and the key terms in it; often none."""
 
     kind: str
     pcm: Pcm
@@ -113,7 +113,7 @@ def synthetic_cases(knows: Callable[[str], bool], count: int, seed: int) -> list
 
 
 def term_lists(cases: Sequence[Case], pool: Sequence[str], distractors: int, seed: int) -> list[tuple[str, ...]]:
-    """For each recording its own terms and so many others of the pool that are not said in it.
+    """For each recording its own terms, and `distractors` others of the pool that are not said in it.
 
     A longer list contains the shorter one, so that lists of different lengths differ by their distractors alone.
     """

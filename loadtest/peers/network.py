@@ -19,6 +19,7 @@ from loadtest.errors import BadSettings
 from loadtest.peers.stream import Card
 from model.acoustic import AcousticModel
 from model.errors import PrecisionError
+from model.runtime import set_up_torch
 
 State = dict[str, Tensor]
 Row = NDArray[np.uint8]
@@ -29,7 +30,7 @@ class PeerNetwork:
 
     def __init__(self, *, threads: int, recorded: bool, precision: str = "auto") -> None:
         """Load the weights. Raises: BadSettings for a precision that this machine does not have."""
-        torch.set_num_threads(threads)
+        set_up_torch(threads)
         try:
             self._model = AcousticModel.load(precision=precision)
         except PrecisionError as error:

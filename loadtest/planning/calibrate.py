@@ -1,23 +1,14 @@
-"""`tutti calibrate`: this machine's batch times and what the server around the model costs, measured.
+"""`tutti calibrate`: batch times of this machine, and the costs of the server around the model.
 
-First the engine alone in this process, then a server of its own under rising loads. Everything that a capacity plan
-needs, in one file.
+First the engine alone in this process, then a server of its own under rising loads. The result is one file, with
+everything that a capacity plan needs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
-import os
-import platform
 import shlex
-import socket
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +17,18 @@ from numpy.typing import NDArray
 
 from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
 from batching.simulation.service_table import ServiceTable
+from loadtest import environment
 from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
+from loadtest.served import ALL_IN, served_process
 from model.acoustic import AcousticModel
-from model.runtime import set_threads, shorten_switches
+from model.runtime import set_up_torch, shorten_switches
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
-READY_WITHIN_S = 60.0
 LEVELS = (20, 80, 160, 320)
 FULL = 0.6
-"""Share of the event loop's time beyond which there is no higher level: what follows would be an overload."""
+"""Share of the event loop's time from which no higher level is tried: it would be an overload."""
 WINDOW_S = 3.0
 VISITS = 60
 
@@ -46,28 +38,22 @@ Tell = Callable[[str], None]
 def calibrate(
     *, model_path: Path | None, device: str, precision: str, threads: int, decoder: str, tell: Tell
 ) -> Calibration:
-    """Measure everything; under a minute. Raises: ModelError; OSError or RuntimeError if the server does not run."""
-    set_threads(threads)
+    """Measure batch times, costs and interference; under a minute.
+
+    Raises: ModelError; ServerNotReady or OSError if the server does not run.
+    """
+    set_up_torch(threads)
     shorten_switches()
     model = AcousticModel.load(model_path, device=device, precision=precision)
     tell(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
     times = measure_engine(model, SIZES)
-    options = [
-        "--max-streams",
-        "1024",
-        "--decoder",
-        decoder,
-        "--threads",
-        str(threads),
-        "--device",
-        device,
-        "--precision",
-        precision,
-    ]
+    options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
+    options += ["--device", device, "--precision", precision]
     options += ["--model", str(model_path)] if model_path else []
     noise = np.random.default_rng(1).integers(-300, 300, (64, model.config.step_samples), dtype=np.int16)
     audio = [step.tobytes() for step in noise]
-    with _served(options) as (port, pid):
+    with served_process(options) as (url, pid):
+        port = int(url.rpartition(":")[2])
 
         def load(streams: int) -> loopback.Window:
             tell(f"server: {streams} streams for {WINDOW_S:g} s")
@@ -89,7 +75,7 @@ def calibrate(
 
 
 def rising(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:
-    """Return what was seen at each number of streams, up to the first that fills the event loop."""
+    """Return the measurements at each number of streams, up to the first that fills the event loop."""
     windows: dict[int, loopback.Window] = {}
     for streams in LEVELS:
         windows[streams] = load(streams)
@@ -106,9 +92,9 @@ def conclude(
     *,
     table: ServiceTable,
 ) -> Overheads:
-    """Least squares over the loads: the loop's time is so much a batch, a row and a second, as is the decoding in it.
+    """Fit costs by least squares over the loads: of loop and decoding, a time per batch, per row and per second.
 
-    Without answers a row costs as much less as writing takes. The way is what the quickest median has left.
+    A row without an answer costs less by the time of writing. The path takes what is left of the quickest median.
     """
     done = np.array([(window.batches, window.rows, WINDOW_S) for window in windows.values()])
     batch_s, row_s, idle_s = _shares(done, [window.loop_s for window in windows.values()])
@@ -131,7 +117,7 @@ def conclude(
 
 
 def interfering(windows: dict[int, loopback.Window], table: ServiceTable) -> Interference:
-    """What batches take beyond the engine's median: its mean by the loop's load, and its spread at the highest.
+    """Fit the time of batches beyond the engine's median: its mean by the loop's load, its spread at the highest load.
 
     The lightest load is left out: a machine that sleeps between two steps is slow in another way.
     """
@@ -149,7 +135,7 @@ def interfering(windows: dict[int, loopback.Window], table: ServiceTable) -> Int
 
 
 def _shares(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
-    """Seconds for one of each column, none below zero: whatever would be is left out, the most negative first."""
+    """Least squares: seconds per unit of each column, negative ones set to zero one by one, the lowest first."""
     used = list(range(done.shape[1]))
     while True:
         found, *_ = np.linalg.lstsq(done[:, used], np.asarray(seconds), rcond=None)
@@ -158,44 +144,17 @@ def _shares(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
         del used[int(found.argmin())]
 
 
-@contextlib.contextmanager
-def _served(options: list[str]) -> Iterator[tuple[int, int]]:
-    """Port and process id of a server that is ready; it is stopped on leaving."""
-    with socket.create_server((loopback.HOST, 0)) as listener:
-        port = int(listener.getsockname()[1])
-    command = [sys.executable, "-m", "server.cli", "serve", "--host", loopback.HOST, "--port", str(port)]
-    process = subprocess.Popen([*command, "--log-level", "error", *options], cwd=Path(__file__).parents[2])  # noqa: S603
-    try:
-        until_s = time.monotonic() + READY_WITHIN_S
-        while not loopback.server_answers(port):
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise RuntimeError("the server to be measured did not start")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.2)
-        yield port, process.pid
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def _provenance(model: AcousticModel, threads: int, command: str) -> Provenance:
+    here = environment.describe(seed=0)
     return Provenance(
-        hardware=_processor(),
-        cores=len(os.sched_getaffinity(0)),
+        hardware=here.hardware,
+        cores=here.cores,
         model=model.config.name,
         digest=model.digest,
         precision=model.precision,
         device=str(model.device),
         threads=threads or torch.get_num_threads(),
-        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        versions={name: version(name) for name in ("tutti-asr", "torch", "numpy", "uvicorn", "uvloop")},
+        date=here.date,
+        versions=here.versions,
         command=command,
     )
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()

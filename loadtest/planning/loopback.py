@@ -1,27 +1,28 @@
-"""A frugal client of a server on this machine: what one step costs the server, and how long its way takes.
+"""A client of a server on this machine that takes little time itself: the server's processor time, and round trips.
 
 Plain sockets and one selector, frames made beforehand: the time that this client takes must not hide the server's.
-Measures; concludes nothing.
+Measures; `calibrate` concludes.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
-import struct
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
+from loadtest.generator.frames import BINARY, CLOSE, TEXT, FrameReader, masked
+
 HOST = "127.0.0.1"
 KEY = "dHV0dGktY2FsaWJyYXRlIQ=="  # any 16 bytes, in base64
 TIMEOUT_S = 10.0
-TEXT, BINARY, CLOSE = 1, 2, 8  # opcodes of RFC 6455, 5.2
+MASK = bytes(4)  # leaves a payload as it is
 SILENT = "encoding=linear16&sample_rate=16000"
 ANSWERED = SILENT + "&interim_results=true&step_results=true&latency=true"
 COUNTERS = ("tutti_batches_total", "tutti_batch_rows_total", "tutti_decode_seconds_sum")
@@ -31,50 +32,38 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a server did in some seconds of a steady load."""
+    """What a server did under a steady load."""
 
     loop_s: float
     """Processor time of its event loop's thread."""
     batches: float
     rows: float
     decode_s: float
-    """Of it, decoding."""
-    round_trips_s: tuple[float, ...]
+    """The part of it that decoding took."""
+    round_trips_s: tuple[float, ...] = ()
     """From a step sent to its answer read; empty if no answers were asked for."""
     steps: tuple[tuple[int, float], ...] = ()
-    """Rows and seconds of the batches that the answers tell of."""
+    """Rows and seconds of the batches that the answers name."""
 
-
-def server_answers(port: int) -> bool:
-    """Whether the server on this port is ready."""
-    try:
-        with _direct.open(f"http://{HOST}:{port}/readyz", timeout=1.0) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def binary_frame(payload: bytes) -> bytes:
-    """One masked WebSocket message; the mask is zeros, which leave the payload as it is. Source: RFC 6455, 5.2."""
-    assert 126 <= len(payload) < 1 << 16
-    return struct.pack("!BBH4x", 0x80 | BINARY, 0x80 | 126, len(payload)) + payload
-
-
-def text_frame(payload: bytes, opcode: int = TEXT) -> bytes:
-    """One short masked frame, likewise."""
-    assert len(payload) < 126
-    return struct.pack("!BB4x", 0x80 | opcode, 0x80 | len(payload)) + payload
+    def since(self, before: Window) -> Window:
+        """The difference to an earlier state of the counters."""
+        return Window(
+            self.loop_s - before.loop_s,
+            self.batches - before.batches,
+            self.rows - before.rows,
+            self.decode_s - before.decode_s,
+        )
 
 
 def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool) -> Window:
-    """Send a step of `audio` on each stream, evenly spread, for a second and then for the measured ones.
+    """Send a step of `audio` every 80 ms on each stream, evenly spread, for a second and then for the measured ones.
 
-    Raises: OSError.
+    Raises: OSError, BadFrame.
     """
     lines = [_Line(_connect(port, ANSWERED if answers else SILENT)) for _ in range(streams)]
     try:
         step_s = len(audio[0]) / 2 / 16_000
-        frames = [binary_frame(step) for step in audio]
+        frames = [masked(BINARY, step, MASK) for step in audio]
         with selectors.DefaultSelector() as selector:
             for line in lines:
                 selector.register(line.socket, selectors.EVENT_READ, line)
@@ -82,29 +71,29 @@ def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: 
             for line in lines:
                 line.round_trips_s.clear()
                 line.steps.clear()
-            before = _Counts.read(port, pid)
+            before = _counts(port, pid)
             _run(selector, lines, frames, step_s, until_s=time.perf_counter() + seconds)
-            after = _Counts.read(port, pid)
+            done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for line in lines for took_s in line.round_trips_s)
-        # Each row of a batch tells of it; a time in microseconds tells batches of a size apart.
-        return replace(after.since(before, round_trips_s), steps=tuple(set().union(*(line.steps for line in lines))))
+        # The answer to each row names its batch; batches of one size differ by their time in microseconds.
+        return replace(done, round_trips_s=round_trips_s, steps=tuple(set().union(*(line.steps for line in lines))))
     finally:
         for line in lines:
             line.socket.close()
 
 
 def visit(port: int, pid: int, audio: bytes, count: int) -> Window:
-    """Come, send one step, close and leave, so often, one stream after another. Raises: OSError."""
-    step, close = binary_frame(audio), text_frame(b'{"type":"CloseStream"}')
-    before = _Counts.read(port, pid)
+    """Open `count` streams one after another; each sends one step and closes. Raises: OSError, BadFrame."""
+    step, close = masked(BINARY, audio, MASK), masked(TEXT, b'{"type":"CloseStream"}', MASK)
+    before = _counts(port, pid)
     for _ in range(count):
         with _connect(port, ANSWERED) as connection:
             line = _Line(connection)
             connection.sendall(step + close)
             while not line.closing:
                 line.read(time.perf_counter())
-            connection.sendall(text_frame(b"", opcode=CLOSE))
-    return _Counts.read(port, pid).since(before, ())
+            connection.sendall(masked(CLOSE, b"", MASK))
+    return _counts(port, pid).since(before)
 
 
 class _Latency(msgspec.Struct):
@@ -122,25 +111,24 @@ class _Results(msgspec.Struct):
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One connection: the steps that it has sent, and the answers that it has read."""
+    """One connection: times of the steps sent, and the answers read."""
 
     socket: socket.socket
     closing: bool = False  # the server has sent its close
-    rest: bytes = b""
+    frames: FrameReader = field(default_factory=FrameReader)
     sent_s: deque[float] = field(default_factory=deque)
     round_trips_s: list[float] = field(default_factory=list)
     steps: set[tuple[int, float]] = field(default_factory=set)
 
     def read(self, now: float) -> None:
-        """Take what has come; each `Results` answers the oldest step.
+        """Read what has arrived; each `Results` answers the oldest step.
 
         Raises: ConnectionError when the server has closed.
         """
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("the server closed a stream of the calibration")
-        self.rest += data
-        for opcode, payload in self._frames():
+        for opcode, payload in self.frames.feed(data):
             self.closing = self.closing or opcode == CLOSE
             if opcode == TEXT and self.sent_s and b'"Results"' in payload:
                 self.round_trips_s.append(now - self.sent_s.popleft())
@@ -148,22 +136,11 @@ class _Line:
                 if told is not None and told.latency is not None:
                     self.steps.add((told.latency.batch, told.latency.step_ms * 1e-3))
 
-    def _frames(self) -> Iterator[tuple[int, bytes]]:
-        """Opcodes and payloads of the server's whole frames, which are not masked."""
-        while len(self.rest) >= 4:
-            opcode, size, first = self.rest[0] & 15, self.rest[1] & 127, 2
-            if size == 126:
-                size, first = int.from_bytes(self.rest[2:4], "big"), 4
-            if len(self.rest) < first + size:
-                return
-            payload, self.rest = self.rest[first : first + size], self.rest[first + size :]
-            yield opcode, payload
-
 
 def _run(
     selector: selectors.BaseSelector, lines: list[_Line], frames: Sequence[bytes], step_s: float, *, until_s: float
 ) -> None:
-    """Streams take turns: the n-th message of all goes to the stream n modulo their number."""
+    """Send and read until `until_s`: message n goes to stream n modulo their number."""
     gap_s = step_s / len(lines)
     begin_s, number = time.perf_counter(), 0
     while (now := time.perf_counter()) < until_s:
@@ -195,30 +172,11 @@ def _connect(port: int, query: str) -> socket.socket:
     return connection
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """What the server has done since its start."""
-
-    loop_s: float
-    batches: float
-    rows: float
-    decode_s: float
-
-    @classmethod
-    def read(cls, port: int, pid: int) -> _Counts:
-        """Read them now; the main thread of a process is its event loop's. Source: Linux, sched-stats.rst."""
-        with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
-            lines = answer.read().decode().splitlines()
-        values = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
-        return cls(spent_ns * 1e-9, *(float(values[name]) for name in COUNTERS))
-
-    def since(self, before: _Counts, round_trips_s: tuple[float, ...]) -> Window:
-        """What was done since then."""
-        return Window(
-            self.loop_s - before.loop_s,
-            self.batches - before.batches,
-            self.rows - before.rows,
-            self.decode_s - before.decode_s,
-            round_trips_s,
-        )
+def _counts(port: int, pid: int) -> Window:
+    """Everything since the server's start; its event loop runs on the main thread. Source: Linux, sched-stats.rst."""
+    with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
+    batches, rows, decode_s = (float(values[name]) for name in COUNTERS)
+    return Window(spent_ns * 1e-9, batches, rows, decode_s)

@@ -1,4 +1,4 @@
-"""What `tutti plan` computes: an answer or predictions, as lines to read and as a JSON document."""
+"""`tutti plan`: the replicas that a load needs, or predictions for given loads, as lines and as a JSON document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPARED = (Policy.EAGER, Policy.SINGLE)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is printed; not `possible` if no replica keeps the objective."""
+    """Output of a plan; not `possible` if no replica keeps the objective."""
 
     lines: tuple[str, ...]
     document: str
@@ -44,7 +44,7 @@ def parse_client(text: str | None) -> Client | None:
 
 
 def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Found:
-    """How many replicas carry the streams."""
+    """Find the number of replicas that carry the streams."""
     found = plan(device, serving, streams=streams, slo_s=slo_s, headroom=headroom, seed=seed)
     asked = {"streams": streams, "slo_ms": slo_s * 1e3, "headroom": headroom, **_serving(serving)}
     document: dict[str, Any] = {"asked": asked, "calibration": asdict(device.provenance), "plan": None}
@@ -70,7 +70,7 @@ def predict(
     client: Client | None,
     seed: int,
 ) -> Found:
-    """What each load on one replica would come to."""
+    """Simulate each load on one replica, under each policy."""
     lines, levels = [provenance_line(device)], []
     for policy in policies:
         served = replace(serving, policy=policy)

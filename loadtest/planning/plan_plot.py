@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Of what a replica could carry if every batch were full: the knee lies between the last of them."""
 
-SECONDS = 4.0  # simulated at each load: enough for p98, and a picture takes half a minute
+SECONDS = 4.0  # simulated at each load: enough for p98; a plot takes half a minute
 
 
 def draw(
@@ -62,7 +62,7 @@ def draw(
 
 
 def _sizes(axes: Axes, points: Sequence[Point]) -> None:
-    """Share of the batches that have so many rows, eager."""
+    """Draw the share of batches by their number of rows, eager."""
     for point in points:
         batches = point.outcome.batches
         total = sum(batches.values())

@@ -1,4 +1,4 @@
-"""Plans, predictions and calibrations as lines to read. Computes nothing."""
+"""Plans, predictions and calibrations as lines of text. Computes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADINGS = ("streams", "p50", "p90", "p98", "p99", "batch", "in batches ≥ 2", 
 
 
 def provenance_line(device: Calibration) -> str:
-    """Of what the figures are."""
+    """Model, precision and machine of a calibration."""
     at = device.provenance
     parts = [at.model, at.precision, at.hardware]
     parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
@@ -21,7 +21,7 @@ def provenance_line(device: Calibration) -> str:
 
 
 def plan_lines(found: Plan | None, serving: Serving, streams: int, slo_s: float, headroom: float) -> list[str]:
-    """The answer; clients are elsewhere, so their own way over the network comes on top."""
+    """The replicas that are needed, or why none suffice; the clients' network is not included."""
     asked = f"{streams:,} live streams, p98 ≤ {slo_s * 1e3:g} ms, policy {serving.policy.value}"
     asked += f", batches of at most {serving.max_batch}"
     if found is None or found.at.outcome.latency_ms is None:
@@ -58,7 +58,7 @@ def point_lines(label: str, points: Sequence[Point]) -> list[str]:
 
 
 def calibration_lines(device: Calibration) -> list[str]:
-    """What was measured."""
+    """Costs of a calibration."""
     costs, table = device.overheads, device.table
     parts = {
         "a stream": costs.open_s,

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model.config import BLANK
+from model.config import BEAMS, BLANK, MAX_BEAMS
 from model.ctc import kernel
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
@@ -29,7 +29,6 @@ from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
 
-MAX_BEAMS = 64
 MAX_SYMBOLS = 63  # a hypothesis keeps one bit for each
 KEPT_SHARE = 0.99  # Source: Amodei et al. 2016, section 7.3, as is the next
 KEPT_SYMBOLS = 40
@@ -77,7 +76,7 @@ class BeamDecoder:
         vocabulary: Sequence[str],
         frame_s: float,
         *,
-        beams: int = 16,
+        beams: int = BEAMS,
         lm: LanguageModel | None = None,
         weights: DecodingWeights | None = None,
         kept_share: float = KEPT_SHARE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from model.errors import install_hint
 from server.audio.containers.live import ContainerDecoder
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.decode_queue import LiveDecoder
@@ -34,7 +35,7 @@ def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False
     if form.encoding in PLAIN:
         return PlainDecoder(form)
     if importlib.util.find_spec("av") is None and form.encoding is not Encoding.CONTAINER:
-        raise NotInstalled(f"{form.encoding.value} needs the optional package: pip install 'tutti[media]'")
+        raise NotInstalled(f"{form.encoding.value} needs the optional package: {install_hint('media')}")
     if form.encoding is Encoding.OPUS:
         return OpusDecoder(form.channels)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)

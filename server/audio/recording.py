@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import soundfile
 
+from model.errors import install_hint
 from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
 from server.audio.pcm import BLOCK_S, PCM, Resampler
 from server.audio.raw import FULL_SCALE, PLAIN_CODECS, PlainReader, to_int16
@@ -52,7 +53,7 @@ def _other(body: bytes, error: Exception) -> Source:
     try:
         from server.audio.ffmpeg_container import AvSource
     except ImportError:
-        raise BadAudio(f"{kind} needs the optional package: pip install 'tutti[media]'") from error
+        raise BadAudio(f"{kind} needs the optional package: {install_hint('media')}") from error
     return AvSource(body, kind)
 
 

@@ -1,4 +1,4 @@
-"""`tutti keys`: make an API key, the line of the keys file that lets one in, or the replicas' key for tickets."""
+"""`tutti keys`: an API key, its line in the keys file, or the key that replicas share for tickets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
-PREFIX = "tutti_"  # so that those who find a key know what it opens
+from server.cli.options import EXIT_USAGE, fail
+
+PREFIX = "tutti_"  # names the program that a found key belongs to
 KEY_BYTES = 32
 NEW_FILE_MODE = 0o600
 
@@ -40,8 +42,7 @@ def hash_(
     """Read a key from standard input, where no list of processes shows it; print or add its line."""
     key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
-        typer.echo("tutti: no key on standard input", err=True)
-        raise typer.Exit(1)
+        fail("no key on standard input")
     _keep(_line(key.strip(), name, streams, origin or []), file, err=False)
 
 
@@ -54,7 +55,7 @@ def resume() -> None:
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
-    """The line of the keys file; it is read back, so that what is written can be read."""
+    """The line of the keys file, parsed once to be sure that the server can read it."""
     from server.access.keys import parse_keys
     from server.errors import SettingsError
 
@@ -66,12 +67,12 @@ def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
         parse_keys(line, "the line")
     except SettingsError as error:
         typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(EXIT_USAGE) from error
     return line
 
 
 def _keep(line: str, file: Path | None, *, err: bool) -> None:
-    """Add the line to the file; without one show it, on standard error where the key has the output."""
+    """Append the line to the file; without a file print it, on standard error (`err`) beside a printed key."""
     if file is None:
         typer.echo(line, err=err)
         return
@@ -81,5 +82,4 @@ def _keep(line: str, file: Path | None, *, err: bool) -> None:
             text = stream.read()
             stream.write((b"" if not text or text.endswith(b"\n") else b"\n") + line.encode() + b"\n")
     except OSError as error:
-        typer.echo(f"tutti: cannot write {file}: {error.strerror}", err=True)
-        raise typer.Exit(1) from error
+        fail(f"cannot write {file}: {error.strerror}")

@@ -1,7 +1,4 @@
-"""The options of `tutti lm`: making a language model, measuring it, tuning how much it counts.
-
-Everything of weight is imported when a command runs.
-"""
+"""`tutti lm`: making a language model, measuring it, tuning how much it counts."""
 
 from __future__ import annotations
 
@@ -12,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server.cli.options import ManifestOption, ModelOption, PrecisionOption, SettingsCommand, default_of, fail
+
 if TYPE_CHECKING:
     from model.lm.tune import Trial
-
-EXIT_FAILED = 1
 
 lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.", no_args_is_help=True)
 
 
 class Average(StrEnum):
-    """What tuning makes small."""
+    """The word error rate that tuning minimises."""
 
     MEAN = "mean"
     POOLED = "pooled"
@@ -69,8 +66,7 @@ def train(
     try:
         write_arpa(out, make(paths, options, typer.echo), digits=digits)
     except (ModelError, OSError) as error:
-        typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
+        fail(error)
     typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
@@ -87,8 +83,7 @@ def perplexity(
         language = LanguageModel.load(model)
         named = {name: lines for path in texts for name, lines in _named_texts(path).items()}
     except ModelError as error:
-        typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
+        fail(error)
     width = max(map(len, named))
     typer.echo(f"{'text':{width}}  sentences    words  unknown  perplexity")
     for name, lines in named.items():
@@ -97,10 +92,10 @@ def perplexity(
         typer.echo(f"{name:{width}}  {counts}  {found.unknown_rate:7.2%}  {found.perplexity:10.1f}")
 
 
-@lm.command()
+@lm.command(cls=SettingsCommand)
 def tune(
     *,
-    manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
+    manifest: ManifestOption,
     language_model: Annotated[
         Path | None, typer.Option("--lm", help="A language model. Default: the shipped one.")
     ] = None,
@@ -110,11 +105,13 @@ def tune(
     objective: Annotated[
         Average, typer.Option(help="mean of the sources' word error rates, or that of all words pooled.")
     ] = Average.MEAN,
-    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64)] = 64,
+    beams: Annotated[
+        int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64, default_factory=default_of("beams"))
+    ],
     threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,
-    model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")] = "auto",
+    model: ModelOption = None,
+    precision: PrecisionOption,
 ) -> None:
     """Search for the weights of the language model, of words and of unknown words that make the fewest errors."""
     from concurrent.futures import ThreadPoolExecutor
@@ -127,7 +124,9 @@ def tune(
     from model.lm.language_model import LanguageModel
     from model.lm.tune import hear, search
     from model.manifest import read_manifests
+    from model.runtime import keep_kernels
 
+    keep_kernels()
     path = language_model or SHIPPED_LM
     try:
         acoustic = AcousticModel.load(model, precision=precision)
@@ -135,8 +134,7 @@ def tune(
         first = DecodingWeights.load(start) if start is not None else DecodingWeights()
         heard = hear(acoustic, read_manifests(manifest))
     except ModelError as error:
-        typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
+        fail(error)
     config = acoustic.config
 
     def decoder(weights: DecodingWeights) -> BeamDecoder:
@@ -163,7 +161,7 @@ def tune(
 
 
 def _weighted(texts: Sequence[str]) -> tuple[list[Path], tuple[float, ...]]:
-    """Split FILE:WEIGHT; either all texts have a weight or none."""
+    """Split FILE:WEIGHT into files and weights."""
     paths: list[Path] = []
     weights: list[float] = []
     for text in texts:

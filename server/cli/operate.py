@@ -1,4 +1,4 @@
-"""The options of `tutti doctor` and `tutti drain`. Everything of weight is imported when a command runs."""
+"""`tutti doctor` and `tutti drain`: what operators run beside a server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-EXIT_FAILED = 1
+from server.cli.options import DEVICES, EXIT_FAILED, PRECISIONS, JsonOption, ModelOption, fail, settings_from
+
 POLL_S = 0.5
 TIMEOUT_S = 5.0
 
@@ -21,31 +21,22 @@ def doctor(
     *,
     host: Annotated[str | None, typer.Option(help="Address that the server is to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Its port.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")] = None,
+    model: ModelOption = None,
+    device: Annotated[str | None, typer.Option(help=DEVICES)] = None,
+    precision: Annotated[str | None, typer.Option(help=PRECISIONS)] = None,
     decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam.")] = None,
     max_streams: Annotated[str | None, typer.Option(help="Streams at a time.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check installation, machine and model with the settings that `tutti serve` would take, and say what to mend.
 
     Exit status 1 if something would go wrong; warnings leave it at 0.
     """
-    from pydantic import ValidationError
-
-    from server.settings import Settings
     from server.tools import doctor as report
     from server.tools.doctor_machine import CHECKS as MACHINE
     from server.tools.doctor_model import CHECKS as MODEL
 
-    given = {name: value for name, value in context.params.items() if name != "as_json" and value is not None}
-    try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        for problem in error.errors():
-            typer.echo(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}", err=True)
-        raise typer.Exit(2) from None
+    settings = settings_from({name: value for name, value in context.params.items() if name != "as_json"})
     findings: list[report.Finding] = []
 
     def tell(finding: report.Finding) -> None:
@@ -78,8 +69,7 @@ def drain(
             except OSError:  # it is gone
                 return
     except OSError as error:  # what urllib raises
-        typer.echo(f"tutti: {url}: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
+        fail(f"{url}: {error}")
 
 
 def _ask(url: str, method: str, admin_key: str | None) -> dict[str, Any]:

@@ -1,40 +1,56 @@
-"""The options of `tutti calibrate` and `tutti plan`. Everything of weight is imported when a command runs."""
+"""`tutti calibrate` and `tutti plan`: costs measured on this machine, and the replicas that a load needs."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server.cli.options import (
+    EXIT_FAILED,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    ThreadsOption,
+    default_of,
+    fail,
+)
+
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
-
-EXIT_FAILED = 1
+    from batching.simulation.planning import Serving
 
 
 def calibrate(
     *,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("build/calibration.json"),
     decoder: Annotated[str, typer.Option(help="greedy or beam, as the server to be planned for.")] = "greedy",
-    threads: Annotated[int, typer.Option(help="Compute threads. Default: all cores but one.")] = 0,
-    model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU).")] = "auto",
+    threads: ThreadsOption,
+    model: ModelOption = None,
+    device: DeviceOption,
+    precision: PrecisionOption,
 ) -> None:
     """Measure batch times and the server's own costs on this machine, for `tutti plan`; the machine should be idle."""
+    from loadtest.errors import LoadTestError
     from loadtest.planning.calibrate import calibrate as measure
     from loadtest.planning.plan_report import calibration_lines
     from model.errors import ModelError
 
     try:
         found = measure(
-            model_path=model, device=device, precision=precision, threads=threads, decoder=decoder, tell=_progress
+            model_path=model,
+            device=device,
+            precision=precision,
+            threads=threads,
+            decoder=decoder,
+            tell=partial(typer.echo, err=True),
         )
         found.save(out)
-    except (ModelError, OSError, RuntimeError) as error:
-        typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
+    except (ModelError, LoadTestError, OSError) as error:
+        fail(error)
     typer.echo("\n".join([*calibration_lines(found), f"wrote {out}"]))
 
 
@@ -43,9 +59,16 @@ def plan(
     streams: Annotated[int, typer.Option(help="Live streams to be carried, by all replicas together.", min=1)] = 1_000,
     slo_ms: Annotated[float, typer.Option(help="p98 chunk latency not to be exceeded, ms.", min=0.1)] = 100.0,
     calibration: Annotated[Path | None, typer.Option(help="From `tutti calibrate`. Default: the shipped one.")] = None,
-    policy: Annotated[str, typer.Option(help="eager, deadline or single.")] = "eager",
-    max_batch: Annotated[int, typer.Option(help="Rows of a batch, at most.", min=1)] = 128,
-    latency_budget_ms: Annotated[float, typer.Option(help="Deadline of a step, ms, for --policy deadline.")] = 100.0,
+    policy: Annotated[str, typer.Option(help="eager, deadline or single.", default_factory=default_of("policy"))],
+    max_batch: Annotated[
+        int, typer.Option(help="Rows of a batch, at most.", min=1, default_factory=default_of("max_batch"))
+    ],
+    latency_budget_ms: Annotated[
+        float,
+        typer.Option(
+            help="Deadline of a step, ms, for --policy deadline.", default_factory=default_of("latency_budget_ms")
+        ),
+    ],
     headroom: Annotated[float, typer.Option(help="Share of a replica that stays free.", min=0.0, max=0.9)] = 0.2,
     levels: Annotated[
         str | None, typer.Option(help="Simulate these numbers of streams on one replica instead.")
@@ -58,7 +81,7 @@ def plan(
     deep_speech: Annotated[
         bool, typer.Option("--deep-speech", help="Deep Speech 2's deployment: 10, 20 and 30 streams.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")] = False,
+    as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="Draw latency and batch size against load into this PNG.")] = None,
     seed: Annotated[int, typer.Option(help="Decides starts and batch times.")] = 1,
 ) -> None:
@@ -67,12 +90,13 @@ def plan(
     The calibration that ships with the program is of one machine, which is named: calibrate on your own.
     """
     from batching.batcher import Policy
+    from batching.simulation.calibration import Calibration, shipped
     from batching.simulation.deep_speech import STREAMS, deep_speech_2
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
 
     try:
-        device = deep_speech_2() if deep_speech else _calibration(calibration)
+        device = deep_speech_2() if deep_speech else Calibration.load(calibration) if calibration else shipped()
         serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
         loads = plan_runs.parse_levels(levels) if levels else STREAMS if deep_speech else None
         client = plan_runs.parse_client(client_us)
@@ -91,24 +115,12 @@ def plan(
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
 
 
-def _calibration(path: Path | None) -> Calibration:
-    from batching.simulation.calibration import Calibration, shipped
-
-    return shipped() if path is None else Calibration.load(path)
-
-
-def _draw(device: Calibration, serving: object, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
-    from batching.simulation.planning import Serving
-
-    assert isinstance(serving, Serving)
+def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
     try:
         from loadtest.planning.plan_plot import draw
-    except ImportError as error:
-        typer.echo("tutti: a plot needs matplotlib: pip install 'tutti[loadtest]'", err=True)
-        raise typer.Exit(EXIT_FAILED) from error
+    except ImportError:
+        from model.errors import install_hint
+
+        fail(f"a plot needs matplotlib: {install_hint('loadtest')}")
     draw(device, serving, path, loads=loads, seed=seed)
     typer.echo(f"wrote {path}", err=True)
-
-
-def _progress(line: str) -> None:
-    typer.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""`tutti doctor`: looks at installation, machine and model, says what it found and what to mend. Changes nothing."""
+"""Findings of `tutti doctor` on installation, machine and model: how checks run and how they are shown. Read-only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.settings import Settings
 
 
 class Verdict(StrEnum):
-    """What a check came to. A warning costs speed or comfort; a failure means that serving would go wrong."""
+    """Result of a check. A warning costs speed or comfort; a failure means that serving would go wrong."""
 
     OK = "ok"
     WARN = "warn"
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `advice` says what to do, and is empty where nothing is to be done."""
+    """One line of the report; `advice` says what to do, and is empty where nothing needs doing."""
 
     name: str
     verdict: Verdict
@@ -29,17 +29,17 @@ class Finding:
 
 
 def ok(name: str, found: str) -> Finding:
-    """Nothing to mend."""
+    """A finding with nothing to mend."""
     return Finding(name, Verdict.OK, found)
 
 
 def warn(name: str, found: str, advice: str) -> Finding:
-    """Works, and could be better."""
+    """A finding that costs speed or comfort."""
     return Finding(name, Verdict.WARN, found, advice)
 
 
 def fail(name: str, found: str, advice: str) -> Finding:
-    """Does not work."""
+    """A finding that keeps the server from working."""
     return Finding(name, Verdict.FAIL, found, advice)
 
 
@@ -66,11 +66,11 @@ def examine(settings: Settings, checks: Sequence[Check], tell: Callable[[Finding
 
 
 def line(finding: Finding) -> str:
-    """For people."""
+    """A finding as text: the verdict, then the advice on a line of its own."""
     text = f"{finding.verdict:<4}  {finding.name}: {finding.found}"
     return f"{text}\n      → {finding.advice}" if finding.advice else text
 
 
 def document(findings: Sequence[Finding], *, well: bool) -> str:
-    """For programs: one line of JSON."""
+    """All findings as one line of JSON."""
     return json.dumps({"ok": well, "checks": [asdict(finding) for finding in findings]}, ensure_ascii=False)

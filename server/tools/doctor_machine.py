@@ -1,4 +1,4 @@
-"""The doctor's checks of the installation and of the machine. They read, and write at most a temporary file."""
+"""Checks of the installation and the machine, for `tutti doctor`. They write at most a temporary file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import server
+from model.errors import install_hint
 from server.operations.process import files_needed
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 
 EXTRAS = {"media": "av", "otel": "opentelemetry.exporter.otlp.proto.http", "vad": "silero_vad"}
-"""What to look for where an extra is installed."""
+"""A module that each extra brings."""
 WANTED_FLAGS = ("avx2", "avx512_bf16", "amx_bf16")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 FINE_TICK_S = 1e-5
@@ -30,7 +31,7 @@ GIB = 2**30
 
 
 def versions(_: Settings) -> Iterator[Finding]:
-    """Python and what the distribution requires."""
+    """Python and the packages that the distribution requires."""
     yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     wrong: list[str] = []
     for text in requires("tutti-asr") or []:
@@ -52,16 +53,16 @@ def _unmet(needed: Requirement) -> list[str]:
 
 
 def extras(settings: Settings) -> Iterator[Finding]:
-    """Optional parts; those that the settings ask for have to be there."""
+    """Optional packages; those that the settings need must be installed."""
     there = [name for name, module in EXTRAS.items() if _importable(module)]
     missing = [name for name in EXTRAS if name not in there]
     asked = {"vad": settings.vad != "off", "otel": settings.otel_endpoint is not None}
     needed = [name for name in missing if asked.get(name)]
     found = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}"
     if needed:
-        yield fail("extras", found, f"the settings need it: pip install 'tutti[{','.join(needed)}]'")
+        yield fail("extras", found, f"the settings need it: {install_hint(','.join(needed))}")
     elif "media" in missing:
-        yield warn("extras", found, "Opus, WebM and AAC are refused without it: pip install 'tutti[media]'")
+        yield warn("extras", found, f"Opus, WebM and AAC are refused without it: {install_hint('media')}")
     else:
         yield ok("extras", found)
 
@@ -74,7 +75,7 @@ def _importable(module: str) -> bool:
 
 
 def processor(_: Settings) -> Iterator[Finding]:
-    """Cores that may be used, a quota below them, and the instructions that decide about the precision."""
+    """Usable cores, a CPU quota below them, and the instructions that decide the precision."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     values = dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
     fields = {name.strip(): value.strip() for name, value in values.items()}
@@ -104,7 +105,7 @@ def _cpu_quota() -> float | None:
 
 
 def memory(_: Settings) -> Iterator[Finding]:
-    """Memory that is free for this process; `model` says what the streams take."""
+    """Memory that this process may take; the check `model` compares it with the states of the streams."""
     free = free_memory()
     found = f"{free / GIB:.1f} GiB free"
     yield ok("memory", found) if free > GIB else warn("memory", found, "model and libraries take about 1 GiB")
@@ -136,7 +137,7 @@ def files(settings: Settings) -> Iterator[Finding]:
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Whether the server could listen where it is told to."""
+    """Addresses that the server is to listen on are free."""
     wanted = {"port": settings.port, "vosk port": settings.vosk_port}
     for name, port in wanted.items():
         if port:
@@ -176,7 +177,7 @@ def clocks(_: Settings) -> Iterator[Finding]:
 
 
 def proxies(_: Settings) -> Iterator[Finding]:
-    """Proxies in the environment, which clients on this machine would take, and traces too."""
+    """Proxies in the environment, which clients on this machine would go through, and exported traces too."""
     names = [name for name in os.environ if name.lower() in PROXIES and os.environ[name]]
     spared = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
     if names and not any(host in spared.split(",") for host in ("localhost", "127.0.0.1", "*")):

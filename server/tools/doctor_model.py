@@ -1,4 +1,4 @@
-"""The doctor's checks of what is served: weights, device, precision, compiled code, and that rows are independent."""
+"""Checks of the model, for `tutti doctor`: weights, device, precision, compiled code, independence of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from model.ctc import kernel
 from model.decoder import language_model_path, make_decoder
 from model.errors import PrecisionError
 from model.precision import native_bf16
-from model.runtime import set_threads
+from model.runtime import set_up_torch
 from server.replica import TILE_ROWS
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -31,12 +31,12 @@ from server.tools.doctor_machine import GIB, free_memory
 SUMS = "SHA256SUMS"
 STEPS = 4
 SIZES = (2, 3, 5, 8, 16, 32)
-"""Batches in which a stream is compared with itself alone: small ones, odd ones, and widths at which kernels change."""
+"""Batch sizes that are compared with a stream alone: small, odd, and widths at which kernels change."""
 BESIDE_MODEL = GIB
 
 
 def weights(settings: Settings) -> Iterator[Finding]:
-    """Files that came with the program are what they were."""
+    """Checksums of the files that ship with the program."""
     folder = checkpoint.WEIGHTS
     try:
         rows = (folder / SUMS).read_text(encoding="ascii").split("\n")
@@ -62,8 +62,8 @@ def _sha256(path: Path) -> str | None:
 
 
 def model(settings: Settings) -> Iterator[Finding]:
-    """Device and precision, why, what the states of the streams take, and whether a stream hears its neighbours."""
-    set_threads(settings.threads)
+    """Device, precision, memory of the streams' states, caches, batch invariance and decoder."""
+    set_up_torch(settings.threads)
     try:
         served = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
     except PrecisionError as error:
@@ -136,7 +136,7 @@ def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
 
 
 def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
-    """Sizes of batches in which some stream gets other outputs than alone."""
+    """Sizes of batches in which a stream's outputs differ from those alone."""
     largest = max(SIZES)
     rng = np.random.default_rng(7)
     audio = rng.integers(-8_000, 8_000, (STEPS, largest, *served.input_spec.shape), dtype=np.int16)
@@ -155,9 +155,9 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
 
 
 def _decoder(settings: Settings, config: ModelConfig) -> Iterator[Finding]:
-    """The decoder that would serve, and whether its machine code is kept between starts."""
-    decoder = make_decoder(settings, config)
-    path = language_model_path(settings)
+    """The decoder that would be served, and whether its machine code is kept between starts."""
+    decoder = make_decoder(config=config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    path = language_model_path(settings.lm)
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
     if not decoder.supports_bias:

@@ -29,11 +29,13 @@ from tutti_asr_client.messages import Results
 from tutti_asr_client.transcript import Transcript
 
 OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
+LINE_RATE = 8_000  # Hz of a telephone line
+TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table}
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Texts in manifest order, the seconds that they took, and what the partials were like where it was asked."""
+    """Texts in manifest order, seconds of recognition, and figures of the partials if they were measured."""
 
     utterances: Sequence[Utterance]
     texts: tuple[str, ...]
@@ -63,11 +65,11 @@ class Evaluation:
 
 
 class EvaluationFailed(Exception):
-    """Some recordings could not be recognised, and figures without them would flatter; or what was asked is refused."""
+    """Recognition of some recordings failed, so that figures would be too good; or the query is refused."""
 
 
 class Watch(SilentDisplay):
-    """Keeps every message of every recording, as a client sees them."""
+    """Keeps the views of a client: words of each message, by recording."""
 
     def __init__(self) -> None:
         self._views: dict[Path, list[View]] = {}
@@ -75,11 +77,11 @@ class Watch(SilentDisplay):
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - a display's form
         """Keep one message."""
         words = tuple(ShownWord(word.word, word.end) for word in results.words)
-        told = results.tutti.stable_words if results.tutti is not None else None
-        self._views.setdefault(path, []).append(View(results.cursor_s, words, told or 0, results.is_final))
+        stable = results.tutti.stable_words if results.tutti is not None else None
+        self._views.setdefault(path, []).append(View(results.cursor_s, words, stable or 0, results.is_final))
 
     def stability(self) -> Stability:
-        """What all of them come to."""
+        """Figures over all recordings."""
         found = Stability()
         for views in self._views.values():
             found.follow(views)
@@ -91,7 +93,7 @@ async def evaluate(
 ) -> Evaluation:
     """Recognise every recording, `concurrency` at a time. Raises: EvaluationFailed naming the first failures.
 
-    One recording goes first and is not timed: what is compiled or read at first use is no part of the speed.
+    One recording goes first and is not timed: compiling and reading at first use is no part of the speed.
     """
     watch = Watch() if partials else None
     files = [u.audio for u in utterances]
@@ -112,25 +114,21 @@ async def evaluate(
 
 
 def remote(url: str, api_key: str | None, keyterms: Sequence[str]) -> OpenTranscriber:
-    """What opens a running server."""
+    """Return a function that opens a transcriber of a running server."""
     transcriber = RemoteTranscriber(url, api_key=api_key, keyterm=tuple(keyterms))
     return lambda: nullcontext(transcriber)
 
 
-LINE_RATE = 8_000
-TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table}
-
-
 @asynccontextmanager
 async def open_coded(settings: Settings, codec: str, **query: Any) -> AsyncIterator[CodedTranscriber]:
-    """Like `open_local`, behind a line of this codec. Raises: ModelError; NotRecognised; KeyError for no such codec."""
+    """Open `open_local` behind a line of this codec. Raises: ModelError; NotRecognised; KeyError for no such codec."""
     table = TABLES[codec]()
     async with open_local(settings, sample_rate=LINE_RATE, **query) as local:
         yield CodedTranscriber(local, table)
 
 
 class CodedTranscriber:
-    """Recordings in, messages out, by way of a line; a `Transcriber` of `tutti_asr_client` by structure."""
+    """Codes recordings as a telephone line does before recognition; a `Transcriber` of the client by structure."""
 
     sample_rate = LINE_RATE
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 Figures = dict[str, Any]
-_WIDTH = 120  # of what goes into a file
+_WIDTH = 120  # where the output is no terminal
 _IN_TABLE = {
     *("wer", "cer", "by_source", "utterances", "precision", "decoder", "codec"),
     *("log_prob_difference_to_fp32", "real_time_factor", "partials"),
@@ -22,13 +22,13 @@ def document(combinations: Sequence[Figures]) -> Figures:
 
 
 def report_console(*, as_json: bool) -> Console:
-    """Where the table goes: standard error if JSON has the output for itself."""
+    """Console of the table: standard error if JSON takes standard output."""
     console = Console(stderr=as_json)
     return console if console.is_terminal else Console(stderr=as_json, width=_WIDTH)
 
 
 def print_report(combinations: Sequence[Figures], console: Console) -> None:
-    """Print the table, then what was run in words."""
+    """Print the table, then a line of facts for each combination."""
     console.print(report_table(combinations))
     for figures in combinations:
         rest = {k: v for k, v in figures.items() if k not in _IN_TABLE}

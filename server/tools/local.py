@@ -1,4 +1,4 @@
-"""A recogniser in this process: the same sessions, engine and decoding as behind a socket, and no socket.
+"""A recogniser in this process: the sessions, engine and decoding of a server, without a socket.
 
 Its messages are the frames that a server would have written, so a recording gives the same text either way. It fits
 `tutti_asr_client.files.transcriber.Transcriber` by structure.
@@ -29,12 +29,12 @@ STOP_TIMEOUT_S = 5.0
 
 
 class NotRecognised(ClientError):
-    """One recording failed, and the others go on; or what was asked for all of them cannot be done."""
+    """Recognition of one recording failed, and the others go on; or the query for all of them is refused."""
 
 
 @asynccontextmanager
 async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
-    """Load the model, run its engine for the length of the context; `query` as a client of a server would send it.
+    """Load the model and run its engine inside the context; `query` has the parameters of /v1/listen.
 
     Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
@@ -48,12 +48,12 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
 
 
 class LocalTranscriber:
-    """Recordings in, messages out; several may run side by side and share batches."""
+    """Turns recordings into a server's messages; several may run side by side and share batches."""
 
     def __init__(self, replica: Replica, **query: QueryValue) -> None:
-        """Take a query. Raises: NotRecognised if a server would refuse it, or if it has key terms for no use."""
+        """Read the query. Raises: NotRecognised if a server would refuse it, or if the decoder takes no key terms."""
         self._replica = replica
-        # As the remote transcriber asks.
+        # the query of the remote transcriber
         asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": replica.config.sample_rate}
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
@@ -62,10 +62,11 @@ class LocalTranscriber:
                 replica.models,
                 replica.settings.max_channels,
                 supports_keyterms=replica.decoder.supports_bias,
+                strict_features=replica.settings.strict_features,
             )
         except BadParameter as error:
             raise NotRecognised(str(error)) from error
-        if "keyterm" in self._request.ignored:  # a server says so in a header, which is not looked at here
+        if "keyterm" in self._request.ignored:  # a server names it in a header
             raise NotRecognised("keyterm: greedy decoding knows no key terms; choose the beam decoder")
 
     @property
@@ -114,7 +115,7 @@ class LocalTranscriber:
 
 
 class _Sink:
-    """Frames between the results and the reader; bounded by what `AHEAD_S` of audio can answer."""
+    """Queue of frames between results and reader, bounded by the results of `AHEAD_S` of audio."""
 
     def __init__(self, projector: Projector) -> None:
         self._projector = projector
@@ -124,7 +125,7 @@ class _Sink:
         self._error: Exception | None = None
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take what a step changed."""
+        """Queue the frames of a step's events."""
         for event in events:
             if isinstance(event, StreamBroken):
                 self.fail(RecognitionFailed("recognition failed"))
@@ -136,7 +137,7 @@ class _Sink:
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """End with an error, after the frames that are there."""
+        """End with an error, after the frames in the queue."""
         self._error, self._ended = error, True
         self._changed.set()
 
@@ -146,7 +147,7 @@ class _Sink:
         await self._changed.wait()
 
     async def next(self) -> bytes | None:
-        """The oldest frame, or None after the last. Raises: what ended it."""
+        """The oldest frame, or None after the last. Raises: the error that ended the recording."""
         while not self._frames and not self._ended:
             await self.progress()
         if self._frames:

@@ -48,6 +48,12 @@ def test_what_is_sent_is_what_the_library_reads(opcode: int, length: int) -> Non
     assert (frame.opcode, bytes(frame.data), frame.fin) == (OPCODES[opcode], payload, True)
 
 
+def test_a_mask_of_zeros_leaves_the_payload_as_it_is() -> None:
+    assert (
+        masked(BINARY, b"\x01\x02" * 100, bytes(4)) == bytes([0x82, 0x80 | 126, 0, 200, 0, 0, 0, 0]) + b"\x01\x02" * 100
+    )
+
+
 def test_each_frame_has_a_mask_of_its_own() -> None:
     assert masked(BINARY, bytes(8)) != masked(BINARY, bytes(8))
 

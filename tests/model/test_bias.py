@@ -201,7 +201,7 @@ def test_streams_of_one_batch_have_their_own_key_terms():
 
 def test_key_terms_may_change_while_a_word_is_open():
     """What has been heard and is not stable is judged by the new ones; the old ones leave no trace."""
-    made = BeamDecoder(LETTERS, FRAME_S, weights=WEIGHTS, lm=toy_lm())
+    made = BeamDecoder(LETTERS, FRAME_S, beams=16, weights=WEIGHTS, lm=toy_lm())
     rows, wanted = doubt("_cac_ a", 3, "b", 2.0), Bias.of([("cac", 3.0)])
     for cut in range(len(rows)):
         for first, second in ((NO_BIAS, wanted), (wanted, NO_BIAS)):

@@ -1,4 +1,4 @@
-"""Which decoder the settings make, and what it is made with."""
+"""The decoder that names and files come to, and what it is made with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model import decoder as decoders
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
-from model.decoder import language_model_path, make_decoder, weights_path
+from model.decoder import language_model_path, make_decoder, resolve_decoder, weights_path
 from model.errors import ModelError
 from server.settings import Settings
 
@@ -57,7 +57,7 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_beam_search_where_there_is_a_language_model_or_it_was_asked_for(
     decoder: str, lm: str | None, kind: type, arpa: Path
 ) -> None:
-    made = make_decoder(Settings(decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3), CONFIG)
+    made = make_decoder(decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3, config=CONFIG)
     assert isinstance(made, kind)
     if isinstance(made, BeamDecoder):
         assert made.beams == 3
@@ -67,25 +67,31 @@ def test_beam_search_where_there_is_a_language_model_or_it_was_asked_for(
 
 def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch, arpa: Path) -> None:
     monkeypatch.setattr(decoders, "SHIPPED_LM", arpa)
-    assert language_model_path(Settings()) == arpa
-    assert language_model_path(Settings(lm="off")) is None
-    assert isinstance(make_decoder(Settings(beams=1), CONFIG), BeamDecoder)
+    assert language_model_path(None) == arpa
+    assert language_model_path("off") is None
+    assert isinstance(make_decoder(beams=1, config=CONFIG), BeamDecoder)
+
+
+def test_automatic_comes_to_beam_search_where_there_is_a_language_model() -> None:
+    assert resolve_decoder("auto", "off") == "greedy"
+    assert resolve_decoder("auto", Path("x.arpa")) == "beam"
+    assert resolve_decoder("greedy", Path("x.arpa")) == "greedy"
 
 
 def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
     tuned = DecodingWeights(lm_weight=0.25)
     tuned.save(weights_path(arpa))
-    made = make_decoder(Settings(lm=arpa, beams=2), CONFIG)
+    made = make_decoder(lm=arpa, beams=2, config=CONFIG)
     assert isinstance(made, BeamDecoder)
     assert made.weights == tuned
     weights_path(arpa).write_text('{"lm_weight": "much"}')
     with pytest.raises(ModelError, match="weights"):
-        make_decoder(Settings(lm=arpa, beams=2), CONFIG)
+        make_decoder(lm=arpa, beams=2, config=CONFIG)
 
 
 def test_a_language_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.arpa"):
-        make_decoder(Settings(lm=tmp_path / "absent.arpa"), CONFIG)
+        make_decoder(lm=tmp_path / "absent.arpa", config=CONFIG)
 
 
 @pytest.mark.parametrize("options", [{"decoder": "flashlight"}, {"beams": 0}, {"beams": 65}])

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from batching.stepper import Stepper
 from model.acoustic import AcousticModel
+from model.runtime import set_up_torch
 
-torch.set_num_threads(1)
+set_up_torch(1)
 stepper = Stepper(AcousticModel.load(device="cpu"), capacity=128, max_batch=128, tile_rows=None)
 with torch.inference_mode():
     stepper.warm_up(time.perf_counter)

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+import typer
 from needs import need_precision
 from speech import SAMPLES
 from spelling import silence, spell
@@ -18,6 +20,7 @@ from model import ceiling
 from model.acoustic import AcousticModel
 from model.caches import SLOW_NS
 from server.cli import app
+from server.settings import Settings
 
 runner = CliRunner()
 
@@ -42,11 +45,64 @@ def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
     assert time.perf_counter() - start < 5  # generous: CI machines stall; `time tutti --help` says 0.4 s
 
 
-def test_help_shows_the_defaults_of_the_settings():
+COMMANDS = [
+    *(["serve"], ["transcribe"], ["loadtest"], ["demo"], ["train"], ["synthesize"], ["ceiling"], ["evaluate"]),
+    *(["calibrate"], ["plan"], ["doctor"], ["drain"], ["lm", "train"], ["lm", "perplexity"], ["lm", "tune"]),
+    *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
+]
+IN_WORDS = {  # values that help texts describe
+    "model": {"the shipped model"},
+    "lm": {"the shipped one"},
+    "vosk_port": {"none"},
+    "threads": {"all cores but one"},
+}
+OWN_DEFAULTS = {  # options of the same name as a setting, with another meaning
+    ("calibrate", "decoder"): "greedy",
+    ("evaluate", "decoder"): "what `tutti serve` takes",
+    ("lm tune", "threads"): "2",
+}
+
+
+def named_defaults(command):
+    """(option, default) wherever the command's help names a default, as `Default: X.` or `[default: X]`."""
+    shown = runner.invoke(app, [*command, "--help"], env={"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"})
+    assert shown.exit_code == 0, shown.output
+    for row in re.findall(r"^│ +--([a-z-]+) +(.*?) *│$", shown.stdout, re.MULTILINE):
+        option, text = row[0].replace("-", "_"), re.sub(r" *\[(required|env var: \w+)\]", "", row[1])
+        yield from ((option, found) for found in re.findall(r"\[default: ([^\]]*)\]", text))
+        yield from ((option, found) for found in re.findall(r"Default: (.*?)\.(?= *\[|$)", text))
+
+
+def test_every_command_is_looked_at_for_its_defaults():
+    groups = typer.main.get_command(app).commands
+    found = [
+        [name, *sub] for name, one in groups.items() for sub in ([[s] for s in getattr(one, "commands", {})] or [[]])
+    ]
+    assert sorted(found) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_defaults_in_help_texts_are_those_of_the_settings(command):
+    for option, shown in named_defaults(command):
+        if option not in Settings.model_fields:
+            continue
+        default = Settings.model_fields[option].default
+        own = OWN_DEFAULTS.get((" ".join(command), option))
+        if own is not None:
+            assert shown == own
+        elif isinstance(default, float):
+            assert float(shown) == default, option
+        elif shown in IN_WORDS.get(option, ()):
+            assert not default, f"--{option} has a default: {default}"
+        else:
+            assert shown == str(default), option
+
+
+def test_help_of_serving_names_the_defaults_of_the_settings():
     """In square brackets they would be taken for markup, and vanish."""
-    shown = " ".join(runner.invoke(app, ["serve", "--help"]).stdout.replace("│", " ").split())
-    for default in ("127.0.0.1", "8080", "eager", "auto", "128"):
-        assert f"Default: {default}" in shown
+    defaults = dict(named_defaults(["serve"]))
+    assert defaults.items() >= {"host": "127.0.0.1", "port": "8080", "policy": "eager", "max_batch": "128"}.items()
+    assert defaults.items() >= {"model": "the shipped model", "latency_budget_ms": "100", "device": "auto"}.items()
 
 
 def test_version_is_that_of_the_distribution():

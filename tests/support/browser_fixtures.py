@@ -17,7 +17,6 @@ from speech import SAMPLES
 
 from model.acoustic import AcousticModel
 from model.decoder import make_decoder
-from server.settings import Settings
 
 HEARD = SAMPLES.parent / "porch_fan.flac"  # by the microphone
 
@@ -26,7 +25,7 @@ HEARD = SAMPLES.parent / "porch_fan.flac"  # by the microphone
 def served() -> dict[str, Any]:
     """Options of a server with the shipped model and language model."""
     model = AcousticModel.load()
-    return {"model": model, "decoder": make_decoder(Settings(), model.config)}
+    return {"model": model, "decoder": make_decoder(config=model.config)}
 
 
 @pytest.fixture(scope="module")

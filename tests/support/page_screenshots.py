@@ -15,7 +15,6 @@ from speech import ROOT, SAMPLES
 
 from model.acoustic import AcousticModel
 from model.decoder import make_decoder
-from server.settings import Settings
 
 IMAGES = ROOT / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -34,7 +33,7 @@ def main() -> None:
     """Write one picture for each look."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     model = AcousticModel.load()
-    decoder = make_decoder(Settings(), model.config)
+    decoder = make_decoder(config=model.config)
     with tempfile.TemporaryDirectory() as folder, LiveServer(model=model, decoder=decoder) as server:
         with chromium(microphone_file(SAMPLES.parent / "order.flac", Path(folder))) as browser:
             for name, look in LOOKS.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from model.errors import install_hint
 from server.audio.containers import flac, ogg, wav, webm
 from server.audio.formats import Encoding
 from server.audio.packets import Demuxer, PacketCodec, Track
@@ -150,5 +151,5 @@ def _decoder_of(track: Track) -> Callable[[bytes], PCM]:
     try:
         from server.audio.ffmpeg_codec import Codec
     except ImportError as error:
-        raise NotInstalled(f"{track.codec.value} needs the optional package: pip install 'tutti[media]'") from error
+        raise NotInstalled(f"{track.codec.value} needs the optional package: {install_hint('media')}") from error
     return Codec(track).decode

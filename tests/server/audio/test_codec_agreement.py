@@ -26,7 +26,6 @@ from model.decoder import make_decoder
 from model.manifest import Utterance
 from model.scoring import by_source
 from server.audio.raw import alaw_table, mulaw_table
-from server.settings import Settings
 from server.tools.evaluate import coded
 
 MESSAGE_BYTES = 3_001  # an odd number: samples and packets are torn apart
@@ -101,7 +100,7 @@ def encoded(name: str) -> tuple[bytes | list[bytes], ...]:
 @pytest.fixture(scope="module")
 def server():
     model = AcousticModel.load()
-    with LiveServer(model=model, decoder=make_decoder(Settings(), model.config)) as running:
+    with LiveServer(model=model, decoder=make_decoder(config=model.config)) as running:
         yield running
 
 

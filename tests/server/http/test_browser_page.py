@@ -6,7 +6,6 @@ from browser import OpenPage, cut_connections
 from speech import samples
 
 from model.decoder import make_decoder
-from server.settings import Settings
 
 pytest_plugins = ["browser_fixtures"]
 
@@ -43,7 +42,7 @@ def test_what_the_microphone_hears_stands_on_the_page(live_server, served, brows
 
 def test_words_that_can_no_longer_change_are_solid_before_the_others(live_server, served, browser):
     """With the greedy decoder, whose finished words are stable: they settle one by one, and the final keeps them."""
-    greedy = make_decoder(Settings(decoder="greedy"), served["model"].config)
+    greedy = make_decoder(decoder="greedy", config=served["model"].config)
     page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain().fast()
     page.page.set_input_files("#file", SPOKEN["porch_fan"].audio)
     page.wait_idle()

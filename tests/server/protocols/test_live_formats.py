@@ -11,6 +11,7 @@ from media_files import container, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
 
+from model.errors import install_hint
 from server.audio.raw import alaw_table, mulaw_table
 from server.tools.evaluate import coded
 
@@ -185,4 +186,4 @@ def test_without_the_optional_package_such_a_stream_is_refused_at_the_door(
     with pytest.raises(InvalidStatus) as refused:
         server.listen(encoding="opus", sample_rate=48_000)
     assert refused.value.response.status_code == 400
-    assert "tutti[media]" in refused.value.response.headers["dg-error"]
+    assert install_hint("media") in refused.value.response.headers["dg-error"]

@@ -15,7 +15,6 @@ from model.acoustic import AcousticModel
 from model.audio import read_pcm
 from model.decoder import make_decoder
 from server.resume.seal import new_key
-from server.settings import Settings
 
 
 def speech() -> np.ndarray:
@@ -29,7 +28,7 @@ def speech() -> np.ndarray:
 @pytest.mark.parametrize("decoder", ["greedy", "beam"])
 def test_real_speech_goes_on_word_for_word(decoder: str) -> None:
     model, key = AcousticModel.load(), new_key()
-    chosen = make_decoder(Settings(decoder=decoder), model.config)
+    chosen = make_decoder(decoder=decoder, config=model.config)
     audio, dice = speech()[:, None], random.Random(decoder)
     query = {"interim_results": "true", "smart_format": "true"}
     if decoder == "beam":

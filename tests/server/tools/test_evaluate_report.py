@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-import typer
 from rich.console import Console
 from speech import SAMPLES
 from spelling import silence, spell
@@ -17,7 +15,6 @@ from server.cli.evaluate import combinations
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, Watch
 from server.tools.evaluate_report import document, print_report
-from server.tools.evaluate_runs import decoder_of
 from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings, Word
 from tutti_asr_client.transcript import Transcript
 
@@ -70,14 +67,9 @@ def test_without_options_one_combination_is_run_as_the_server_would():
 
 
 def test_a_decoder_that_does_not_exist_is_named():
-    with pytest.raises(typer.BadParameter, match="decoder"):
-        combinations({**NOTHING, "decoder": "greedy,guess"}, 4)
-
-
-def test_automatic_is_reported_as_the_decoder_that_it_came_to():
-    assert decoder_of(Settings(decoder="auto", lm="off")) == "greedy"
-    assert decoder_of(Settings(decoder="auto", lm=Path("x.arpa"))) == "beam"
-    assert decoder_of(Settings(decoder="greedy", lm=Path("x.arpa"))) == "greedy"
+    result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--decoder", "greedy,guess"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("--decoder: ")
 
 
 def test_options_that_a_server_has_decided_are_refused_with_its_url():

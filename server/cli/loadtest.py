@@ -1,0 +1,101 @@
+"""`tutti loadtest`, `tutti demo` and `tutti ceiling`: load on a server, a first look, and what the model could do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.cli.options import DeviceOption, JsonOption, KeyOption, ModelOption, PrecisionOption, ThreadsOption, fail
+
+
+def loadtest(
+    *,
+    url: Annotated[str, typer.Option(help="The server to load: a machine of your own.")] = "ws://127.0.0.1:8080",
+    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100",
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
+    manifest: Annotated[Path | None, typer.Option(help="JSON lines. Default: the shipped recordings.")] = None,
+    as_json: JsonOption = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw percentiles and distributions into this PNG.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    api_key: KeyOption = None,
+    policy_label: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "",
+    stream_seconds: Annotated[float | None, typer.Option(help="About so long a stream. Default: a recording.")] = None,
+    churn: Annotated[bool, typer.Option("--churn", help="Streams come at random times, last at random.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Refused streams come back when they were told to.")] = False,
+    uploads: Annotated[int, typer.Option(help="Recordings posted at a time beside the live streams.")] = 0,
+    explain: Annotated[bool, typer.Option("--explain", help="The parts of each answer's latency too.")] = False,
+) -> None:
+    """Load a server with live streams paced in real time, open loop; check every transcript; report latencies."""
+    from loadtest.errors import BadSettings
+    from loadtest.generator.arrivals import Arrivals
+    from loadtest.generator.settings import LoadSettings, parse_streams
+    from loadtest.measurement.run import run_loadtest
+
+    try:
+        settings = LoadSettings(
+            url=url,
+            streams=parse_streams(streams),
+            seconds=seconds,
+            manifest=manifest,
+            seed=seed,
+            api_key=api_key,
+            policy_label=policy_label,
+            arrivals=Arrivals.CHURN if churn else Arrivals.FIXED,
+            stream_s=stream_seconds,
+            retry=retry,
+            uploads=uploads,
+            split=explain,
+        )
+    except BadSettings as error:
+        raise typer.BadParameter(str(error)) from error
+    raise typer.Exit(run_loadtest(settings, as_json=as_json, plot_path=plot))
+
+
+def demo() -> None:
+    """Start a server, stream a shipped recording in real time, show partials, final text and latencies."""
+    from rich.console import Console
+
+    from loadtest.demo import run_demo
+
+    raise typer.Exit(run_demo(Console()))
+
+
+def ceiling(
+    *,
+    as_json: JsonOption = False,
+    threads: ThreadsOption,
+    model: ModelOption = None,
+    device: DeviceOption,
+    precision: PrecisionOption,
+) -> None:
+    """Time the bare model step by batch size: the ceiling of what a server can do on this machine."""
+    from loadtest.planning.engine_times import measure_engine
+    from model.acoustic import AcousticModel
+    from model.ceiling import measure
+    from model.errors import ModelError
+    from model.runtime import set_up_torch
+
+    set_up_torch(threads)
+    try:
+        loaded = AcousticModel.load(model, device=device, precision=precision)
+    except ModelError as error:
+        fail(error)
+    figures = measure(loaded)
+    times = measure_engine(loaded, [rows for rows in figures.step_ms if rows >= loaded.min_rows], batches=20)
+    engine_ms = {rows: round(cycle_s * 1e3, 3) for rows, cycle_s in times.cycle_s.items()}
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(figures) | {"engine_ms": engine_ms}))
+        return
+    typer.echo(f"{figures.precision}, {figures.threads} compute threads; bare step, median:")
+    for rows, ms in figures.step_ms.items():
+        typer.echo(f"  batch {rows:4d}  {ms:8.2f} ms  = {rows * 80 / ms:7.0f} live streams")
+    typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s ({figures.share:.0%})")
+    if figures.read_ns is not None:
+        where = "from the caches" if figures.in_caches else "from memory, so steps are slow"
+        typer.echo(f"a read of the weights: {figures.read_ns:.0f} ns, {where}")
+    typer.echo("engine, of the bare step's rate, by batch:")
+    typer.echo("  " + ", ".join(f"{rows}: {figures.step_ms[rows] / ms:.0%}" for rows, ms in engine_ms.items()))

@@ -1,0 +1,53 @@
+"""The recogniser in this process: its queries are refused where a server would refuse them, and it hears the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from spelling import SpellingModel, silence, spell, spelling_decoder
+
+from server.replica import Replica, build_replica
+from server.settings import Settings
+from server.tools.local import LocalTranscriber, NotRecognised
+from tutti_asr_client.messages import Results
+
+
+def replica(**settings: Any) -> Replica:
+    return build_replica(
+        Settings(max_streams=2, **settings), SpellingModel(), spelling_decoder(), None, time.perf_counter
+    )
+
+
+def test_a_feature_that_is_not_there_is_refused_under_strict_features() -> None:
+    with pytest.raises(NotRecognised, match="diarize"):
+        LocalTranscriber(replica(strict_features=True), diarize=True)
+    LocalTranscriber(replica(), diarize=True)  # ignored
+
+
+def test_a_bad_parameter_and_useless_key_terms_are_refused() -> None:
+    with pytest.raises(NotRecognised, match="endpointing"):
+        LocalTranscriber(replica(), endpointing="soon")
+    with pytest.raises(NotRecognised, match="beam decoder"):
+        LocalTranscriber(replica(), keyterm="foo")
+
+
+def test_a_recording_gives_its_words_and_a_final_result() -> None:
+    async def pcm() -> AsyncIterator[bytes]:
+        audio = spell("hello there").tobytes() + silence(0.5).tobytes()
+        for start in range(0, len(audio), 3_001):  # samples are cut in two
+            yield audio[start : start + 3_001]
+
+    async def run() -> list[str]:
+        served = replica()
+        await served.recognizer.start()
+        try:
+            messages = [m async for m in LocalTranscriber(served).stream(pcm())]
+        finally:
+            await asyncio.to_thread(served.recognizer.stop, 5.0)
+        return [m.text for m in messages if isinstance(m, Results) and m.is_final and m.text]
+
+    assert asyncio.run(run()) == ["hello there"]
