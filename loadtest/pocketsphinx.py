@@ -22,10 +22,9 @@ from loadtest import environment
 from loadtest.environment import Environment
 from loadtest.errors import BadManifest, BadSettings, LoadTestError, PeerMissing
 from loadtest.measurement.run import EXIT_BAD, EXIT_INTERRUPTED
-from model.audio import read_pcm
 from model.errors import ModelError
-from model.manifest import Utterance, read_manifests
-from model.scoring import by_source, report
+from model.evaluation.scoring import by_source, report
+from model.recordings import Utterance, read_manifests, read_pcm
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "pocketsphinx"
@@ -175,7 +174,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 def pooled(rates: dict[str, object]) -> Pooled:
-    """The figures of `model.scoring.report`, typed."""
+    """The figures of `model.evaluation.scoring.report`, typed."""
     return msgspec.convert(rates, Pooled)
 
 

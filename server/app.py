@@ -1,26 +1,29 @@
-"""The application: endpoints over one replica, and the engine's life inside the server's."""
+"""The application: the endpoints of one replica, and the lifespan in which its engine runs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from time import perf_counter
 
 from fastapi import FastAPI, Response
 
 from model.ctc.words import Decoder
-from server.access.guard import Guard, QuotaRelease
+from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
 from server.http.admin import admin_router, load_admin_keys
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
 from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
+from server.http.uvicorn_server import make_protocol
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog
-from server.protocols.deepgram.endpoints import Listen, Transcribe
+from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
 from server.protocols.openai.endpoint import RealtimeEndpoint
 from server.protocols.openai.transcriptions import Transcriptions
 from server.protocols.twilio.endpoint import TwilioEndpoint
@@ -32,6 +35,15 @@ from server.served_model import ServedModel, VadModel
 from server.settings import Settings
 
 
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What a server process runs: the ASGI app, its replica, and the listener of vosk's own port, if it has one."""
+
+    asgi: FastAPI
+    replica: Replica
+    vosk: VoskListener | None
+
+
 def create_app(
     settings: Settings,
     model: ServedModel,
@@ -40,65 +52,61 @@ def create_app(
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,
-) -> FastAPI:
+) -> Application:
     """Build the app around a loaded model. Its engine runs from the app's start-up to its shutdown."""
     replica = build_replica(settings, model, decoder, vad_model, clock, make_session=make_session)
+    vosk_endpoint = VoskEndpoint(replica)
+    vosk = None
+    if settings.vosk_port is not None:
+        vosk = VoskListener(vosk_endpoint, settings.host, settings.vosk_port, partial(make_protocol, replica=replica))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        pulse = Watchdog(replica)
+        watchdog = Watchdog(
+            replica.metrics,
+            replica.sessions,
+            replica.drain,
+            replica.clock,
+            moves=lambda: replica.recognizer.engines.ready(settings.engine_timeout_s),
+            engine_timeout_s=settings.engine_timeout_s,
+        )
         await replica.recognizer.start()
-        pulse.start()
-        await adapters.start()
-        on_sighup(replica.keys.reload)
+        watchdog.start()
+        if vosk is not None:
+            await vosk.start()
+        on_sighup(replica.guard.keys.reload)
         yield
-        adapters.stop()
-        pulse.stop()
+        if vosk is not None:
+            vosk.stop()
+        watchdog.stop()
         replica.decoding.close()
-        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(
         title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.state.replica = replica
-    app.state.door = door = Guard(replica)
     app.add_middleware(QuotaRelease)
     allow_pages(app, settings)
-    app.add_api_route("/v1/auth/grant", TokenEndpoint(replica, door).grant, methods=["POST"], response_class=Response)
-    recordings = Recordings(replica)
-    app.add_api_websocket_route("/v1/listen", Listen(replica, door).live)
-    upload = Transcribe(replica, door, recordings).upload
-    app.add_api_route("/v1/listen", upload, methods=["POST"], response_class=Response)
-    adapters = Adapters(app, replica, door, recordings)
+    _add_recognition(app, replica, vosk_endpoint)
     app.include_router(page_router())
     app.include_router(kserve_router(replica))
     app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
     add_health(app, replica)
     describe(app)
     describe_sockets(app)
-    return app
+    return Application(app, replica, vosk)
 
 
-class Adapters:
-    """Adds the endpoints at once; what listens by itself does so from `start` to `stop`."""
-
-    def __init__(self, app: FastAPI, replica: Replica, door: Guard, recordings: Recordings) -> None:
-        settings = replica.settings
-        vosk = VoskEndpoint(replica, door)
-        app.add_api_websocket_route("/vosk", vosk.live)
-        app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica, door).live)
-        self.vosk = None if settings.vosk_port is None else VoskListener(vosk, replica, door, settings.vosk_port)
-        app.add_api_websocket_route("/v1/twilio", TwilioEndpoint(replica, door).live)
-        create = Transcriptions(replica, door, recordings).create
-        app.add_api_route("/v1/audio/transcriptions", create, methods=["POST"], response_class=Response)
-        app.state.adapters = self
-
-    async def start(self) -> None:
-        """Listen. Raises: OSError if an address is taken."""
-        if self.vosk is not None:
-            await self.vosk.start()
-
-    def stop(self) -> None:
-        """End what is left."""
-        if self.vosk is not None:
-            self.vosk.stop()
+def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None:
+    """Add the endpoints of every protocol, and the one that gives tokens for them."""
+    queries, recordings = QueryReader(replica), Recordings(replica)
+    app.add_api_websocket_route("/v1/listen", Listen(replica, queries).live)
+    app.add_api_websocket_route("/vosk", vosk.live)
+    app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica).live)
+    app.add_api_websocket_route("/v1/twilio", TwilioEndpoint(replica, queries).live)
+    for path, post in (
+        ("/v1/auth/grant", TokenEndpoint(replica).grant),
+        ("/v1/listen", Transcribe(replica, queries, recordings).upload),
+        ("/v1/audio/transcriptions", Transcriptions(replica, recordings).create),
+    ):
+        app.add_api_route(path, post, methods=["POST"], response_class=Response)

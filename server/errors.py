@@ -1,5 +1,5 @@
-"""Everything that can go wrong in the server, named by who must act, and the tables that tell a client: status of a
-refusal, code of a close. Imports nothing of the server.
+"""Errors of the server, named by who must act, and the tables of what clients get: the status of a refusal, the code
+of a close. Imports nothing of the server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class CloseReason(StrEnum):
-    """Why a connection ends; `server.errors.CLOSES` turns it into a close code."""
+    """Why a connection ends; `CLOSES` has its close code."""
 
     CLOSE_STREAM = "close_stream"
     IDLE = "idle"
@@ -25,7 +25,7 @@ class CloseReason(StrEnum):
 
 
 class ServerError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of the errors that this package raises."""
 
 
 class Refused(ServerError):
@@ -33,31 +33,31 @@ class Refused(ServerError):
 
 
 class BadParameter(Refused):
-    """A query parameter would corrupt the result."""
+    """A query parameter that would corrupt the result."""
 
 
 class BadAudio(Refused):
-    """An uploaded body is no audio that can be decoded."""
+    """An uploaded body that cannot be decoded as audio."""
 
 
 class TooLarge(Refused):
-    """An uploaded body is over the limit."""
+    """A body over the size limit."""
 
 
 class TooSlow(Refused):
-    """An uploaded body did not arrive in time."""
+    """A body that did not arrive in time."""
 
 
 class NotAuthorised(Refused):
-    """No key was given, or a wrong one."""
+    """A missing or wrong key."""
 
 
 class NotAllowed(Refused):
-    """The key, the token or the web page may not do this."""
+    """A key, token or web page without the right to do this."""
 
 
 class TooManyStreams(Refused):
-    """The key has as many streams open as it may."""
+    """A key with as many streams open as its quota allows."""
 
 
 class ServerFull(Refused):
@@ -81,15 +81,15 @@ class ClientGone(ServerError):
 
 
 class BadFrame(ServerError):
-    """A client's text frame cannot be understood; the message says why."""
+    """A client's text frame that cannot be parsed; the message says why."""
 
 
 class KeytermsTooOften(ServerError):
-    """A client changes its key terms more often than its audio pays for; the message says when it may again."""
+    """Key terms changed more often than the audio received allows; the message says when they may be again."""
 
 
 class BacklogExceeded(ServerError):
-    """One message carried more audio than a stream may hold unanswered."""
+    """A message with more audio than a stream may hold unanswered."""
 
 
 class EngineDead(ServerError):
@@ -97,12 +97,12 @@ class EngineDead(ServerError):
 
 
 class SettingsError(ServerError):
-    """A setting cannot be honoured."""
+    """A setting that cannot be applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a refusal looks over HTTP. `reason` is its metric label."""
+    """HTTP form of a refusal. `reason` is its metric label, `retry_after_s` the least `Retry-After`."""
 
     status: int
     err_code: str
@@ -128,7 +128,7 @@ REFUSALS: dict[type[Refused], Refusal] = {
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """How a connection ends on the wire. `outcome` is its metric label; a reason holds at most 123 bytes."""
+    """Close code and reason on the wire, 123 bytes at most. `outcome` is the metric label."""
 
     code: int
     reason: str
@@ -154,27 +154,27 @@ CLOSES: dict[CloseReason, Close] = {
 
 
 class MediaError(ServerError):
-    """This audio cannot be taken; nothing more comes of its decoder."""
+    """Audio that cannot be decoded; its decoder is not used again."""
 
 
 class Undecodable(MediaError):
-    """The bytes are not what they are said to be, or damaged."""
+    """Bytes in another format than announced, or damaged."""
 
 
 class NotTaken(MediaError):
-    """A kind of audio that is not taken here."""
+    """Audio in a form that this server does not decode."""
 
 
 class Inflated(MediaError):
-    """A few bytes that decode to hours."""
+    """A decompression bomb: a few bytes that decode to hours of audio."""
 
 
 class NotInstalled(MediaError):
-    """Decoding needs an optional package."""
+    """Audio whose decoder is an optional package that is not installed."""
 
 
 class TicketCode(StrEnum):
-    """As clients are told."""
+    """Code of a refused ticket, as clients get it."""
 
     MALFORMED = "TICKET_MALFORMED"
     FORGED = "TICKET_FORGED"
@@ -187,7 +187,7 @@ class TicketCode(StrEnum):
 
 
 class TicketRefused(Exception):
-    """A stream cannot go on from this ticket; the message is meant for the client."""
+    """A ticket from which no stream can go on; the message is meant for the client."""
 
     def __init__(self, code: TicketCode, description: str) -> None:
         super().__init__(description)

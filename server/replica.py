@@ -1,15 +1,15 @@
-"""One replica: the parts that its endpoints share, and how they are put together from settings and a model."""
+"""One replica: the parts that its endpoints share, built from settings and a model."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 
 import torch
+from pydantic import SecretStr
 
 from batching.batcher import Policy
 from batching.capacity import Capacity
@@ -17,14 +17,15 @@ from batching.engine import Engine
 from batching.step_model import StepModel
 from model.config import ModelConfig
 from model.ctc.words import Decoder
-from server.access.keys import KeyRing
+from server.access.guard import Guard
+from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
 from server.operations.drain import Drain, DrainTimes, OpenSessions
-from server.operations.logs import take_request_id
 from server.operations.metrics import Metrics
 from server.recognition.admission import Admission
-from server.recognition.recognizer import Deliver, MakeEngine, Recognizer
+from server.recognition.engines import Deliver, Engines, MakeEngine
+from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
@@ -34,11 +35,15 @@ from server.streaming.flow_control import LiveLimits
 
 MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
+STOP_TIMEOUT_S = 5.0  # for the batch that is running
+TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
+FLUSHES = 8  # that may wait in a queue on top of the audio
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Everything an endpoint needs, nothing that belongs to one connection."""
+    """Parts that the endpoints share; nothing in it belongs to one connection."""
 
     settings: Settings
     config: ModelConfig
@@ -49,7 +54,7 @@ class Replica:
     sessions: OpenSessions
     drain: Drain
     metrics: Metrics
-    keys: KeyRing
+    guard: Guard
     limits: Limits
     live_limits: LiveLimits
     window_samples: int | None
@@ -60,27 +65,12 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """What `/readyz` says. A full replica is ready: it refuses by itself."""
-        return not self.sessions.draining and self.recognizer.ready(STALL_S)
+        """Whether `/readyz` answers 200. A full replica is ready: it refuses by itself."""
+        return not self.sessions.draining and self.recognizer.engines.ready(STALL_S)
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
-        """Make a session for these options."""
+        """Make the session of one connection or upload."""
         return self.make_session(options, self.config, self.decoder, limits, self.window_samples)
-
-
-def new_request_id() -> str:
-    """Return what names one request in headers, frames and logs: the name that `server.http.access_log` gave it."""
-    return take_request_id()
-
-
-def created_now() -> str:
-    """Return the wall-clock time in the form that the protocol has for it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
-FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
-FLUSHES = 8  # that may wait in a queue on top of the audio
 
 
 def build_replica(
@@ -92,7 +82,7 @@ def build_replica(
     *,
     make_session: MakeSession = Session,
 ) -> Replica:
-    """Put one replica together. Raises: SettingsError."""
+    """Build a replica from settings and a loaded model. Raises: SettingsError."""
     config = model.config
     metrics = Metrics(settings.max_batch, settings.slots)
     if model.device.type == "cuda":
@@ -100,14 +90,19 @@ def build_replica(
     metrics.build_info.labels(version("tutti-asr"), settings.commit, config.name, str(model.device)).set(1)
     card = ModelCard.of(config.name, config.version, model.digest)
     window = vad_model.input_spec.shape[0] if vad_model is not None else None
+    engines = Engines(
+        _engine(settings, config, model, clock, config.step_samples, name="model"),
+        _engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
+        step_samples=config.step_samples,
+        clock=clock,
+    )
     recognizer = Recognizer(
         config,
         decoder,
         metrics,
+        engines=engines,
         admission=_admission(settings, config, metrics),
         budget_s=settings.latency_budget_ms / 1_000,
-        make_engine=_engine(settings, config, model, clock, config.step_samples, name="model"),
-        make_vad=_engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
         clock=clock,
     )
     sessions = OpenSessions(metrics)
@@ -121,7 +116,7 @@ def build_replica(
         sessions=sessions,
         drain=Drain(sessions, _drain_times(settings), clock),
         metrics=metrics,
-        keys=_keys(settings, clock),
+        guard=Guard(_keys(settings, clock), sessions, recognizer, metrics=metrics, settings=settings, clock=clock),
         limits=_limits(settings),
         live_limits=_live_limits(settings),
         window_samples=window,
@@ -147,8 +142,10 @@ def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Adm
 
 
 def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
-    tokens = Tokens.load((key.get_secret_value() for key in settings.token_keys), settings.token_keys_file)
-    return KeyRing.load((key.get_secret_value() for key in settings.api_keys), settings.api_keys_file, tokens, clock)
+    """Raises: SettingsError."""
+    secrets = read_secrets("token key", _plain(settings.token_keys), settings.token_keys_file)
+    tokens = Tokens(secret for _, secret in secrets)
+    return KeyRing.load(_plain(settings.api_keys), settings.api_keys_file, tokens, clock)
 
 
 def _tickets(settings: Settings, model: ServedModel, decoder: Decoder) -> TicketService:
@@ -158,8 +155,12 @@ def _tickets(settings: Settings, model: ServedModel, decoder: Decoder) -> Ticket
         rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
         return model.digest, str(getattr(model, "precision", "")), decoder.digest, repr(rules)
 
-    keys = read_keys((key.get_secret_value() for key in settings.resume_keys), settings.resume_keys_file)
+    keys = read_keys(read_secrets("resume key", _plain(settings.resume_keys), settings.resume_keys_file))
     return TicketService(keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time)
+
+
+def _plain(secrets: Iterable[SecretStr]) -> list[str]:
+    return [secret.get_secret_value() for secret in secrets]
 
 
 def _drain_times(settings: Settings) -> DrainTimes:
@@ -199,7 +200,7 @@ def _engine(
     *,
     name: str,
 ) -> MakeEngine:
-    """Return what makes the engine once it is known whom it tells."""
+    """Return a factory of the engine, to be called with the function that takes its results."""
     longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
     max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
 
@@ -219,6 +220,3 @@ def _engine(
         )
 
     return make
-
-
-STOP_TIMEOUT_S = 5.0  # for the batch that is running

@@ -1,7 +1,7 @@
-"""The server process: threads, logs, uvicorn, signals. What `tutti serve` runs.
+"""The server process that `tutti serve` runs: threads, logs, uvicorn, signals, exit status.
 
-uvicorn closes every WebSocket the moment it is told to stop, so the first signal is ours: it drains, and only an empty
-server is stopped. A second signal stops at once.
+uvicorn closes every WebSocket as soon as it is stopped, so the first signal begins a drain instead, and uvicorn is
+stopped when no stream is left. A second signal stops at once.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
 
 OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-END_TIMEOUT_S = 2.0  # for a process that was told twice to end, or whose engine is lost
+END_TIMEOUT_S = 2.0  # for a process that got a second signal, or whose engine is lost
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.serve")
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that stops only when its streams have ended, or been flushed and closed with 1012."""
+    """uvicorn that stops when its streams have ended, or were flushed and closed with 1012."""
 
     def __init__(self, config: uvicorn.Config, replica: Replica) -> None:
         super().__init__(config)
         self._replica = replica
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told = False
+        self._signalled = False
         self.forced_by: int | None = None
         self.on_forced: Callable[[int], None] = lambda _: None
         replica.drain.when_done(self._stop)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say where."""
+        """Listen, and log the address."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         if self.started:
@@ -63,18 +63,18 @@ class DrainingServer(uvicorn.Server):
             _log.info("listening", url=f"http://{host}:{port}", model=self._replica.card.name)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
-        """First signal: drain. Any later one: stop at once. A drain that was begun otherwise is no signal."""
-        if self._loop is None or self._told:
+        """Drain at the first signal, stop at once at the second. A drain begun by other means counts as no signal."""
+        if self._loop is None or self._signalled:
             self.forced_by = sig
             self.should_exit = self.force_exit = True
             self.on_forced(sig)
         else:
-            self._told = True
+            self._signalled = True
             self._replica.drain.announce()
             self._loop.call_soon_threadsafe(self._replica.drain.begin)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close what is left; uvicorn would forget the app's own shutdown when forced, and log its cancellation."""
+        """Close connections; run the app's shutdown after a forced stop, too, which uvicorn would skip and log."""
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()
@@ -84,7 +84,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def run(settings: Settings) -> int:
-    """Serve until told to stop. Raises: ModelError, SettingsError.
+    """Serve until a signal or the end of the drain. Raises: ModelError, SettingsError.
 
     Returns the exit status: 0 after a drain, 128 + signal if forced, `EXIT_LOST` without an engine, uvicorn's own if
     it could not start.
@@ -96,10 +96,10 @@ def run(settings: Settings) -> int:
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
     load_codecs()
-    app = create_app(settings, *load_served(settings), make_session=make_session)
-    replica: Replica = app.state.replica
+    application = create_app(settings, *load_served(settings), make_session=make_session)
+    replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
-    server = DrainingServer(uvicorn_config(app, settings), replica)
+    server = DrainingServer(uvicorn_config(application.asgi, replica), replica)
     server.on_forced = lambda sig: _end(128 + sig, log_lines)
     replica.drain.when_done(lambda: _end(EXIT_LOST, log_lines) if replica.drain.lost is not None else None)
     freeze_loaded_objects()
@@ -109,7 +109,7 @@ def run(settings: Settings) -> int:
         return int(error.code or 0)
     finally:
         with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
-            replica.recognizer.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+            replica.recognizer.engines.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
         if tracing is not None:
             tracing.close()
     if replica.drain.lost is not None:
@@ -118,9 +118,9 @@ def run(settings: Settings) -> int:
 
 
 def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing | None:
-    """Return what traces streams, if an endpoint is set, here or by OpenTelemetry's own variables.
+    """Return the tracing of streams if an endpoint is set, by our settings or by OpenTelemetry's variables.
 
-    Raises: SettingsError if it is set here and the extra is not installed.
+    Raises: SettingsError if it is set by ours and the extra is not installed.
     """
     ours = settings.otel_endpoint
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
@@ -139,12 +139,12 @@ def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing 
 
 
 def _end(code: int, log_lines: LogLines) -> None:
-    """Let the process end, and see to it that it does."""
+    """Exit with a code at the latest after `END_TIMEOUT_S`."""
     end_within(END_TIMEOUT_S, code, lambda: log_lines.drain(FLUSH_S))
 
 
 def warn_of_few_files(settings: Settings) -> None:
-    """Raise the limit of open files, and say so if it stays below what the streams need."""
+    """Raise the limit of open files; log a warning if it stays below what the streams need."""
     limit, needed = raise_file_limit(settings.slots), files_needed(settings.slots)
     if limit < needed:
         _log.warning("few file descriptors: connections may be dropped", limit=limit, needed=needed)

@@ -1,6 +1,6 @@
-"""API keys and tokens: the forms in which clients send them, and the file of keys, read again when it changes.
+"""API keys: the forms in which clients send them and tokens, files of secrets, and the keys file, read when it changes.
 
-A key or token is never logged and never repeated.
+A key or token is never logged, nor repeated in an error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+from starlette.requests import HTTPConnection
 
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorised, SettingsError
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 MAX_STREAMS = 100_000  # of a key: more is a typing error
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
@@ -32,7 +33,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.keys")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that is let in. `streams` None: the server's default; `origins` None: the server's list."""
+    """A key that the server accepts. `streams` None: the server's default; `origins` None: the server's list."""
 
     digest: bytes = field(repr=False)
     name: str = ""
@@ -41,28 +42,45 @@ class Key:
 
     @classmethod
     def of(cls, secret: str) -> Key:
-        """A key that is known in plain."""
+        """Return the key with this secret."""
         return cls(hashlib.sha256(secret.encode()).digest())
 
     @property
     def id(self) -> str:
-        """Names the key on every replica that knows it, and tells nothing of it: not even its digest."""
+        """Public name of the key, the same on every replica; neither the key nor its digest follows from it."""
         return base64.urlsafe_b64encode(hashlib.sha256(b"tutti key" + self.digest).digest()[:12]).decode()
 
 
-def parse_keys(text: str, source: str) -> tuple[Key, ...]:
-    """Read the lines of a file; `#` begins a comment. Raises: SettingsError, naming the line but not its content."""
+def read_secrets(kind: str, given: Iterable[str], file: Path | None) -> list[tuple[str, str]]:
+    """Return secrets, those given and then those of a file, each with the place that an error may name.
+
+    A file holds one a line; blank lines and lines that begin with `#` are left out. Raises: SettingsError.
+    """
+    secrets = [(f"{kind} {number}", secret) for number, secret in enumerate(given, start=1)]
+    if file is None:
+        return secrets
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise SettingsError(f"cannot read {file}: not a text file") from None
+    found = [(f"{file}:{number}", line) for number, line in enumerate(lines, start=1) if line and line[0] != "#"]
+    if not found:
+        raise SettingsError(f"{file}: no key in it")
+    return secrets + found
+
+
+def parse_keys(lines: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
+    """Read lines of a keys file, each with its place. Raises: SettingsError, which names the place, not the content."""
     keys: dict[bytes, Key] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split("#", 1)[0].split()
-        if not words:
-            continue
+    for place, line in lines:
         try:
-            key = _parse_line(words)
+            key = _parse_line(line.partition("#")[0].split())
         except ValueError as error:
-            raise SettingsError(f"{source}:{number}: {error}") from None
+            raise SettingsError(f"{place}: {error}") from None
         if key.digest in keys:
-            raise SettingsError(f"{source}:{number}: a digest that stands above already")
+            raise SettingsError(f"{place}: a digest that stands above already")
         keys[key.digest] = key
     return tuple(keys.values())
 
@@ -85,51 +103,39 @@ def _parse_line(words: list[str]) -> Key:
 
 
 class KeysFile:
-    """The keys of one file, as it is now. A file that cannot be read keeps the keys that were read before."""
+    """The keys of one file, read again when it changes. While it cannot be read, the keys read before stay."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Raises: SettingsError when the file cannot be read, or has no key in it, which would let everybody in."""
+        """Raises: SettingsError if the file cannot be read, or has no key in it, which would open the server."""
         self._path = path
         self._clock = clock
-        self._looked_s = clock()
-        self._seen = self._stamp()
-        self._keys = self._read()
+        self._checked_s = clock()
+        self._read_stamp = self._stamp()
+        self._keys = parse_keys(read_secrets("key", (), path))
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys of the file; changes are seen within a second."""
+        """The keys of the file, at most `CHECK_EVERY_S` old."""
         now = self._clock()
-        if now - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = now
+        if now - self._checked_s >= CHECK_EVERY_S:
+            self._checked_s = now
             stamp = self._stamp()
-            if stamp != self._seen:
-                self._seen = stamp
+            if stamp != self._read_stamp:
+                self._read_stamp = stamp
                 self.reload()
         return self._keys
 
     def reload(self) -> None:
-        """Read the file now, changed or not."""
+        """Read the file, changed or not; log the outcome."""
         try:
-            self._keys = self._read()
+            self._keys = parse_keys(read_secrets("key", (), self._path))
         except SettingsError as error:
             _log.error("keys not read again, the old ones hold", reason=str(error))
         else:
             _log.info("keys read again", file=self._path.name, keys=len(self._keys))
 
-    def _read(self) -> tuple[Key, ...]:
-        try:
-            text = self._path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise SettingsError(f"cannot read {self._path}: {error.strerror}") from error
-        except UnicodeDecodeError:
-            raise SettingsError(f"{self._path}: not a text file") from None
-        keys = parse_keys(text, str(self._path))
-        if not keys:
-            raise SettingsError(f"{self._path}: no key in it, which would let everybody in")
-        return keys
-
     def _stamp(self) -> tuple[int, int, int] | None:
-        """What differs when the file was written to or replaced; None while there is none."""
+        """Return what changes when the file is written or replaced; None while it does not exist."""
         try:
             found = self._path.stat()
         except OSError:
@@ -143,9 +149,9 @@ _SCHEMES = ("token", BEARER)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a request offers. `subprotocol` is the item to echo: some clients fail without it, and it is not the key.
+    """Key of a request. `subprotocol` is the item to echo, without which some clients fail; it is never the key.
 
-    `bearer` says that the key came under the scheme in which a token may come.
+    `bearer`: the key came under the scheme that tokens use, too.
     """
 
     key: str | None
@@ -154,7 +160,7 @@ class Credentials:
 
     @classmethod
     def read(cls, authorization: str | None, subprotocols: Sequence[str]) -> Credentials:
-        """Take the key from the header, else from the item behind `token` or `bearer` in the subprotocols."""
+        """Take the key from the header, else from the item after `token` or `bearer` in the subprotocols."""
         offered, offered_key = None, None
         for item, following in itertools.zip_longest(subprotocols, subprotocols[1:]):
             if item.lower() in _SCHEMES:
@@ -165,6 +171,12 @@ class Credentials:
             return cls(key.strip(), offered, scheme.lower() == BEARER)
         return cls(offered_key, offered, offered is not None and offered.lower() == BEARER)
 
+    @classmethod
+    def of_header_or_query(cls, connection: HTTPConnection) -> Credentials:
+        """Take the key from the header, else from `?key=`, for protocols whose clients cannot set a header."""
+        given = cls.read(connection.headers.get("authorization"), ())
+        return given if given.key is not None else cls(connection.query_params.get("key"), None)
+
     def __repr__(self) -> str:
         """Keep the key out of tracebacks and logs."""
         return f"Credentials(key={'…' if self.key else None}, subprotocol={self.subprotocol!r}, bearer={self.bearer})"
@@ -172,7 +184,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request comes from. `key` is that of the token's issuer where `by_token`; without keys it is nobody's."""
+    """Sender of a request. `key` is the token's issuer where `by_token`; on a server without keys it is empty."""
 
     key: Key
     by_token: bool = False
@@ -182,12 +194,12 @@ ANYBODY = Caller(Key(b"", "anybody"))
 
 
 class KeyRing:
-    """The keys that are let in. An empty ring lets everybody in."""
+    """The keys that the server accepts. An empty ring accepts every request."""
 
     def __init__(self, keys: Iterable[Key], file: KeysFile | None = None, tokens: Tokens | None = None) -> None:
         self._plain = tuple(keys)
         self._file = file
-        self._tokens = tokens or Tokens(())
+        self.tokens = tokens or Tokens(())
 
     @classmethod
     def load(
@@ -197,32 +209,27 @@ class KeyRing:
         tokens: Tokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> KeyRing:
-        """Take plain keys, and the file of `server.access.keys`. Raises: SettingsError."""
+        """Take plain keys and a keys file. Raises: SettingsError."""
         return cls([Key.of(key) for key in keys], None if file is None else KeysFile(file, clock), tokens)
 
     @property
-    def tokens(self) -> Tokens:
-        """What signs and reads tokens."""
-        return self._tokens
-
-    @property
     def is_open(self) -> bool:
-        """Whether everybody is let in."""
+        """Whether the ring is empty and accepts every request."""
         return not self._plain and self._file is None
 
     def reload(self) -> None:
-        """Read the file again, whether or not it changed."""
+        """Read the keys file again, changed or not."""
         if self._file is not None:
             self._file.reload()
 
     def check(self, credentials: Credentials) -> Caller:
-        """Say who it is. Raises: NotAuthorised."""
+        """Return whose credentials these are. Raises: NotAuthorised."""
         if self.is_open:
             return ANYBODY
         if credentials.key is None:
             raise NotAuthorised("Invalid credentials.")
         if credentials.bearer and looks_like_token(credentials.key):
-            caller = self._issuer(self._tokens.verify(credentials.key))
+            caller = self._issuer(self.tokens.verify(credentials.key))
         else:
             caller = self._owner(credentials.key)
         if caller is None:
@@ -234,7 +241,7 @@ class KeyRing:
         return self._plain if self._file is None else self._plain + self._file.keys
 
     def _owner(self, secret: str) -> Caller | None:
-        """Whoever has this key; every digest is compared, so that the time taken tells nothing."""
+        """Return the owner of a key; every digest is compared, so that timing tells nothing."""
         given = hashlib.sha256(secret.encode(errors="backslashreplace")).digest()
         found: Caller | None = None
         for key in self._keys:
@@ -243,5 +250,5 @@ class KeyRing:
         return found
 
     def _issuer(self, key_id: str) -> Caller | None:
-        """Whoever has a token of this key, if it still is one."""
+        """Return the caller with a token of this key, None if the key is no longer accepted."""
         return next((Caller(key, by_token=True) for key in self._keys if key.id == key_id), None)

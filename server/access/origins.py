@@ -1,6 +1,6 @@
-"""From which web pages a browser may come.
+"""Web origins: which pages may use the server from a browser.
 
-A browser names the page in `Origin`, and no page can forge it; other clients send none and are never asked.
+A browser names the page in `Origin`, which the page cannot forge; clients that send none are not checked.
 Source: RFC 6454; for the handshake RFC 6455, 10.2.
 """
 
@@ -22,7 +22,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(text: str) -> str:
-    """Return an origin of a list in the form in which browsers send it. Raises: ValueError."""
+    """Return a configured origin in the form that browsers send. Raises: ValueError."""
     text = text.strip()
     if text in (ANY, OPAQUE):
         return text
@@ -49,7 +49,7 @@ def allowed_origins(settings: Settings) -> frozenset[str]:
 
 
 def allow_pages(app: FastAPI, settings: Settings) -> None:
-    """Let pages of the operator's list use HTTP, for which a browser asks leave first. Raises: SettingsError."""
+    """Add CORS headers for the origins of the operator's list. Raises: SettingsError."""
     allowed = allowed_origins(settings)
     if allowed:
         app.add_middleware(
@@ -62,10 +62,10 @@ def allow_pages(app: FastAPI, settings: Settings) -> None:
 
 
 def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> None:
-    """Let a page in that this server itself sent, or that is on the list. Raises: NotAllowed.
+    """Check that a page was served by this server, or is on the list. Raises: NotAllowed.
 
     `given` are the request's `Origin` headers, `host` is its `Host`. The scheme is not compared: behind a proxy that
-    ends TLS the page's is another than ours.
+    terminates TLS the page's differs from ours.
     """
     if not given or ANY in allowed:
         return

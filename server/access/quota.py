@@ -1,4 +1,4 @@
-"""How many streams each key has open on this replica, and how many it may have. Counted in process, by key."""
+"""Quota of each API key: streams open on this replica, and the limit. Counted in process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.errors import TooManyStreams
 
 
 class Quotas:
-    """The streams that are open, by the id of their key."""
+    """Open streams, by the id of their key."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
@@ -20,16 +20,16 @@ class Quotas:
         return lease
 
     def open_streams(self, owner: str) -> int:
-        """Streams of this key that are open."""
+        """Open streams of this key."""
         return self._open[owner]
 
     def __len__(self) -> int:
-        """Keys that have a stream open."""
+        """Keys with open streams."""
         return len(self._open)
 
 
 class Lease:
-    """The share of one request; whoever took it releases it once."""
+    """The streams that one request holds of its key's quota, until they are released, once."""
 
     def __init__(self, open_streams: Counter[str], owner: str) -> None:
         self._open = open_streams
@@ -38,8 +38,8 @@ class Lease:
         self._released = False
 
     def grow(self, streams: int, limit: int | None) -> None:
-        """Count further streams. Raises: TooManyStreams, which changes nothing."""
-        assert not self._released, "a lease that was given back"
+        """Count further streams. Raises: TooManyStreams, and none is counted then."""
+        assert not self._released, "a released lease cannot grow"
         if limit is not None and self._open[self._owner] + streams > limit:
             self._forget_if_none()
             raise TooManyStreams(f"this key may have {limit} streams open at a time")
@@ -47,8 +47,8 @@ class Lease:
         self._held += streams
 
     def release(self) -> None:
-        """Give everything back."""
-        assert not self._released, "a lease is given back once"
+        """Stop counting the streams."""
+        assert not self._released, "a lease is released once"
         self._released = True
         self._open[self._owner] -= self._held
         self._forget_if_none()

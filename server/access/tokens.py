@@ -1,4 +1,4 @@
-"""Short-lived tokens for browsers: a signed name of the key that asked for one. Knows no request.
+"""Short-lived tokens for browsers: the id of an API key, signed with an expiry. Knows no request.
 
 Every replica with the same `token_keys` accepts a token; the first of them signs, all verify, so that they can be
 replaced one after another. Source: RFC 7519, and Deepgram's page on token-based authentication.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable
-from pathlib import Path
 
 import jwt
 import structlog
@@ -26,7 +25,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.tokens")
 
 
 def looks_like_token(text: str) -> bool:
-    """Whether this is a token rather than an API key."""
+    """Whether a text has the form of a token."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -34,37 +33,23 @@ class Tokens:
     """Signs and reads tokens."""
 
     def __init__(self, secrets_: Iterable[str]) -> None:
-        """Without a secret one is made up: its tokens are good at this process alone. Raises: SettingsError."""
+        """Without a secret make one, whose tokens only this process accepts. Raises: SettingsError."""
         given = tuple(secrets_)
         if any(len(secret.encode()) < MIN_SECRET_BYTES for secret in given):
             raise SettingsError(f"a token key needs {MIN_SECRET_BYTES} bytes at least")
         self._secrets = given or (secrets.token_urlsafe(MIN_SECRET_BYTES),)
         self._own = not given
 
-    @classmethod
-    def load(cls, given: Iterable[str], file: Path | None) -> Tokens:
-        """Take secrets, and a file of one a line (`#` comments). Raises: SettingsError."""
-        if file is None:
-            return cls(given)
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"cannot read {file}") from error
-        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-        if not found:
-            raise SettingsError(f"{file}: no token key in it")
-        return cls([*given, *found])
-
     def mint(self, key_id: str, ttl_s: int, now_s: float) -> str:
-        """Sign a token for a key; `now_s` is the time of day."""
+        """Sign a token for a key; `now_s` is seconds since 1970."""
         if self._own:
-            self._own = False  # said once
+            self._own = False  # warned of once
             _log.warning("tokens are signed with a key of this process; set token_keys for several replicas")
         claims = {"aud": AUDIENCE, "sub": key_id, "iat": int(now_s), "exp": int(now_s) + ttl_s}
         return jwt.encode(claims, self._secrets[0], ALGORITHM)
 
     def verify(self, token: str) -> str:
-        """Return the id of the key that a token stands for. Raises: NotAuthorised."""
+        """Return the id of the key in a token. Raises: NotAuthorised."""
         expired = False
         for secret in self._secrets:
             try:

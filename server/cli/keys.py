@@ -64,7 +64,7 @@ def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
     fields += [f"origins={','.join(origins)}"] if origins else []
     line = "  ".join(field for field in fields if field)
     try:
-        parse_keys(line, "the line")
+        parse_keys([("the line:1", line)])
     except SettingsError as error:
         typer.echo(f"tutti: {error}", err=True)
         raise typer.Exit(EXIT_USAGE) from error

@@ -1,7 +1,7 @@
-"""Around the whole app: every request gets its name, every answer says it, and every HTTP answer leaves a line.
+"""ASGI middleware around the whole app: request ids, in every answer, and one log line for each HTTP answer.
 
-Knows no endpoint. Queries are never logged, because they may hold keys; what a client calls its request is, if it is a
-plain word. An accepted WebSocket has lines of its own, at its opening and its close.
+Knows no endpoint. Queries are never logged, because they may hold keys; a client's own request id is, if its characters
+are safe. An accepted WebSocket has other lines, at its opening and its close.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"
 SANE = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 PROBES = ("/healthz", "/readyz", "/metrics", "/v2")
 MAX_PATH = 200  # characters of a path in a line
-GONE = 499  # nginx's word for a client that did not wait
+GONE = 499  # nginx's code for a client that left before the answer
 STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.access")
 
 
 class AccessLog:
-    """ASGI application around another."""
+    """ASGI application that wraps another."""
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float], *, lines: bool) -> None:
         self._app = app
@@ -46,8 +46,8 @@ class AccessLog:
                 if self._lines and not answer.accepted:
                     self._write(scope, answer, self._clock() - began_s)
 
-    def turned_away(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        """Leave the line of a handshake that never came this far."""
+    def log_refusal(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        """Log a handshake that was refused before it reached the app."""
         if self._lines:
             with structlog.contextvars.bound_contextvars(request_id=request_id, **_client_name(scope)):
                 _line("WEBSOCKET", scope["path"], status, seconds, request_id)
@@ -69,7 +69,7 @@ def _line(method: str, path: str, status: int, seconds: float, request_id: str) 
 
 
 class _Answer:
-    """The way out of one request: what was answered, and under which name."""
+    """Sends the answer of one request with its id, and keeps its status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -78,7 +78,7 @@ class _Answer:
         self.accepted = False
 
     async def send(self, message: Message) -> None:
-        """Pass a message on; the first of an answer gets the request's name, if it has none of its own."""
+        """Send a message; the first of an answer gets the request's id, if it has none."""
         if message["type"] in STARTS:
             self.status = message.get("status", 101)
             self.accepted = message["type"] == "websocket.accept"
@@ -89,7 +89,7 @@ class _Answer:
             else:
                 message = {**message, "headers": [*headers, (HEADER, self.request_id.encode())]}
         elif message["type"] == "websocket.close" and not self.accepted:
-            self.status = 403  # what ASGI makes of it
+            self.status = 403  # as ASGI defines a close before the accept
         await self._send(message)
 
 

@@ -1,7 +1,7 @@
-"""`/admin/drain`: begin the drain, and see how far it is. For operators, never for clients.
+"""`/admin/drain`: begin the drain, and report its progress. For operators, never for clients.
 
-Without an admin key it is open to this machine alone, and to nothing that stands for somebody else: not to a proxy's
-requests, nor to a page in a browser here.
+Without an admin key only direct requests of this machine are answered: none that a proxy forwards, none of a page in a
+browser.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.errors import NotAuthorised
 from server.operations.drain import Drain
 from server.settings import Settings
 
-STANDING_FOR_OTHERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin", "sec-fetch-site")
+INDIRECT_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin", "sec-fetch-site")
 """Headers of proxies and of browsers. A proxy on this machine makes every request look local."""
 _STATES: dict[int | str, dict[str, object]] = {
     401: {"description": "No admin key, or a wrong one"},
@@ -34,13 +34,13 @@ class DrainState(msgspec.Struct):
 
 
 def load_admin_keys(settings: Settings) -> KeyRing:
-    """Return the keys that may administer; an open ring stands for "this machine". Raises: SettingsError."""
+    """Return the admin keys; an empty ring admits direct requests of this machine. Raises: SettingsError."""
     return KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
 
 
 def is_direct(request: Request) -> bool:
-    """Whether the request comes from this machine, and from no proxy or browser on it."""
-    if request.client is None or any(name in request.headers for name in STANDING_FOR_OTHERS):
+    """Whether the request comes from this machine, but not through a proxy or from a page in a browser."""
+    if request.client is None or any(name in request.headers for name in INDIRECT_HEADERS):
         return False
     try:
         return ipaddress.ip_address(request.client.host).is_loopback
@@ -49,7 +49,7 @@ def is_direct(request: Request) -> bool:
 
 
 def admin_router(drain: Drain, keys: KeyRing) -> APIRouter:
-    """Make the endpoints."""
+    """Return the routes of `/admin`."""
     router = APIRouter(prefix="/admin", tags=["admin"])
 
     def refusal(request: Request) -> Response | None:

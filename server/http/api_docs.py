@@ -18,13 +18,13 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 
-from server.access.guard import RefusalBody
 from server.errors import REFUSALS
 from server.http.admin import DrainState
 from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
 from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
 from server.protocols.deepgram.transcript import Answer
+from server.protocols.handshake import RefusalBody
 from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAnswer
 from server.protocols.openai.form import GRANULARITIES
 from server.protocols.openai.messages import ErrorBody

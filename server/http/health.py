@@ -14,7 +14,7 @@ _UNKNOWN: dict[int | str, dict[str, object]] = {404: {"description": "No such mo
 
 
 def kserve_router(replica: Replica) -> APIRouter:
-    """Make the endpoints."""
+    """Return the routes of the Open Inference Protocol."""
     router = APIRouter(prefix="/v2", tags=["health"])
 
     def known(name: str) -> bool:

@@ -1,6 +1,6 @@
-"""The page at `/`: a fixed table of files, read once. What is not in the table has no route, however a path is written.
+"""The page at `/`: a fixed table of files, read once, each with a route of its own; no path leads to other files.
 
-It knows nothing of recognition: the page is one more client of the live endpoint.
+Knows nothing of recognition: the page is one more client of the live endpoint.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ MEDIA_TYPES = {
 }
 SCRIPTS = ("app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
-# Nothing comes from elsewhere and nothing is embedded elsewhere. 'self' covers WebSockets to the same host.
+# The page loads nothing from other sites, and none may embed it. 'self' covers WebSockets to the same host.
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # kept, and asked about each time: files of two versions never meet
+    "Cache-Control": "no-cache",  # cached but revalidated each time: files of two versions never mix
 }
 
 Answer = Callable[[Request], Awaitable[Response]]
 
 
 def page_router() -> APIRouter:
-    """Return the routes of the page: `/`, and `/web/…` for what it is made of."""
+    """Return the routes of the page, `/`, and of its scripts, style and sample, `/web/…`."""
     router = APIRouter(include_in_schema=False)
     web = files("server") / "web"
     router.add_api_route("/", file_answer(PAGE, (web / PAGE).read_bytes()), methods=["GET", "HEAD"])
@@ -48,7 +48,7 @@ def page_router() -> APIRouter:
 
 
 def file_answer(name: str, content: bytes, policy: str = POLICY) -> Answer:
-    """Return what answers requests for one file: the file, or that the client has it already."""
+    """Return the endpoint of one file, which answers 304 if the client has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**HEADERS, "Content-Security-Policy": policy, "ETag": tag}
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]

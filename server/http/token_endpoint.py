@@ -1,23 +1,23 @@
-"""`POST /v1/auth/grant`: an API key in, a token in its place that a web page may hold for a while.
+"""`POST /v1/auth/grant`: exchanges an API key for a short-lived token, which may be given to a web page.
 
 A token opens streams and does nothing else: it cannot ask for another. Source: Deepgram's endpoint of that name.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
 
-from server.access.guard import Guard
 from server.access.keys import Credentials
-from server.errors import BadParameter, NotAllowed, Refused, TooLarge, TooSlow
-from server.replica import Replica, new_request_id
+from server.errors import BadParameter, ClientGone, NotAllowed, Refused
+from server.operations.logs import take_request_id
+from server.protocols.handshake import render_refusal
+from server.protocols.uploads import read_body
+from server.replica import Replica
 
 DEFAULT_TTL_S, MAX_TTL_S = 30, 3_600
 MAX_BODY_BYTES = 4_096
@@ -39,25 +39,25 @@ class GrantAnswer(msgspec.Struct):
 class TokenEndpoint:
     """The endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard, time_of_day: Callable[[], float] = time.time) -> None:
-        self._replica = replica
-        self._door = door
+    def __init__(self, replica: Replica, time_of_day: Callable[[], float] = time.time) -> None:
+        self._guard = replica.guard
+        self._timeout_s = replica.settings.handshake_timeout_s
         self._time_of_day = time_of_day
 
     async def grant(self, request: Request) -> Response:
         """Hand out a token in place of the key of this request, for `Bearer` and for the subprotocol `bearer`."""
-        request_id = new_request_id()
+        request_id = take_request_id()
         credentials = Credentials.read(request.headers.get("authorization"), ())
         try:
-            caller = self._door.identify(request, credentials)
+            caller = self._guard.identify(request, credentials)
             if caller.by_token:
                 raise NotAllowed("a token cannot ask for tokens; send an API key")
-            asked = _parse(await _body(request, self._replica.settings.handshake_timeout_s))
+            asked = _parse(await read_body(request, MAX_BODY_BYTES, self._timeout_s))
         except Refused as error:
-            return self._door.refuse(error, request_id)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody is there to read it
-        token = self._replica.keys.tokens.mint(caller.key.id, asked.ttl_seconds, self._time_of_day())
+            return render_refusal(self._guard.refuse(error), request_id)
+        except ClientGone:
+            return Response(status_code=499)  # nginx's code for a client that left
+        token = self._guard.keys.tokens.mint(caller.key.id, asked.ttl_seconds, self._time_of_day())
         answer = msgspec.json.encode(GrantAnswer(token, asked.ttl_seconds))
         headers = {"dg-request-id": request_id, "Cache-Control": "no-store"}
         return Response(answer, headers=headers, media_type="application/json")
@@ -69,17 +69,3 @@ def _parse(body: bytes) -> GrantRequest:
         return msgspec.json.decode(body, type=GrantRequest) if body.strip() else GrantRequest()
     except (msgspec.DecodeError, RecursionError):  # also of fields: `ValidationError` is one
         raise BadParameter(f"ttl_seconds: send a JSON object in which it is from 1 to {MAX_TTL_S}") from None
-
-
-async def _body(request: Request, timeout_s: float) -> bytes:
-    """Read a short body. Raises: TooLarge, TooSlow, ClientDisconnect."""
-    body = b""
-    try:
-        async with asyncio.timeout(timeout_s):
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    raise TooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
-    except TimeoutError as error:
-        raise TooSlow(f"the body did not arrive within {timeout_s:g} s") from error
-    return body

@@ -1,44 +1,48 @@
-"""uvicorn's configuration and HTTP protocol: limits of a request head, a 400 for malformed upgrades, and the early
-refusal of handshakes while the replica is full or draining.
+"""uvicorn's configuration and HTTP protocol: limits of a request head, a 400 for malformed upgrades, and the refusal
+of handshakes before ASGI while the replica is full or draining.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
 import uvicorn
-from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.errors import Refused
 from server.http.access_log import AccessLog
-from server.replica import Replica, new_request_id
-from server.settings import Settings
+from server.operations.logs import take_request_id
+from server.protocols.handshake import render_refusal
+from server.replica import Replica
 from server.streaming.websocket import StreamWebSocket
 
 MAX_HEAD_BYTES = 64 * 1024  # beyond one read of the transport: the largest query of key terms is an eighth of it
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
 
-TurnAway = Callable[[Scope], Response | None]
-"""Asked with the scope of a handshake. Returns: the answer to one that shall not be made."""
+Refuse = Callable[[Scope], Response | None]
+"""Called with the scope of a handshake. Returns the answer of one that is refused, None for one that may go on."""
 
 
 class HeadProtocol(HttpToolsProtocol):
-    """Waits `timeout_s` for each head, and asks `turn_away`; `head_protocol` sets them: uvicorn makes the instances."""
+    """uvicorn's protocol that waits `timeout_s` for each head, and refuses handshakes by `refuse`."""
 
-    timeout_s = 10.0
-    turn_away: TurnAway = staticmethod(lambda _: None)
-    _timer: asyncio.TimerHandle | None = None  # runs while a head is awaited
-    _head_bytes = 0
+    def __init__(self, *arguments: Any, timeout_s: float, refuse: Refuse | None, **options: Any) -> None:
+        """Take what uvicorn gives a protocol besides."""
+        super().__init__(*arguments, **options)
+        self._timeout_s = timeout_s
+        self._refuse = refuse
+        self._timer: asyncio.TimerHandle | None = None  # runs while a head is awaited
+        self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Await the first head."""
@@ -46,7 +50,7 @@ class HeadProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer with the connection."""
+        """Cancel the timer."""
         self._cancel()
         super().connection_lost(exc)
 
@@ -57,12 +61,12 @@ class HeadProtocol(HttpToolsProtocol):
             self._await_head()
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """End the wait for this head."""
         self._cancel()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Read, and give up on a head that is too large."""
+        """Parse, and close the connection if a head is too large."""
         super().data_received(data)
         if self._timer is not None:
             self._head_bytes += len(data)
@@ -71,14 +75,14 @@ class HeadProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand over to the WebSocket's protocol, which says nothing when the head is not to its liking."""
-        path = self.url.partition(b"?")[0].decode("latin-1")  # whatever it is: nobody has looked at it yet
-        refusal = self.turn_away({**self.scope, "type": "websocket", "path": path})
+        """Refuse the handshake, or hand over to the WebSocket's protocol, which leaves malformed ones unanswered."""
+        path = self.url.partition(b"?")[0].decode("latin-1")  # not checked yet: any bytes
+        refusal = self._refuse and self._refuse({**self.scope, "type": "websocket", "path": path})
         if refusal is not None:
             self._answer(refusal)
         else:
             self._hand_over()
-        # This object is done with. What it refers to in circles, heads and all, would wait for the collector.
+        # uvicorn drops this object now. Its cycles, head included, would wait for the garbage collector.
         self.parser = None  # type: ignore[assignment]
         self.headers = []
 
@@ -99,7 +103,7 @@ class HeadProtocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._timer = self.loop.call_later(self.timeout_s, self._give_up)
+        self._timer = self.loop.call_later(self._timeout_s, self._give_up)
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -111,20 +115,18 @@ class HeadProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def head_protocol(timeout_s: float, turn_away: TurnAway = HeadProtocol.turn_away) -> type[HeadProtocol]:
-    """Return the class for `uvicorn.Config(http=…)`."""
-    return type("TimedHeadProtocol", (HeadProtocol,), {"timeout_s": timeout_s, "turn_away": staticmethod(turn_away)})
-
-
-PATH = "/v1/listen"  # where the many are
+PATH = "/v1/listen"  # the endpoint whose load early refusals are for
 
 
 class EarlyRefusal:
-    """Asked for each handshake as it arrives. Whoever has no right to an answer of 503 goes the whole way."""
+    """Refuses handshakes of `/v1/listen` while the replica is full or draining.
 
-    def __init__(self, replica: Replica, door: Guard, access: AccessLog) -> None:
-        self._replica = replica
-        self._door = door
+    Handshakes that another refusal is due to (key, origin, quota) go on to the endpoint.
+    """
+
+    def __init__(self, replica: Replica, access: AccessLog) -> None:
+        self._guard = replica.guard
+        self._clock = replica.clock
         self._access = access
 
     def __call__(self, scope: Scope) -> Response | None:
@@ -132,27 +134,26 @@ class EarlyRefusal:
         if scope["path"] != PATH:
             return None
         try:
-            self._replica.sessions.refuse_if_draining()
-            self._replica.recognizer.refuse_if_full()
+            self._guard.refuse_if_unavailable()
         except Refused as error:
             return self._refuse(scope, error)
         return None
 
     def _refuse(self, scope: Scope, error: Refused) -> Response | None:
-        began_s, connection = self._replica.clock(), HTTPConnection(scope)
+        began_s, connection = self._clock(), HTTPConnection(scope)
         offered = connection.headers.get("sec-websocket-protocol", "")
         credentials = Credentials.read(
             connection.headers.get("authorization"), [item.strip() for item in offered.split(",")]
         )
         try:
-            caller = self._door.identify(connection, credentials)
+            caller = self._guard.identify(connection, credentials)
         except Refused:
             return None
-        if self._door.limit(caller) is not None:  # it may be told of its quota first
+        if self._guard.limit(caller) is not None:  # a quota is checked before capacity
             return None
-        request_id = new_request_id()
-        response = self._door.refuse(error, request_id)
-        self._access.turned_away(scope, response.status_code, self._replica.clock() - began_s, request_id)
+        request_id = take_request_id()
+        response = render_refusal(self._guard.refuse(error), request_id)
+        self._access.log_refusal(scope, response.status_code, self._clock() - began_s, request_id)
         return response
 
 
@@ -160,16 +161,28 @@ MAX_MESSAGE_BYTES = 2**20
 SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
 
 
-def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return uvicorn's configuration for the app. Source: the settings page of uvicorn's documentation."""
-    replica: Replica = app.state.replica
-    access = AccessLog(app, replica.clock, lines=settings.access_log)
+def uvicorn_config(app: ASGIApp, replica: Replica) -> uvicorn.Config:
+    """Return uvicorn's configuration for the app of a replica. Source: the settings page of uvicorn's documentation."""
+    access = AccessLog(app, replica.clock, lines=replica.settings.access_log)
+    return _config(access, replica, EarlyRefusal(replica, access))
+
+
+def make_protocol(app: ASGIApp, state: ServerState, *, replica: Replica) -> Callable[[], asyncio.Protocol]:
+    """Return the factory of the HTTP protocol for a port of its own, where `app` is served."""
+    config = _config(AccessLog(app, replica.clock, lines=replica.settings.access_log), replica, None)
+    config.load()
+    return partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
+
+
+def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Config:
+    settings = replica.settings
+    http = partial(HeadProtocol, timeout_s=settings.handshake_timeout_s, refuse=refuse)
     return uvicorn.Config(
-        access,
+        app,
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=head_protocol(settings.handshake_timeout_s, EarlyRefusal(replica, app.state.door, access)),
+        http=cast(type[HeadProtocol], http),  # uvicorn only calls it
         ws=StreamWebSocket,
         ws_per_message_deflate=False,  # PCM does not compress, and it costs memory and time for each connection
         ws_max_size=MAX_MESSAGE_BYTES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
@@ -112,25 +111,3 @@ class AdapterConnection(Connection):
                 return
         _log.info("key terms refused", request_id=self._request_id, reason=why)
         self._do_all(self._adapter.not_biased(why))
-
-
-async def serve(
-    socket: WebSocket,
-    stream: AdapterConnection,
-    session: Session,
-    replica: Replica,
-    *,
-    received_s: float,
-    subprotocol: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> None:
-    """Admit the session, accept the connection and serve it to its end. Raises: Refused, before it is accepted."""
-    recognition = replica.recognizer.open(session, stream)
-    replica.sessions.add(stream, stream.protocol)
-    try:
-        await socket.accept(subprotocol, [(name.encode(), value.encode()) for name, value in (headers or {}).items()])
-        replica.metrics.handshake.observe(replica.clock() - received_s)
-        await stream.run(recognition)
-    finally:
-        recognition.close()
-        replica.sessions.remove(stream)

@@ -1,4 +1,4 @@
-"""Uploaded recordings of any protocol: how many at a time, read whole, recognised behind the live streams."""
+"""Uploaded recordings of any protocol: a bound on how many at a time, bodies read whole, recognition in background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from server.text.formatting import FormattedWord, Sentences, Style
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be done with a recording."""
+    """Options of the recognition of a recording."""
 
     form: AudioForm
     multichannel: bool
@@ -44,14 +44,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """Each channel's words, and how much audio they are of."""
+    """Words by channel, and the seconds of audio."""
 
     words: list[list[FormattedWord]]
     audio_s: float
 
 
 class Recordings:
-    """The recordings on their way on one replica."""
+    """Recordings that one replica receives or recognises; at most `max_uploads`, for each body is held in memory."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -59,7 +59,7 @@ class Recordings:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Hold a place, from before the body is read. Raises: ServerFull."""
+        """Count one recording, from before its body is read. Raises: ServerFull."""
         if self._taken >= self._replica.settings.max_uploads:
             raise ServerFull("as many recordings as this server takes at a time are on their way")
         self._taken += 1
@@ -71,16 +71,16 @@ class Recordings:
     async def read(self, request: Request) -> bytes:
         """Read the whole body. Raises: TooLarge, TooSlow, ClientGone."""
         settings = self._replica.settings
-        return await _read_body(request, settings.max_upload_bytes, settings.upload_timeout_s)
+        return await read_body(request, settings.max_upload_bytes, settings.upload_timeout_s)
 
     async def recognise(
         self,
         request: Request,
         body: bytes,
         wanted: Wanted,
-        tell: Tell | None = None,
+        on_segment: OnSegment | None = None,
     ) -> Recognised:
-        """Recognise a recording; `tell` is given the words of each segment as it ends. Raises: Refused, ClientGone."""
+        """Recognise a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone."""
         replica = self._replica
         rate, max_s = replica.config.sample_rate, replica.settings.max_upload_s
         recording = await asyncio.to_thread(Recording, body, wanted.form, rate=rate, max_s=max_s)
@@ -95,7 +95,7 @@ class Recordings:
         )
         replica.sessions.refuse_if_draining()
         session = replica.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
-        words = await self._run(Upload(session, wanted.style, tell), request, recording)
+        words = await self._run(Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return Recognised(words, session.audio_s)
@@ -123,7 +123,8 @@ class Recordings:
             replica.metrics.session_duration.observe(replica.clock() - began_s)
 
 
-async def _read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
+async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
+    """Read a whole body. Raises: TooLarge, TooSlow, ClientGone."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -140,16 +141,15 @@ async def _read_body(request: Request, limit_bytes: int, timeout_s: float) -> by
     return b"".join(parts)
 
 
-Tell = Callable[[Sequence[FormattedWord]], None]
+OnSegment = Callable[[Sequence[FormattedWord]], None]
 
 
 class Upload:
-    """Feeds a recording to its session as fast as results come back, and gathers the words."""
+    """Feeds a recording to its session as fast as results come back, and collects the words."""
 
-    def __init__(self, session: Session, style: Style, tell: Tell | None = None) -> None:
-        """`tell` is given the words of each segment as it ends."""
+    def __init__(self, session: Session, style: Style, on_segment: OnSegment | None = None) -> None:
         self.session = session
-        self._tell = tell
+        self._on_segment = on_segment
         self._sentences = [Sentences(style) for _ in session.channels]
         self._words: list[list[FormattedWord]] = [[] for _ in session.channels]
         self._waiter: asyncio.Future[None] | None = None
@@ -158,22 +158,22 @@ class Upload:
 
     @property
     def backlog_s(self) -> float:
-        """Audio in the engine."""
+        """Audio received and not yet consumed."""
         return self.session.backlog_s
 
     def drain(self) -> None:
-        """Give up: the client will have to send it again, to another replica."""
+        """Fail; the client has to send the recording again, to another replica."""
         self._fail(ServerDraining("the server is restarting"))
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:  # noqa: ARG002 - a sink's
-        """Take what a step changed."""
+        """Take the events of a step."""
         for event in events:
             if isinstance(event, Final):
                 ends = event.reason is not FinalReason.MAX_LEN
                 words = self._sentences[event.channel].final(event.words, ends=ends)
                 self._words[event.channel] += words
-                if self._tell is not None:
-                    self._tell(words)
+                if self._on_segment is not None:
+                    self._on_segment(words)
             elif isinstance(event, Closed):
                 self._ended = True
             elif isinstance(event, StreamBroken):

@@ -1,4 +1,4 @@
-"""Sealed bytes: only who has a key can make them or read them. AES-256-GCM; a key that is given is never used itself.
+"""Authenticated encryption of tickets: AES-256-GCM with keys derived from the operator's.
 
 Each process derives a key of its own from the first key and a random salt, which each sealed text carries: so no two
 processes share a key, and random nonces do not repeat (2**32 texts a process: Source: NIST SP 800-38D, section 8.3).
@@ -12,7 +12,6 @@ import binascii
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -25,18 +24,18 @@ KEY_BYTES = 32
 SALT_BYTES = 16
 NONCE_BYTES = 12
 OVERHEAD_BYTES = SALT_BYTES + NONCE_BYTES + 16  # the last for the tag
-PROCESSES = 64  # whose keys are remembered
+PROCESSES = 64  # whose derived keys are cached
 
 
 class Unsealed(Exception):
-    """These bytes were made with another key, or changed since."""
+    """Bytes that were sealed with another key, or changed since."""
 
 
 class Seal:
     """Seals with the first key, opens with any."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """Take at least one key of `KEY_BYTES`."""
+        """Take one key of `KEY_BYTES` at least."""
         assert keys, "a seal has a key"
         self._keys = tuple(keys)
         self._salt = os.urandom(SALT_BYTES)
@@ -44,7 +43,7 @@ class Seal:
         self._ciphers = lru_cache(PROCESSES * len(self._keys))(_cipher)
 
     def close(self, plain: bytes, header: bytes) -> bytes:
-        """Seal it; `header` is not part of it but must be the same to open it."""
+        """Encrypt and authenticate; `header` is authenticated only, and must be given again to open."""
         nonce = os.urandom(NONCE_BYTES)
         return self._salt + nonce + self._cipher.encrypt(nonce, plain, header)
 
@@ -62,33 +61,22 @@ class Seal:
 
 
 def new_key() -> str:
-    """Make a key in the form in which `read_key` takes it."""
+    """Make a key, in base64 as `read_keys` takes it."""
     return base64.urlsafe_b64encode(os.urandom(KEY_BYTES)).decode()
 
 
-def read_keys(keys: Iterable[str], file: Path | None) -> list[bytes]:
-    """Take keys, then those of a file, one a line, `#` comments. Raises: SettingsError, which repeats no key."""
-    found = [_read_key(key, f"resume key {number}") for number, key in enumerate(keys, start=1)]
-    if file is None:
-        return found
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read {file}: {error}") from error
-    entries = [(number, line.split("#", 1)[0].strip()) for number, line in enumerate(lines, start=1)]
-    found += [_read_key(entry, f"{file}:{number}") for number, entry in entries if entry]
-    if not found:
-        raise SettingsError(f"{file}: no key in it")
-    return found
+def read_keys(keys: Iterable[tuple[str, str]]) -> list[bytes]:
+    """Decode keys, each with its place; `#` begins a comment. Raises: SettingsError, which names the place, no key."""
+    return [_read_key(place, key.partition("#")[0].strip()) for place, key in keys]
 
 
-def _read_key(key: str, where: str) -> bytes:
+def _read_key(place: str, key: str) -> bytes:
     try:
-        read = base64.b64decode(key.strip() + "=" * (-len(key.strip()) % 4), altchars=b"-_", validate=True)
+        read = base64.b64decode(key + "=" * (-len(key) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         read = b""
     if len(read) != KEY_BYTES:
-        raise SettingsError(f"{where}: not {KEY_BYTES} bytes in base64; `tutti keys resume` makes one")
+        raise SettingsError(f"{place}: not {KEY_BYTES} bytes in base64; `tutti keys resume` makes one")
     return read
 
 

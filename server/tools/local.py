@@ -13,11 +13,13 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from contextlib import asynccontextmanager
 
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
+from server.operations.logs import take_request_id
+from server.protocols.deepgram.endpoints import created_now
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
 from server.recognition.recognizer import ActiveSession
-from server.replica import Replica, build_replica, created_now, new_request_id
+from server.replica import Replica, build_replica
 from server.served_model import load_served
 from server.settings import Settings
 from tutti_asr_client.address import QueryValue, query_pairs
@@ -44,7 +46,7 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
     try:
         yield LocalTranscriber(replica, **query)
     finally:
-        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
 
 
 class LocalTranscriber:
@@ -85,7 +87,7 @@ class LocalTranscriber:
     async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         replica, request = self._replica, self._request
         session = replica.session(request.live_options(replica.config.sample_rate), replica.limits)
-        sink = _Sink(Projector(request, 1, new_request_id(), created_now(), replica.card))
+        sink = _Sink(Projector(request, 1, take_request_id(), created_now(), replica.card))
         recognition = replica.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))
         try:

@@ -11,7 +11,7 @@ import pytest
 from needs import need_programs
 from speech import ROOT
 
-from server.access.keys import Key, parse_keys
+from server.access.keys import Key, parse_keys, read_secrets
 from server.resume.seal import KEY_BYTES, read_keys
 from server.settings import Settings
 
@@ -36,10 +36,10 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_commands_of_the_page_make_valid_keys(secrets: Path) -> None:
-    [key] = read_keys((), secrets / "resume_keys")
+    [key] = read_keys(read_secrets("key", (), secrets / "resume_keys"))
     assert len(key) == KEY_BYTES
     told = (secrets.parents[2] / "told").read_text()
-    [known] = parse_keys((secrets / "api_keys").read_text(), "api_keys")
+    [known] = parse_keys(read_secrets("key", (), secrets / "api_keys"))
     assert known.digest == Key.of(told).digest, "the key that it tells is the one that the server knows"
     Settings(api_keys_file=secrets / "api_keys", token_keys_file=secrets / "token_keys")
 

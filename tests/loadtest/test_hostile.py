@@ -36,10 +36,10 @@ def hostile_to(server: LiveServer, script: Script) -> Tally:
 def nothing_is_left(server: LiveServer) -> None:
     server.wait_idle()
     for _ in range(500):
-        if not len(server.app.state.door.quotas):
+        if not len(server.replica.guard.quotas):
             break
         server.http.get("/healthz")
-    assert not len(server.app.state.door.quotas)
+    assert not len(server.replica.guard.quotas)
     assert server.http.get("/readyz").status_code == 200
 
 

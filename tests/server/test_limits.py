@@ -32,7 +32,7 @@ def test_compression_is_refused_and_the_stream_works(live_server: Start) -> None
 
 def test_the_server_reads_a_mebibyte_at_most_and_compresses_nothing() -> None:
     server = LiveServer()
-    config = uvicorn_config(server.app, server.settings)
+    config = uvicorn_config(server.app, server.replica)
     assert (config.ws_max_size, config.ws_per_message_deflate) == (MAX_MESSAGE_BYTES, False)
     assert MAX_MESSAGE_BYTES == 2**20
 

@@ -45,9 +45,9 @@ class LiveServer:
         self.model = model or SpellingModel()
         self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
         parts = (self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
-        app = create_app(self.settings, *parts, make_session=make_session)
-        self.app, self.replica = app, app.state.replica
-        self.server = _Announcing(uvicorn_config(app, self.settings), self.replica)
+        self.application = create_app(self.settings, *parts, make_session=make_session)
+        self.app, self.replica = self.application.asgi, self.application.replica
+        self.server = _Announcing(uvicorn_config(self.app, self.replica), self.replica)
         self._thread = threading.Thread(target=self.server.run, name="server")
         self._changes = _Changes(self.replica)
 
@@ -69,6 +69,12 @@ class LiveServer:
     def host(self) -> str:
         """Address and port."""
         return self._where
+
+    @property
+    def vosk_port(self) -> int:
+        """The port of its own that `vosk_port=0` gives vosk clients."""
+        assert self.application.vosk is not None
+        return self.application.vosk.port
 
     @property
     def http(self) -> httpx.Client:

@@ -159,7 +159,7 @@ def serve(stage: Stage, root: Path) -> None:
     image = ImageRoot(root, env, stage.workdir, stage.user, read_only=True)
     image.make_mount_points()
     # Says how long the beam search took to compile: it was, when the image was built.
-    image.run([*stage.entrypoint, "python", "-m", "model.ctc.warm_up"], STEP_TIMEOUT_S)
+    image.run([*stage.entrypoint, "python", "-m", "model.ctc.beam"], STEP_TIMEOUT_S)
     started = time.monotonic()
     words = image.command([*stage.entrypoint, *stage.command])
     server = subprocess.Popen(words, env=image.environment())

@@ -3,75 +3,110 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import partial
 
+import structlog
 from fastapi import Request, Response, WebSocket
 
-from server.access.guard import Guard, tenant_of
+from server.access.guard import tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder_for_request
 from server.errors import BadParameter, ClientGone, Refused
+from server.operations.logs import take_request_id
 from server.protocols.deepgram.live import DeepgramStream, Projector
-from server.protocols.deepgram.query import ListenRequest
+from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
+from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings, Wanted
-from server.replica import Replica, created_now, new_request_id
+from server.replica import Replica
 from server.resume.tickets import tenant_digest
+
+MAX_LOGGED = 256  # names of ignored parameters, each logged once
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.door")
+
+
+def created_now() -> str:
+    """Return the wall-clock time as Deepgram's answers have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class QueryReader:
+    """Reads queries of Deepgram's parameters as one replica takes them; logs each ignored parameter once."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._logged: set[str] = set()
+
+    def read(self, pairs: Iterable[tuple[str, str]], *, live: bool) -> ListenRequest:
+        """Return what a query asks for. An upload has endpoints only if it asks for them. Raises: BadParameter."""
+        replica = self._replica
+        request = parse_query(
+            pairs,
+            replica.models,
+            replica.settings.max_channels,
+            default_endpointing=live,
+            supports_keyterms=replica.decoder.supports_bias,
+            strict_features=replica.settings.strict_features,
+        )
+        for name in request.ignored:
+            if name not in self._logged and len(self._logged) < MAX_LOGGED:
+                self._logged.add(name)
+                _log.info("query parameter ignored", name=name)
+        return request
+
+
+def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:
+    """Return the headers of an answer that is no refusal."""
+    ignored = {"x-ignored-params": ",".join(request.ignored)} if request.ignored else {}
+    return {"dg-request-id": request_id, **ignored}
 
 
 class Listen:
     """The live endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard) -> None:
+    def __init__(self, replica: Replica, queries: QueryReader) -> None:
         self._replica = replica
-        self._door = door
+        self._queries = queries
 
     async def live(self, socket: WebSocket) -> None:
         """Recognise a live stream, Deepgram's protocol."""
+        await serve(socket, self._replica, self._admit)
+
+    def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused."""
         replica = self._replica
-        received_s, request_id = replica.clock(), new_request_id()
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        try:
-            request = self._door.admit(socket, credentials, live=True)
-            rate = replica.config.sample_rate
-            decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
-            session = replica.session(request.live_options(rate), replica.limits)
-            projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
-            make = self._resumable(socket) if request.resumable else DeepgramStream
-            stream = make(
-                socket,
-                session,
-                projector,
-                limits=replica.live_limits,
-                metrics=replica.metrics,
-                clock=replica.clock,
-                request_id=request_id,
-                form=request.form,
-                decoder=decoder,
-                pool=replica.decoding,
-                tags=request.tags,
-            )
-            budget_ms = request.latency_budget_ms
-            recognition = replica.recognizer.open(
-                session, stream, budget_s=None if budget_ms is None else budget_ms / 1_000
-            )
-        except Refused as error:
-            await socket.send_denial_response(self._door.refuse(error, request_id))
-            return
-        replica.sessions.add(stream, "deepgram")
-        try:
-            headers = [(k.encode(), v.encode()) for k, v in self._door.headers(request, request_id).items()]
-            await socket.accept(credentials.subprotocol, headers)
-            replica.metrics.handshake.observe(replica.clock() - received_s)
-            await stream.run(recognition)
-        finally:
-            recognition.close()
-            replica.sessions.remove(stream)
+        replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
+        request = self._queries.read(socket.query_params.multi_items(), live=True)
+        if request.multichannel:
+            replica.guard.add_streams(socket, request.channels - 1)
+        rate = replica.config.sample_rate
+        decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
+        session = replica.session(request.live_options(rate), replica.limits)
+        projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
+        make = self._resumable(socket) if request.resumable else DeepgramStream
+        stream = make(
+            socket,
+            session,
+            projector,
+            limits=replica.live_limits,
+            metrics=replica.metrics,
+            clock=replica.clock,
+            request_id=request_id,
+            form=request.form,
+            decoder=decoder,
+            pool=replica.decoding,
+            tags=request.tags,
+        )
+        budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
+        return Admitted(stream, session, credentials.subprotocol, answer_headers(request, request_id), budget_s)
 
     def _resumable(self, socket: WebSocket) -> Callable[..., DeepgramStream]:
-        """Return what makes a stream that its own client, and no other, can take up again with the same query."""
+        """Return the constructor of a stream that only its own key, with the same query, can resume."""
         tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
         return partial(ResumableStream, office=self._replica.tickets, tenant=tenant)
 
@@ -79,26 +114,26 @@ class Listen:
 class Transcribe:
     """The upload endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard, recordings: Recordings) -> None:
+    def __init__(self, replica: Replica, queries: QueryReader, recordings: Recordings) -> None:
         self._replica = replica
-        self._door = door
+        self._queries = queries
         self._recordings = recordings
 
     async def upload(self, request: Request) -> Response:
         """Recognise a recording: wav, flac, ogg, mp3, webm, m4a as the body, or raw samples with an `encoding`."""
-        request_id = new_request_id()
-        credentials = Credentials.read(request.headers.get("authorization"), ())
+        request_id = take_request_id()
         try:
-            asked = self._door.admit(request, credentials, live=False)
+            self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
+            asked = self._queries.read(request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place():
                 body = await self._recordings.read(request)
                 payload = await self._recognise(request, asked, body, request_id)
         except Refused as error:
-            return self._door.refuse(error, request_id)
+            return render_refusal(self._replica.guard.refuse(error), request_id)
         except ClientGone:
-            return Response(status_code=499)  # nginx's word for it; nobody is there to read it
-        return Response(payload, headers=self._door.headers(asked, request_id), media_type="application/json")
+            return Response(status_code=499)  # nginx's code for a client that left
+        return Response(payload, headers=answer_headers(asked, request_id), media_type="application/json")
 
     async def _recognise(self, request: Request, asked: ListenRequest, body: bytes, request_id: str) -> bytes:
         created = created_now()
@@ -116,7 +151,7 @@ class Transcribe:
 
 
 def _check_body_kind(content_type: str) -> None:
-    """Any kind is taken for a recording but those that cannot be one. Raises: BadParameter."""
+    """Refuse the kinds of body that cannot be a recording. Raises: BadParameter."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json":
         raise BadParameter("url: this server fetches nothing; send the recording as the body")

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from model.ctc.bias import BiasError
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import BUDGETS_MS, DOWNMIX_CHANNELS, MAX_MS, PARAMETERS, SAMPLE_RATES
@@ -133,12 +132,8 @@ def _style(query: Mapping[str, str]) -> Style:
 
 def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
     """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones are skipped."""
-    phrases = [value.strip() for name, value in given if name == "keyterm" and value.strip()]
     keywords = [_keyword(value) for name, value in given if name == "keywords" and value.strip()]
-    try:
-        return Keyterms.of(phrases, keywords)
-    except BiasError as error:
-        raise BadParameter(f"keyterm: {error}") from error
+    return Keyterms.of_request("keyterm", (value for name, value in given if name == "keyterm"), keywords)
 
 
 def _keyword(value: str) -> Keyword:

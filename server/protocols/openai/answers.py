@@ -16,13 +16,13 @@ from msgspec import UNSET, UnsetType
 from server.protocols.openai.messages import Usage
 from server.text.formatting import FormattedWord
 
-PAUSE_S = 0.4  # between two segments: what ends an utterance elsewhere in this server
-LONGEST_S = 7.0  # of a segment, as subtitles are held
+PAUSE_S = 0.4  # between two segments; the least silence that ends an utterance in live streams
+LONGEST_S = 7.0  # of a segment: the longest that guides show a subtitle
 LONGEST_CHARACTERS = 84  # two lines of 42. Source: the usual limit of subtitling guides
 
 
 class AnswerFormat(StrEnum):
-    """What a client may ask for."""
+    """Values of `response_format`."""
 
     JSON = "json"
     TEXT = "text"
@@ -74,22 +74,22 @@ class VerboseAnswer(msgspec.Struct):
 
 
 def joined(words: Sequence[FormattedWord]) -> str:
-    """The text of words."""
+    """Return the text of words."""
     return " ".join(word.text for word in words)
 
 
 def segments(words: Sequence[FormattedWord]) -> list[Sequence[FormattedWord]]:
-    """Cut words where somebody paused, and where a subtitle would be too long."""
+    """Cut words at pauses, and where a subtitle would be too long."""
     cut: list[Sequence[FormattedWord]] = []
     begin = 0
     for at in range(1, len(words) + 1):
-        if at == len(words) or _parts(words[begin:at], words[at]):
+        if at == len(words) or _begins_segment(words[begin:at], words[at]):
             cut.append(words[begin:at])
             begin = at
     return cut
 
 
-def _parts(before: Sequence[FormattedWord], word: FormattedWord) -> bool:
+def _begins_segment(before: Sequence[FormattedWord], word: FormattedWord) -> bool:
     first, last = before[0].word, before[-1].word
     if word.word.start_s - last.end_s >= PAUSE_S or word.word.end_s - first.start_s > LONGEST_S:
         return True

@@ -8,49 +8,36 @@ from dataclasses import replace
 from fastapi import WebSocket
 from starlette.responses import Response
 
-from server.access.guard import Guard
+from server.access.guard import CountedRefusal
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, Refused
-from server.protocols.adapter_connection import AdapterConnection, serve
+from server.errors import BadParameter
+from server.protocols.adapter_connection import AdapterConnection
+from server.protocols.handshake import Admitted, serve
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SILENCE_MS, SessionSettings
-from server.recognition.session import Session, SessionOptions
-from server.replica import Replica, new_request_id
+from server.recognition.session import SessionOptions
+from server.replica import Replica
 
 SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers send a key
 
 
 class RealtimeEndpoint:
-    """The endpoint of one replica."""
+    """The live endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._door = door
 
     async def live(self, socket: WebSocket) -> None:
         """Recognise a live stream, OpenAI's protocol."""
-        replica, request_id = self._replica, new_request_id()
-        received_s = replica.clock()
-        credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        try:
-            self._door.enter(socket, credentials)
-            stream, session = self._stream(socket, request_id)
-            await serve(
-                socket,
-                stream,
-                session,
-                replica,
-                received_s=received_s,
-                subprotocol=credentials.subprotocol,
-                headers={"x-request-id": request_id},
-            )
-        except Refused as error:
-            await socket.send_denial_response(refusal(self._door, error, request_id))
+        await serve(socket, self._replica, self._admit, render_error)
 
-    def _stream(self, socket: WebSocket, request_id: str) -> tuple[AdapterConnection, Session]:
+    def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused."""
         replica, query = self._replica, socket.query_params
+        credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
+        replica.guard.enter(socket, credentials)
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server transcribes; ask for intent=transcription")
         model = query.get("model", replica.models.name)
@@ -75,7 +62,7 @@ class RealtimeEndpoint:
             limits=replace(replica.live_limits, idle_timeout_s=replica.settings.quiet_timeout_s),
             request_id=request_id,
         )
-        return stream, session
+        return Admitted(stream, session, credentials.subprotocol, {"x-request-id": request_id})
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:
@@ -88,10 +75,10 @@ def realtime_credentials(authorization: str | None, subprotocols: Sequence[str])
     return replace(given, subprotocol=subprotocol)
 
 
-def refusal(door: Guard, error: Refused, request_id: str) -> Response:
-    """Count a refusal, and tell it in OpenAI's form."""
-    told = door.refuse(error, request_id)
+def render_error(refusal: CountedRefusal, request_id: str) -> Response:
+    """Answer a refused request in OpenAI's form."""
     headers = {"x-request-id": request_id}
-    if "retry-after" in told.headers:
-        headers["Retry-After"] = told.headers["retry-after"]
-    return Response(error_body(told.status_code, str(error)), told.status_code, headers, media_type="application/json")
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    body = error_body(refusal.status, refusal.message)
+    return Response(body, refusal.status, headers, media_type="application/json")

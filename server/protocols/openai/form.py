@@ -1,4 +1,4 @@
-"""The multipart form of `/v1/audio/transcriptions`: a body to a file and options, bounded. Blocking: for a thread."""
+"""Multipart form of `/v1/audio/transcriptions`: a body to a file and options, bounded. Blocking: for a thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from io import BytesIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
-from model.ctc.bias import BiasError
 from server.errors import BadParameter
 from server.protocols.openai.answers import AnswerFormat
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms
@@ -22,7 +21,7 @@ _TRUE = ("true", "1")
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionForm:
-    """What a client asks for. Options that this server does not have are accepted and mean nothing."""
+    """Options of a request. Those that this server lacks are accepted and ignored."""
 
     body: bytes
     answer: AnswerFormat
@@ -49,26 +48,19 @@ def parse_form(content_type: str, body: bytes, models: Models, *, supports_keyte
         AnswerFormat(answer),
         granularities,
         parts.one("stream", "false").lower() in _TRUE,
-        _keyterms(parts.every("keywords")) if supports_keyterms else NO_KEYTERMS,
+        Keyterms.of_request("keywords", parts.every("keywords")) if supports_keyterms else NO_KEYTERMS,
     )
 
 
-def _keyterms(phrases: tuple[str, ...]) -> Keyterms:
-    try:
-        return Keyterms.of([phrase.strip() for phrase in phrases if phrase.strip()])
-    except BiasError as error:
-        raise BadParameter(f"keywords: {error}") from error
-
-
 class _Parts:
-    """The fields of a form, and its file."""
+    """Fields of a form, and its file."""
 
     def __init__(self) -> None:
         self.file: bytes | None = None
         self._fields: list[tuple[str, str]] = []
 
     def read(self, content_type: str, body: bytes) -> None:
-        """Take a whole body. Raises: BadParameter."""
+        """Parse a whole body. Raises: BadParameter."""
         kind, parameters = parse_options_header(content_type)
         boundary = parameters.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
@@ -87,11 +79,11 @@ class _Parts:
             raise BadParameter("the body is no multipart form, or an incomplete one") from error
 
     def one(self, name: str, default: str) -> str:
-        """The last value of a field."""
+        """Return the last value of a field."""
         return ([value for key, value in self._fields if key == name] or [default])[-1]
 
     def every(self, name: str) -> tuple[str, ...]:
-        """All values of a field, which clients also write as a list: `name[]`."""
+        """Return all values of a field, which clients write as a list, too: `name[]`."""
         return tuple(value for key, value in self._fields if key in (name, f"{name}[]"))
 
     def _on_field(self, field: Field) -> None:

@@ -1,7 +1,7 @@
-"""The items of a Realtime session: stretches of audio, each with a text that only grows. Pure.
+"""Items of a Realtime session: stretches of audio, each with a text that only grows. Pure.
 
-An item is open from its first speech or stable word until it is committed, by the client or by the end of a turn. What
-a client commits is complete only when recognition has caught up: until then the item waits, and what is said is its.
+An item is open from its first speech or stable word until it is committed, by the client or by the end of a turn. An
+item that the client commits waits until recognition has caught up: words recognised until then belong to it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from model.ctc.words import Word
 
-MAX_CHARACTERS = 65_536  # of an item that nobody commits: about an hour of speech
+MAX_CHARACTERS = 65_536  # of an item that is never committed: about an hour of speech
 
 
 @dataclass(slots=True)
 class Item:
-    """One item. `started` says whether its client knows that speech began."""
+    """One item. `started`: the client was sent `speech_started`."""
 
     id: str
     parts: list[str] = field(default_factory=list)
@@ -27,11 +27,11 @@ class Item:
 
     @property
     def text(self) -> str:
-        """What was said so far, exactly as the deltas told it."""
+        """Text so far: the deltas, joined."""
         return "".join(self.parts)
 
     def grow(self, words: Sequence[Word]) -> str:
-        """Add words; return the text to append."""
+        """Add words; return the delta."""
         text = " ".join([word.text for word in words])
         delta = " " + text if self.parts and text else text
         if delta:
@@ -41,35 +41,35 @@ class Item:
 
 
 class Items:
-    """Which item is whose, in the order of audio."""
+    """Assigns recognised words to items, in the order of audio."""
 
     def __init__(self, prefix: str) -> None:
-        """`prefix` makes the names unique among sessions."""
+        """`prefix` makes ids unique among sessions."""
         self._prefix = prefix
         self._made = 0
         self._open: Item | None = None
-        self._waiting: deque[Item | None] = deque()  # flushes on their way; None: the client threw its audio away
-        self._told = 0  # words of the recogniser's open segment that an item has
+        self._waiting: deque[Item | None] = deque()  # an item for each unanswered flush; None: audio that was cleared
+        self._assigned = 0  # words of the recogniser's open segment that items have
         self._end_s = 0.0  # of the last complete item
         self.last_committed: str | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether recognition has not yet caught up with a flush."""
+        """Whether a flush is unanswered."""
         return bool(self._waiting)
 
     @property
     def discarding(self) -> bool:
-        """Whether what is said now was thrown away."""
+        """Whether the words recognised now are of audio that the client cleared."""
         return bool(self._waiting) and self._waiting[0] is None
 
     @property
     def current(self) -> Item | None:
-        """Whose words are being said, if anybody's yet."""
+        """Item of the words recognised now, if there is one yet."""
         return self._waiting[0] if self._waiting else self._open
 
     def ensure(self) -> Item:
-        """The current item, made if there is none."""
+        """Return the current item; make it if there is none."""
         assert not self.discarding
         current = self.current
         if current is None:
@@ -77,7 +77,7 @@ class Items:
         return current
 
     def commit(self) -> Item:
-        """The client commits: the open item, maybe one without a word, waits for its text."""
+        """Commit the open item, even one without words; it waits for the rest of its text."""
         item = self._open or self._new()
         self._open = None
         self._waiting.append(item)
@@ -85,36 +85,36 @@ class Items:
         return item
 
     def clear(self) -> None:
-        """The client throws away what it has not committed."""
+        """Discard the open item, and words of audio received before."""
         self._open = None
         self._waiting.append(None)
 
     def flushed(self, end_s: float) -> Item | None:
-        """Recognition caught up with the oldest flush: return the item that is complete now."""
+        """Take the answer of the oldest flush; return the item that it completes."""
         return self._complete(self._waiting.popleft(), end_s)
 
     def abandoned(self) -> list[Item]:
-        """No more text will come: return what still waits for it."""
+        """Return the items that wait for text which will not come."""
         items = [item for item in self._waiting if item is not None]
         self._waiting.clear()
         return items
 
     def end_turn(self, end_s: float) -> Item | None:
-        """A turn ended by itself: return the item that is complete now, if there is one."""
+        """Take the end of a turn; return the item that it completes, if there is one."""
         item, self._open = self._open, None
         if item is not None:
             self.last_committed = item.id
         return self._complete(item, end_s)
 
-    def news(self, words: Sequence[Word], stable: int) -> Sequence[Word]:
-        """Words of the open segment that have become stable since they were asked for last."""
-        fresh = words[self._told : stable]
-        self._told = max(self._told, stable)
+    def new_stable(self, words: Sequence[Word], stable: int) -> Sequence[Word]:
+        """Return words of the open segment that became stable since the last call."""
+        fresh = words[self._assigned : stable]
+        self._assigned = max(self._assigned, stable)
         return fresh
 
-    def rest(self, words: Sequence[Word]) -> Sequence[Word]:
-        """Words of a segment that ends, but for those told already."""
-        fresh, self._told = words[self._told :], 0
+    def remaining(self, words: Sequence[Word]) -> Sequence[Word]:
+        """Return words of a segment that ends, without those returned before."""
+        fresh, self._assigned = words[self._assigned :], 0
         return fresh
 
     def _new(self) -> Item:

@@ -1,4 +1,4 @@
-"""OpenAI's messages as shapes: Realtime events in both directions, and errors. Pure."""
+"""OpenAI's messages as wire structs: Realtime events in both directions, and errors. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Usage(msgspec.Struct, tag_field="type", tag="duration"):
 
 
 class RealtimeError(msgspec.Struct):
-    """What went wrong; `event_id` is that of the client's event."""
+    """Error of a session; `event_id` is that of the client's event."""
 
     message: str
     type: str = MESSAGE
@@ -92,8 +92,8 @@ class RealtimeError(msgspec.Struct):
     event_id: str | None = None
 
 
-class Spoken(msgspec.Struct, omit_defaults=True):
-    """Any event of the server; a field that is not its own is left out."""
+class ServerEvent(msgspec.Struct, omit_defaults=True):
+    """Any event of the server; fields that are not of its type are left out."""
 
     event_id: str
     type: str

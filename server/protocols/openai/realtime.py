@@ -21,7 +21,7 @@ from server.protocols.openai.messages import (
     SERVER,
     ClientEvent,
     RealtimeError,
-    Spoken,
+    ServerEvent,
     Usage,
     decode_audio,
     parse_event,
@@ -56,7 +56,7 @@ class RealtimeAdapter:
     def __init__(
         self, session_id: str, settings: SessionSettings, models: Models, *, model_rate: int, min_silence_ms: float
     ) -> None:
-        """`min_silence_ms` is the least by which the recogniser ends a turn."""
+        """`min_silence_ms` is the least silence that ends a turn."""
         self._id = session_id
         self._settings = settings
         self._models = models
@@ -65,19 +65,19 @@ class RealtimeAdapter:
         self._input = self._new_input()
         self._items = Items(session_id)
         self._events = 0
-        self._heard_before_s = 0.0  # in another form of audio
+        self._received_before_s = 0.0  # audio in earlier formats
         self._committed_s = 0.0  # stream time up to which audio was committed or cleared
 
     def opened(self) -> Actions:
-        """The server speaks first."""
+        """Send `session.created`."""
         return (self._say("session.created", session=self._description()),)
 
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
-        """Audio comes as text in this protocol."""
+        """Refuse binary frames: audio comes as text in this protocol."""
         return (self._complain(None, "binary frames are not taken: send input_audio_buffer.append"),)
 
     def text(self, text: str) -> Actions:
-        """Take an event of the client; what cannot be done is answered, and the session goes on."""
+        """Take an event of the client; an invalid one is answered by an error, and the session goes on."""
         event: ClientEvent | None = None
         try:
             event = parse_event(text)
@@ -86,12 +86,12 @@ class RealtimeAdapter:
             return (self._complain(event, str(error)),)
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
-        """Project what recognition says."""
+        """Render an event of recognition."""
         match event:
             case SpeechStarted(time_s=time_s):
                 return self._speech_started(time_s)
             case Partial(words=words, stable_words=stable):
-                return self._grow(self._items.news(words, stable))
+                return self._grow(self._items.new_stable(words, stable))
             case Final():
                 return tuple(self._final(event))
             case Closed(reason=reason):
@@ -102,7 +102,7 @@ class RealtimeAdapter:
                 return ()
 
     def not_biased(self, why: str) -> Actions:
-        """Tell that keywords are not listened for."""
+        """Answer that keywords are not used."""
         return (
             self._error(RealtimeError(why, code="invalid_value", param="session.audio.input.transcription.keywords")),
         )
@@ -122,14 +122,14 @@ class RealtimeAdapter:
         raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not an event of a transcription session")
 
     def _commit(self) -> Iterator[Action]:
-        waiting_s = self._heard_s - self._committed_s
+        waiting_s = self._received_s - self._committed_s
         if waiting_s < MIN_COMMIT_S:
             raise BadFrame(
                 f"buffer too small: at least {MIN_COMMIT_S * 1e3:.0f} ms of audio are needed, "
                 f"there are {waiting_s * 1e3:.2f} ms"
             )
         yield from self._input.tail()
-        self._committed_s = self._heard_s
+        self._committed_s = self._received_s
         previous = self._items.last_committed
         item = self._items.commit()
         yield self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
@@ -137,7 +137,7 @@ class RealtimeAdapter:
 
     def _clear(self) -> Iterator[Action]:
         yield from self._input.tail()
-        self._committed_s = self._heard_s
+        self._committed_s = self._received_s
         self._items.clear()
         yield self._say("input_audio_buffer.cleared")
         yield Flush()
@@ -148,7 +148,7 @@ class RealtimeAdapter:
         before, self._settings = self._settings, self._settings.updated(event.session, self._models)
         if (before.format, before.rate) != (self._settings.format, self._settings.rate):
             yield from self._input.tail()
-            self._heard_before_s = self._heard_s
+            self._received_before_s = self._received_s
             self._input = self._new_input()
         if before.keywords != self._settings.keywords:
             yield Bias(self._settings.keywords)
@@ -175,7 +175,7 @@ class RealtimeAdapter:
 
     def _final(self, final: Final) -> Iterator[Action]:
         end_s = final.start_s + final.duration_s
-        yield from self._grow(self._items.rest(final.words))
+        yield from self._grow(self._items.remaining(final.words))
         if final.reason is FinalReason.FINALIZE:
             item = self._items.flushed(end_s)
             if item is not None:
@@ -232,10 +232,10 @@ class RealtimeAdapter:
         return self._say("error", error=error)
 
     def _say(self, kind: str, *, final: bool = False, **fields: Any) -> Say:
-        """No frame is an interim: a delta that was dropped would be missing from the text."""
+        """Encode an event. None is an interim, which may be dropped: its delta would be missing from the text."""
         self._events += 1
         event_id = f"event_{self._id}{self._events:06d}"
-        payload = _encode(Spoken(event_id, kind, **fields))
+        payload = _encode(ServerEvent(event_id, kind, **fields))
         return Say(payload, FrameKind.FINAL if final else FrameKind.OTHER, flushed=final)
 
     def _description(self) -> dict[str, object]:
@@ -245,8 +245,8 @@ class RealtimeAdapter:
         return PlainInput(self._settings.codec, self._settings.rate, self._model_rate)
 
     @property
-    def _heard_s(self) -> float:
-        return self._heard_before_s + self._input.received_s
+    def _received_s(self) -> float:
+        return self._received_before_s + self._input.received_s
 
 
 def _ms(seconds: float) -> int:

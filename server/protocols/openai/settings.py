@@ -1,7 +1,7 @@
-"""The settings of a Realtime transcription session: what a client may send, what holds, what it is told. Pure.
+"""Settings of a Realtime transcription session: the client's updates, the values in force, their description. Pure.
 
-What this server does not do (noise reduction, log probabilities, prompts) is accepted and left out of what it says
-that holds. Source: the types of the `openai` package 3.51.0.
+Settings that this server lacks (noise reduction, log probabilities, prompts) are accepted, and left out of the
+description. Source: the types of the `openai` package 3.51.0.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _CODECS = {"audio/pcm": PlainCodec.S16, "audio/pcmu": PlainCodec.MULAW, "audio/p
 
 
 class FormatIn(msgspec.Struct, frozen=True):
-    """How audio is written; the rate is that of audio/pcm alone."""
+    """Audio format; `rate` is for audio/pcm only."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int | None = None
 
 
 class TranscriptionIn(msgspec.Struct, frozen=True):
-    """What to recognise it with. `keywords` are key terms."""
+    """Model, language, and key terms as `keywords`."""
 
     model: str | None = None
     language: str | None = None
@@ -40,7 +40,7 @@ class TranscriptionIn(msgspec.Struct, frozen=True):
 
 
 class TurnDetection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When a turn of speech ends. There is one rule for both types: silence."""
+    """Rule by which a turn of speech ends: silence, for both types."""
 
     type: Literal["server_vad", "semantic_vad"]
     silence_duration_ms: int | None = None
@@ -50,7 +50,7 @@ DEFAULT_TURNS = TurnDetection("server_vad", SILENCE_MS)
 
 
 class InputIn(msgspec.Struct, frozen=True):
-    """Settings of the audio that comes in; what is left out stays."""
+    """Settings of incoming audio; those left out stay."""
 
     format: FormatIn | UnsetType = UNSET
     transcription: TranscriptionIn | UnsetType | None = UNSET
@@ -58,7 +58,7 @@ class InputIn(msgspec.Struct, frozen=True):
 
 
 class AudioIn(msgspec.Struct, frozen=True):
-    """Audio comes in, none goes out."""
+    """Settings of audio, of which there is input only."""
 
     input: InputIn = InputIn()
 
@@ -72,7 +72,7 @@ class SessionIn(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What holds. `turns` is None while only the client ends them."""
+    """Settings in force. `turns` is None while only the client ends turns."""
 
     model: str
     format: str = "audio/pcm"
@@ -83,11 +83,11 @@ class SessionSettings:
 
     @property
     def codec(self) -> PlainCodec:
-        """How its samples are written."""
+        """Sample encoding."""
         return _CODECS[self.format]
 
     def updated(self, raw: msgspec.Raw, models: Models) -> SessionSettings:
-        """Return what holds after an update. Raises: BadFrame, whose message is meant for the client."""
+        """Return the settings after an update. Raises: BadFrame, whose message is meant for the client."""
         try:
             asked = msgspec.json.decode(raw, type=SessionIn)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -102,12 +102,12 @@ class SessionSettings:
 
     @property
     def silence_ms(self) -> float:
-        """Silence that ends an utterance, the client's turn or not."""
+        """Silence that ends an utterance, whether or not it ends a turn."""
         asked_ms = None if self.turns is None else self.turns.silence_duration_ms
         return float(SILENCE_MS if asked_ms is None else asked_ms)
 
     def described(self, session_id: str, min_silence_ms: float) -> dict[str, object]:
-        """Return the session as the client is told; `min_silence_ms` is the least that the recogniser ends turns by."""
+        """Return the wire form of the session; `min_silence_ms` is the least silence that ends a turn."""
         turns: dict[str, object] | None = None
         if self.turns is not None:
             turns = {"type": self.turns.type}

@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions`: a recording in a form, an answer in one of five formats, or as it comes."""
+"""`POST /v1/audio/transcriptions`: a recording in a form, an answer in one of five formats, or server-sent events."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, ClientGone, Refused
+from server.operations.logs import take_request_id
 from server.protocols.openai.answers import answer, joined
-from server.protocols.openai.endpoint import refusal
+from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognised, Recordings, Wanted
 from server.recognition.session import DEFAULT_ENDPOINTING_MS
-from server.replica import Replica, new_request_id
+from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface show the text to people
@@ -41,11 +41,10 @@ class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
 
 
 class Transcriptions:
-    """The endpoint of one replica."""
+    """The upload endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard, recordings: Recordings) -> None:
+    def __init__(self, replica: Replica, recordings: Recordings) -> None:
         self._replica = replica
-        self._door = door
         self._recordings = recordings
 
     async def create(self, request: Request) -> Response:
@@ -53,23 +52,24 @@ class Transcriptions:
 
         `response_format` is json, text, srt, verbose_json or vtt; `stream=true` sends the text as it is recognised.
         """
-        request_id = new_request_id()
+        request_id, guard = take_request_id(), self._replica.guard
+        headers = {"x-request-id": request_id}
         try:
-            self._door.enter(request, Credentials.read(request.headers.get("authorization"), ()))
+            guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             with ExitStack() as place:
                 place.enter_context(self._recordings.place())
                 form = await self._form(request)
                 if form.stream:
                     events = self._begin(request, form, place.pop_all())
-                    return StreamingResponse(events, headers=_headers(request_id), media_type="text/event-stream")
+                    return StreamingResponse(events, headers=headers, media_type="text/event-stream")
                 recognised = await self._recordings.recognise(request, form.body, _wanted(form))
         except Refused as error:
-            return refusal(self._door, error, request_id)
+            return render_error(guard.refuse(error), request_id)
         except ClientGone:
-            return Response(status_code=499)  # nginx's word for it; nobody is there to read it
+            return Response(status_code=499)  # nginx's code for a client that left
         (words,) = recognised.words
         body, kind = answer(form.answer, words, recognised.audio_s, form.granularities)
-        return Response(body, headers=_headers(request_id), media_type=kind)
+        return Response(body, headers=headers, media_type=kind)
 
     async def _form(self, request: Request) -> TranscriptionForm:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
@@ -80,30 +80,30 @@ class Transcriptions:
     def _begin(self, request: Request, form: TranscriptionForm, place: ExitStack) -> AsyncIterator[bytes]:
         """Recognise in the background, and return the server-sent events of it.
 
-        The place comes back when recognition ends, whether anybody waits for the events or not: who is gone is noticed
-        by the recognition itself.
+        The place is released when recognition ends, even if nothing reads the events: recognition itself notices that
+        the client is gone.
         """
-        spoken: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
+        segments: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
 
         def ended(done: asyncio.Future[Recognised]) -> None:
             place.close()
-            spoken.put_nowait(None)
+            segments.put_nowait(None)
             if not done.cancelled():
-                done.exception()  # seen, even if nobody asks
+                done.exception()  # marks it as retrieved, even if nothing reads the events
 
         running = asyncio.ensure_future(
-            self._recordings.recognise(request, form.body, _wanted(form), spoken.put_nowait)
+            self._recordings.recognise(request, form.body, _wanted(form), segments.put_nowait)
         )
         running.add_done_callback(ended)
-        return _events(running, spoken)
+        return _events(running, segments)
 
 
 async def _events(
-    running: asyncio.Future[Recognised], spoken: asyncio.Queue[Sequence[FormattedWord] | None]
+    running: asyncio.Future[Recognised], segments: asyncio.Queue[Sequence[FormattedWord] | None]
 ) -> AsyncIterator[bytes]:
     gap = ""
     try:
-        while (words := await spoken.get()) is not None:
+        while (words := await segments.get()) is not None:
             if words:
                 yield _event(_encode(TextDelta(gap + joined(words))))
                 gap = " "
@@ -116,12 +116,8 @@ def _wanted(form: TranscriptionForm) -> Wanted:
     return Wanted(audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, form.keyterms, STYLE)
 
 
-def _headers(request_id: str) -> dict[str, str]:
-    return {"x-request-id": request_id}
-
-
 def _last_event(done: asyncio.Future[Recognised]) -> bytes:
-    """The whole text, or why there is none: the status was sent long ago."""
+    """Return the event of the whole text, or of the error: the status was sent before."""
     try:
         recognised = done.result()
     except Refused as error:

@@ -1,7 +1,7 @@
-"""Twilio Media Streams as an adapter: one track of a call in, what Deepgram's protocol would say of it out.
+"""Twilio Media Streams as an adapter: one track of a call in, results of Deepgram's protocol out.
 
-Each frame carries the names of its stream and call, so that many calls may go to one place. `start`, `dtmf`, `mark` and
-`stop` are passed on among them.
+Each frame carries the ids of its stream and call, so that one receiver can take many calls. `start`, `dtmf`, `mark` and
+`stop` are forwarded among the results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ import msgspec
 
 from server.errors import BadFrame
 from server.protocols.deepgram.live import Projector
-from server.protocols.twilio.messages import CODECS, Message, Told, check_start, decode_payload, parse_message, told
+from server.protocols.twilio.messages import (
+    CODECS,
+    CallEvent,
+    Message,
+    check_start,
+    decode_payload,
+    encode,
+    parse_message,
+)
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
 from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say
 from server.streaming.outbox import FrameKind
@@ -24,7 +32,7 @@ class TwilioAdapter:
     """One stream of a call."""
 
     def __init__(self, projector: Projector, *, model_rate: int, track: str) -> None:
-        """Media of other tracks than `track` is left out."""
+        """Media of tracks other than `track` is ignored."""
         self._projector = projector
         self._model_rate = model_rate
         self._track = track
@@ -32,11 +40,11 @@ class TwilioAdapter:
         self._stream_sid = self._call_sid = ""
 
     def opened(self) -> Actions:
-        """The server does not speak first."""
+        """Send nothing: the client begins."""
         return ()
 
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
-        """Audio comes as text in this protocol."""
+        """Refuse binary frames: audio comes as text in this protocol."""
         return (HangUp("binary frames are not Twilio's"),)
 
     def text(self, text: str) -> Actions:
@@ -47,18 +55,18 @@ class TwilioAdapter:
             return (HangUp(str(error)),)
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Project what recognition says."""
+        """Render an event of recognition."""
         frame = self._projector.frame(event, timing)
         actions: list[Action] = []
         if frame is not None:
             kind, flushed = _kind(event)
-            actions.append(Say(self._told("transcript", result=msgspec.Raw(frame)), kind, flushed))
+            actions.append(Say(self._frame("transcript", result=msgspec.Raw(frame)), kind, flushed))
         if isinstance(event, Closed):
-            actions.append(Say(self._told("stop")))
+            actions.append(Say(self._frame("stop")))
         return actions
 
     def not_biased(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """Key terms come with the query here, and never change."""
+        """Do nothing: key terms come with the query, and never change."""
         return ()
 
     def _take(self, message: Message) -> Iterator[Action]:
@@ -68,14 +76,14 @@ class TwilioAdapter:
             case "media":
                 yield from self._media(message)
             case "dtmf" if message.dtmf is not None:
-                yield Say(self._told("dtmf", digit=message.dtmf.digit))
+                yield Say(self._frame("dtmf", digit=message.dtmf.digit))
             case "mark" if message.mark is not None:
-                yield Say(self._told("mark", name=message.mark.name))
+                yield Say(self._frame("mark", name=message.mark.name))
             case "stop":
                 yield from self._input.tail() if self._input is not None else ()
                 yield Finish()
             case _:
-                pass  # `connected`, and what may come to be
+                pass  # `connected`, and events that Twilio may add
 
     def _start(self, message: Message) -> Iterator[Action]:
         if self._input is not None:
@@ -84,7 +92,7 @@ class TwilioAdapter:
         form = start.media_format
         self._input = PlainInput(CODECS[form.encoding], form.sample_rate, self._model_rate)
         self._stream_sid, self._call_sid = message.stream_sid, start.call_sid
-        yield Say(self._told("start"))
+        yield Say(self._frame("start"))
 
     def _media(self, message: Message) -> Iterator[Action]:
         if self._input is None:
@@ -94,10 +102,10 @@ class TwilioAdapter:
         if message.media.track == self._track:
             yield self._input.read(audio)
 
-    def _told(
+    def _frame(
         self, event: str, *, result: msgspec.Raw | None = None, digit: str | None = None, name: str | None = None
     ) -> bytes:
-        return told(Told(event, self._stream_sid, self._call_sid, self._track, result, digit, name))
+        return encode(CallEvent(event, self._stream_sid, self._call_sid, self._track, result, digit, name))
 
 
 def _kind(event: Event) -> tuple[FrameKind, bool]:

@@ -1,4 +1,4 @@
-"""`/v1/twilio` as a WebSocket: the audio of a call in, its text to where the operator wants it, or back if asked."""
+"""`/v1/twilio` as a WebSocket: the audio of a call in; its text to the operator's URL, or back with `reply=true`."""
 
 from __future__ import annotations
 
@@ -6,83 +6,67 @@ import base64
 import hashlib
 import hmac
 from dataclasses import replace
+from typing import Any
 
 from fastapi import WebSocket
 
-from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, Close, CloseReason, NotAuthorised, Refused
-from server.protocols.adapter_connection import AdapterConnection, serve
+from server.errors import BadParameter, Close, CloseReason, NotAuthorised
+from server.protocols.adapter_connection import AdapterConnection
+from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.live import Projector
-from server.protocols.deepgram.query import ListenRequest, parse_query
+from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
 from server.protocols.twilio.forward import Forward
 from server.recognition.recognizer import ActiveSession
-from server.recognition.session import Session
-from server.replica import Replica, created_now, new_request_id
+from server.replica import Replica
 from server.streaming.outbox import OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
 _OWN = {"key", "reply", "track"}
-_TOLD = {"encoding", "sample_rate", "channels", "multichannel"}  # by the stream's `start`
+_IN_START = {"encoding", "sample_rate", "channels", "multichannel"}  # the `start` message says what the audio is
 UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered", "error")
 
 
 class TwilioStream(AdapterConnection):
-    """A call, whose text may go elsewhere."""
+    """A call; its text goes to `forward_url`, or back on the same connection if that is None."""
 
-    forward: Forward | None = None
+    def __init__(self, *arguments: Any, forward_url: str | None, request_id: str, **options: Any) -> None:
+        super().__init__(*arguments, request_id=request_id, **options)
+        self._forward = None if forward_url is None else Forward(forward_url, request_id, self._undelivered)
 
     async def run(self, recognition: ActiveSession) -> None:
-        """Serve the accepted connection to its end, and let the last text go out."""
+        """Serve the accepted connection to its end, then let the forwarded text go out."""
         await super().run(recognition)
-        if self.forward is not None:
-            self.forward.end()
-            await self.forward.wait(self._limits.write_timeout_s)
+        if self._forward is not None:
+            self._forward.end()
+            await self._forward.wait(self._limits.write_timeout_s)
 
-    def undelivered(self) -> None:
-        """Nobody takes the text: there is no sense in recognising more."""
+    def _undelivered(self) -> None:
         self._end(CloseReason.BROKEN, UNDELIVERED)
 
     def _put(self, frame: OutFrame) -> None:
-        if self.forward is None:
+        if self._forward is None:
             super()._put(frame)
-        elif not self.forward.put(frame):
+        elif not self._forward.put(frame):
             self._cut()
 
 
 class TwilioEndpoint:
-    """The endpoint of one replica."""
+    """The live endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard) -> None:
+    def __init__(self, replica: Replica, queries: QueryReader) -> None:
         self._replica = replica
-        self._door = door
+        self._queries = queries
 
     async def live(self, socket: WebSocket) -> None:
         """Recognise a stream of a call."""
-        replica, request_id = self._replica, new_request_id()
-        received_s = replica.clock()
-        try:
-            self._enter(socket)
-            stream, session = self._stream(socket, request_id)
-            await serve(socket, stream, session, replica, received_s=received_s)
-        except Refused as error:
-            await socket.send_denial_response(self._door.refuse(error, request_id))
+        await serve(socket, self._replica, self._admit)
 
-    def _enter(self, socket: WebSocket) -> None:
-        """Let in what Twilio signed, where its token is known, else who has a key. Raises: Refused."""
-        settings = self._replica.settings
-        if settings.twilio_auth_token is None:
-            given = Credentials.read(socket.headers.get("authorization"), ())
-            self._door.enter(socket, given if given.key else Credentials(socket.query_params.get("key"), None))
-            return
-        url = settings.twilio_public_url or str(socket.url)
-        check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())
-        self._replica.sessions.refuse_if_draining()
-        self._replica.recognizer.refuse_if_full()
-
-    def _stream(self, socket: WebSocket, request_id: str) -> tuple[TwilioStream, Session]:
+    def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused."""
+        self._check_caller(socket)
         replica, query = self._replica, socket.query_params
         reply, url = query.get("reply", "false").lower() in ("true", "1"), replica.settings.twilio_forward_url
         if not reply and url is None:
@@ -90,9 +74,9 @@ class TwilioEndpoint:
         track = query.get("track", TRACKS[0])
         if track not in TRACKS:
             raise BadParameter(f"track: must be one of {', '.join(TRACKS)}")
-        request, rate = self._request(socket), replica.config.sample_rate
-        options = replace(request.live_options(rate), sample_rate=rate)
-        session = replica.session(options, replica.limits)
+        pairs = [pair for pair in query.multi_items() if pair[0] not in _OWN | _IN_START]
+        request, rate = self._queries.read(pairs, live=True), replica.config.sample_rate
+        session = replica.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
         projector = Projector(request, 1, request_id, created_now(), replica.card)
         stream = TwilioStream(
             socket,
@@ -103,21 +87,23 @@ class TwilioEndpoint:
             replica=replica,
             limits=replica.live_limits,
             request_id=request_id,
+            forward_url=None if reply else url,
         )
-        if not reply and url is not None:
-            stream.forward = Forward(url, request_id, stream.undelivered)
-        return stream, session
+        return Admitted(stream, session, headers=answer_headers(request, request_id))
 
-    def _request(self, socket: WebSocket) -> ListenRequest:
-        """What Deepgram's parameters ask for, but for those that say what the audio is."""
-        replica = self._replica
-        pairs = [pair for pair in socket.query_params.multi_items() if pair[0] not in _OWN | _TOLD]
-        keyterms = replica.decoder.supports_bias
-        return parse_query(pairs, replica.models, replica.settings.max_channels, supports_keyterms=keyterms)
+    def _check_caller(self, socket: WebSocket) -> None:
+        """Admit what Twilio signed, where the account's token is set, else what has a key. Raises: Refused."""
+        settings, guard = self._replica.settings, self._replica.guard
+        if settings.twilio_auth_token is None:
+            guard.enter(socket, Credentials.of_header_or_query(socket))
+            return
+        url = settings.twilio_public_url or str(socket.url)
+        check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())
+        guard.refuse_if_unavailable()
 
 
 def signature(url: str, auth_token: str) -> str:
-    """What Twilio sends as `X-Twilio-Signature` with a handshake to this URL."""
+    """Return the `X-Twilio-Signature` of a handshake to this URL."""
     return base64.b64encode(hmac.digest(auth_token.encode(), url.encode(), hashlib.sha1)).decode()
 
 

@@ -1,9 +1,10 @@
-"""Where the text of calls goes that is not sent back to Twilio: an operator's WebSocket, one connection a call."""
+"""Forwards the text of a call to the operator's WebSocket, one connection a call."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakMethod
 
 import structlog
 from websockets.asyncio.client import connect
@@ -12,20 +13,22 @@ from websockets.exceptions import WebSocketException
 from server.errors import Close
 from server.streaming.outbox import Outbox, OutFrame
 
-LIMIT_FRAMES = 256  # that wait while the other side does not read, interims the first to go
+LIMIT_FRAMES = 256  # queued while the receiver does not read; interims are dropped first
 OPEN_TIMEOUT_S = 10.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.twilio")
 
 
 class Forward:
-    """Frames in their order to one place; bounded, and never waited for."""
+    """Sends frames in order to one URL, from a bounded queue; `put` never waits."""
 
     def __init__(self, url: str, request_id: str, failed: Callable[[], None]) -> None:
-        """`failed` is called once if the frames cannot be delivered."""
+        """`failed`, a method, is called once if the frames cannot be delivered. It is held weakly: its object, which
+        holds this one, then needs no garbage collector.
+        """
         self._url = url
         self._request_id = request_id
-        self._failed = failed
+        self._failed = WeakMethod(failed)
         self._outbox = Outbox(LIMIT_FRAMES)
         self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -43,7 +46,7 @@ class Forward:
         self._more.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Let what is queued go out, for so long."""
+        """Wait until the queue is sent, `timeout_s` at most; then drop the rest."""
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=timeout_s)
@@ -63,4 +66,5 @@ class Forward:
                         await socket.send(entry.payload, text=True)
         except (OSError, TimeoutError, WebSocketException) as error:
             _log.warning("text not delivered", request_id=self._request_id, error=type(error).__name__)
-            self._failed()
+            if (failed := self._failed()) is not None:
+                failed()

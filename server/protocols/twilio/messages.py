@@ -1,4 +1,4 @@
-"""Twilio's messages as shapes. Pure. Source: twilio.com/docs/voice/media-streams/websocket-messages."""
+"""Twilio's messages as wire structs. Pure. Source: twilio.com/docs/voice/media-streams/websocket-messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_ID_CHARACTERS = 128
 
 
 class MediaFormat(msgspec.Struct, frozen=True, rename="camel"):
-    """How the audio is written."""
+    """Audio format."""
 
     encoding: str = "audio/x-mulaw"
     sample_rate: int = 8_000
@@ -23,7 +23,7 @@ class MediaFormat(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Start(msgspec.Struct, frozen=True, rename="camel"):
-    """What begins."""
+    """Call and audio format of a stream."""
 
     call_sid: str = ""
     tracks: list[str] = []
@@ -38,13 +38,13 @@ class Media(msgspec.Struct, frozen=True):
 
 
 class Digit(msgspec.Struct, frozen=True):
-    """A key of the telephone."""
+    """A key pressed on the telephone."""
 
     digit: str
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A name that was sent to be played up to."""
+    """Name of a point in the audio sent to Twilio, which has played up to there."""
 
     name: str
 
@@ -72,7 +72,7 @@ def parse_message(text: str) -> Message:
 
 
 def check_start(message: Message) -> Start:
-    """Return what begins. Raises: BadFrame for audio that is not taken."""
+    """Return the body of `start`. Raises: BadFrame for audio in a format that is not taken."""
     start = message.start
     if start is None:
         raise BadFrame("start: missing")
@@ -94,8 +94,8 @@ def decode_payload(media: Media | None) -> bytes:
         raise BadFrame("media: the payload is not base64") from error
 
 
-class Told(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What is said about a call: `result` is a frame of Deepgram's protocol."""
+class CallEvent(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """Frame about a call; `result` is one of Deepgram's protocol."""
 
     event: str
     stream_sid: str
@@ -106,6 +106,4 @@ class Told(msgspec.Struct, omit_defaults=True, rename="camel"):
     name: str | None = None
 
 
-def told(event: Told) -> bytes:
-    """Encode it."""
-    return msgspec.json.encode(event)
+encode = msgspec.json.Encoder().encode

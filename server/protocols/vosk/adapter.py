@@ -1,9 +1,9 @@
-"""vosk-server's protocol as an adapter. Clients send a frame, then wait for its answer: one missing would hang them,
-one too many would shift them.
+"""vosk-server's protocol as an adapter. Clients send a frame, then wait for its answer: a missing one would hang them,
+an extra one would shift all that follow.
 
 So every frame of audio is answered at once with the newest text there is, however far that lags; a final waits for the
-next frame's answer. Only `reset` and `eof` are answered when the text is complete, and what comes behind a `reset` is
-answered behind its answer.
+next frame's answer. Only `reset` and `eof` are answered when the text is complete; frames after a `reset` are answered
+after its answer.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class VoskAdapter:
     """One connection."""
 
     def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE) -> None:
-        """`rate` in Hz holds until the client says another one."""
+        """`rate` in Hz is in force until the client names another."""
         self._model_rate = model_rate
         self._input = PlainInput(PlainCodec.S16, rate, model_rate)
         self._heard = False
         self._words, self._alternatives = True, False
         self._partial = ""
         self._closed: list[Word] = []  # words of finals that no answer has carried yet
-        self._resets: deque[int] = deque()  # resets not answered, each with the frames of audio that came behind it
+        self._resets: deque[int] = deque()  # for each unanswered reset: frames of audio received after it
 
     def opened(self) -> Actions:
-        """The server does not speak first."""
+        """Send nothing: the client begins."""
         return ()
 
     def text(self, text: str) -> Actions:
@@ -50,7 +50,7 @@ class VoskAdapter:
         return (*self._input.tail(), Flush())
 
     def binary(self, chunk: bytes) -> Actions:
-        """Audio, 16-bit samples cut anywhere."""
+        """Take audio, 16-bit samples cut anywhere, and answer the frame."""
         self._heard = True
         hear = self._input.read(chunk)
         if self._resets:
@@ -59,7 +59,7 @@ class VoskAdapter:
         return (hear, self._answer())
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
-        """Remember what is said, for the next answer."""
+        """Keep text for the next answer; answer resets and the end."""
         match event:
             case Partial(words=words):
                 self._partial = " ".join([word.text for word in words])
@@ -69,7 +69,7 @@ class VoskAdapter:
                 if reason is FinalReason.FINALIZE:
                     return self._answer_reset()
             case Closed(reason=reason):
-                # Nobody asked for the end but by `eof`: then there is an answer only if there is something to say.
+                # `eof` is always answered; an end that the client did not ask for only if there is text left.
                 if reason is CloseReason.CLOSE_STREAM or self._closed:
                     return (self._final(flushed=True),)
             case _:
@@ -77,7 +77,7 @@ class VoskAdapter:
         return ()
 
     def not_biased(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """The protocol has no word for it."""
+        """Do nothing: the protocol has no message for it."""
         return ()
 
     def _configure(self, config: Config) -> Actions:

@@ -1,81 +1,73 @@
-"""vosk-server's WebSocket endpoint: `/vosk` beside the other protocols, and every path of a port of its own."""
+"""vosk-server's WebSocket endpoint: `/vosk` beside the other protocols, and a port of its own without keys."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import structlog
 from fastapi import FastAPI, WebSocket
+from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from server.access.guard import Guard
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, NotAllowed, Refused
-from server.http.uvicorn_server import head_protocol
-from server.protocols.adapter_connection import AdapterConnection, serve
+from server.errors import BadParameter, NotAllowed
+from server.protocols.adapter_connection import AdapterConnection
+from server.protocols.handshake import Admitted, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
 from server.recognition.session import SessionOptions
-from server.replica import Replica, new_request_id
+from server.replica import Replica
 
 
 class VoskEndpoint:
-    """The endpoint of one replica."""
+    """The live endpoint of one replica."""
 
-    def __init__(self, replica: Replica, door: Guard) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._door = door
 
     async def live(self, socket: WebSocket) -> None:
         """Recognise a stream; a key comes as `Authorization`, or as `?key=`: the protocol has no place for one."""
-        authorization = socket.headers.get("authorization")
-        credentials = Credentials.read(authorization, ())
-        if credentials.key is None:
-            credentials = Credentials(socket.query_params.get("key"), None)
-        await self._serve(socket, credentials)
+        await serve(socket, self._replica, self._admit_by_key)
 
     async def live_open(self, socket: WebSocket) -> None:
-        """Recognise a stream of whoever can reach the port that has been opened for this."""
-        await self._serve(socket, None)
+        """Recognise a stream on the port that needs no key."""
+        await serve(socket, self._replica, self._admit_open)
 
-    async def _serve(self, socket: WebSocket, credentials: Credentials | None) -> None:
-        replica, request_id = self._replica, new_request_id()
-        received_s = replica.clock()
-        try:
-            if credentials is not None:
-                self._door.enter(socket, credentials)
-            else:
-                _refuse_pages(socket)
-                replica.sessions.refuse_if_draining()
-                replica.recognizer.refuse_if_full()
-            rate = replica.config.sample_rate
-            session = replica.session(SessionOptions(rate, partials=True), replica.limits)
-            stream = AdapterConnection(
-                socket,
-                session,
-                VoskAdapter(rate, rate=_rate(socket, replica.settings.vosk_sample_rate)),
-                protocol="vosk",
-                encoding=Encoding.LINEAR16,
-                replica=replica,
-                limits=replace(replica.live_limits, idle_timeout_s=replica.settings.quiet_timeout_s),
-                request_id=request_id,
-            )
-            await serve(socket, stream, session, replica, received_s=received_s)
-        except Refused as error:
-            await socket.send_denial_response(self._door.refuse(error, request_id))
+    def _admit_by_key(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused."""
+        self._replica.guard.enter(socket, Credentials.of_header_or_query(socket))
+        return self._admitted(socket, request_id)
 
+    def _admit_open(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused; all web pages are, lest any page that is visited use an open port of the network."""
+        if "origin" in socket.headers:
+            raise NotAllowed("web pages are not let in here; use /vosk")
+        self._replica.guard.refuse_if_unavailable()
+        return self._admitted(socket, request_id)
 
-def _refuse_pages(socket: WebSocket) -> None:
-    """No page that somebody happens to visit may use an open port of their network. Raises: NotAllowed."""
-    if "origin" in socket.headers:
-        raise NotAllowed("web pages are not let in here; use /vosk")
+    def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: BadParameter."""
+        replica = self._replica
+        rate = replica.config.sample_rate
+        session = replica.session(SessionOptions(rate, partials=True), replica.limits)
+        stream = AdapterConnection(
+            socket,
+            session,
+            VoskAdapter(rate, rate=_rate(socket, replica.settings.vosk_sample_rate)),
+            protocol="vosk",
+            encoding=Encoding.LINEAR16,
+            replica=replica,
+            limits=replace(replica.live_limits, idle_timeout_s=replica.settings.quiet_timeout_s),
+            request_id=request_id,
+        )
+        return Admitted(stream, session)
 
 
 def _rate(socket: WebSocket, default: int) -> int:
-    """The rate that holds until the client's `config` says another one. Raises: BadParameter."""
+    """Return the sample rate before the client's `config` names another. Raises: BadParameter."""
     given = socket.query_params.get("sample_rate")
     if given is None:
         return default
@@ -87,35 +79,35 @@ def _rate(socket: WebSocket, default: int) -> int:
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")
 
 
-class VoskListener:
-    """Listens from `start` to `stop`, on the running loop."""
+MakeProtocol = Callable[[ASGIApp, ServerState], Callable[[], asyncio.Protocol]]
+"""Returns the factory of the HTTP protocol that serves an app; `server.http.uvicorn_server` has it."""
+BACKLOG = 2_048  # connections that the kernel accepts ahead; as uvicorn's
 
-    def __init__(self, endpoint: VoskEndpoint, replica: Replica, door: Guard, port: int) -> None:
+
+class VoskListener:
+    """Listens on vosk's own port from `start` to `stop`, on the running loop. Every path is the endpoint's."""
+
+    def __init__(self, endpoint: VoskEndpoint, host: str, port: int, make_protocol: MakeProtocol) -> None:
         """`port` 0 picks a free one."""
         self._app = FastAPI(openapi_url=None)
-        self._app.state.replica, self._app.state.door = replica, door
         self._app.add_api_websocket_route("/{path:path}", endpoint.live_open)
-        self._settings = replica.settings
-        self._wanted = port
+        self._host = host
+        self._wanted_port = port
+        self._make_protocol = make_protocol
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self.port = 0  # known once it listens
 
     async def start(self) -> None:
         """Listen. Raises: OSError if the address is taken."""
-        from server.http.uvicorn_server import uvicorn_config  # which imports the app that this is a part of
-
-        config = uvicorn_config(self._app, self._settings)
-        config.load()
-        make = head_protocol(self._settings.handshake_timeout_s)
-        protocol = partial(make, config=config, server_state=self._state, app_state={})
+        protocol = self._make_protocol(self._app, self._state)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(protocol, config.host, self._wanted, backlog=config.backlog)
+        self._server = await loop.create_server(protocol, self._host, self._wanted_port, backlog=BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
-        _log.info("listening", url=f"ws://{config.host}:{self.port}/", protocol="vosk", keys="none needed")
+        _log.info("listening", url=f"ws://{self._host}:{self.port}/", protocol="vosk", keys="none needed")
 
     def stop(self) -> None:
-        """Listen no more, and end the connections that are left."""
+        """Stop listening, and end the connections that are left."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):

@@ -1,4 +1,4 @@
-"""vosk-server's text frames in both directions, as shapes. Pure.
+"""vosk-server's text frames in both directions as wire structs. Pure.
 
 Source: vosk-server's websocket/asr_server.py at c2e82f0.
 """
@@ -23,7 +23,7 @@ UNKNOWN = "[unk]"  # a grammar's word for everything else
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What a client may set; what it leaves out stays. Clients write numbers as text, and switches as numbers."""
+    """Settings of a client; those left out stay. Clients write numbers as text, and booleans as numbers."""
 
     sample_rate: float | None = None
     words: bool | None = None
@@ -32,7 +32,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class ClientFrame(msgspec.Struct, frozen=True):
-    """A text frame; one of the three is given."""
+    """A text frame, with one of three fields."""
 
     config: Config | None = None
     eof: bool | None = None
@@ -64,7 +64,7 @@ def _check(config: Config) -> None:
 
 
 def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
-    """The phrases of a grammar that can be listened for, as many as fit: a grammar is larger than what helps."""
+    """Return phrases of a grammar as key terms, as many as fit: grammars are larger than the limit of key terms."""
     kept: list[str] = []
     characters = 0
     for phrase in phrases:
@@ -89,14 +89,14 @@ class WordOut(msgspec.Struct):
 
 
 class Final(msgspec.Struct, omit_defaults=True):
-    """The text of what ended; `text` is always there, clients index it."""
+    """Text of a final; `text` is always there, clients index it."""
 
     text: str
     result: list[WordOut] | UnsetType = UNSET
 
 
 class Alternative(msgspec.Struct, omit_defaults=True):
-    """One of the transcripts that a client asked for; ours is the only one."""
+    """The only transcript of a final, for clients that ask for several."""
 
     confidence: float
     text: str
@@ -104,24 +104,24 @@ class Alternative(msgspec.Struct, omit_defaults=True):
 
 
 class Alternatives(msgspec.Struct):
-    """A final for a client that asked for alternatives."""
+    """A final for clients that ask for alternatives."""
 
     alternatives: tuple[Alternative]
 
 
 class Partial(msgspec.Struct):
-    """The text so far."""
+    """Text so far."""
 
     partial: str
 
 
 def partial_frame(text: str) -> bytes:
-    """Answer a frame of audio that closed nothing."""
+    """Encode the answer of a frame of audio without a final."""
     return msgspec.json.encode(Partial(text))
 
 
 def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) -> bytes:
-    """Answer with the words of what was closed, maybe none."""
+    """Encode a final of these words, maybe none."""
     text = " ".join(word.text for word in words)
     result = [_word(word) for word in words] if with_words and words else UNSET
     if not alternatives:

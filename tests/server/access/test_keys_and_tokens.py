@@ -1,4 +1,4 @@
-"""Keys: which forms are read, who is let in, and that a key is never told to anybody."""
+"""API keys: the forms in which clients send them, which are accepted, and that none is ever logged or returned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_key_shows_neither_itself_nor_its_digest() -> None:
     assert key.id == Key.of(KEY).id != Key.of("other").id
 
 
-def test_a_ring_lets_in_its_own_keys_and_an_empty_one_everybody(tmp_path: Path) -> None:
+def test_a_ring_accepts_its_own_keys_and_an_empty_one_every_request(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# of the team\n{hashlib.sha256(b'first').hexdigest()}  # first\n\n{'A' * 64}\n")
     ring = KeyRing.load(["plain"], file)
@@ -71,7 +71,7 @@ def test_a_ring_lets_in_its_own_keys_and_an_empty_one_everybody(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", ["not a digest", "# only a comment"])
-def test_a_file_that_holds_no_keys_is_an_error_and_not_an_open_door(tmp_path: Path, content: str) -> None:
+def test_a_file_without_keys_is_an_error_and_does_not_open_the_server(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys"
     file.write_text(content)
     with pytest.raises(SettingsError, match="keys"):
@@ -80,7 +80,7 @@ def test_a_file_that_holds_no_keys_is_an_error_and_not_an_open_door(tmp_path: Pa
         KeyRing.load([], tmp_path / "absent")
 
 
-def test_without_a_key_the_handshake_and_the_upload_are_refused(live_server: Start) -> None:
+def test_handshakes_and_uploads_without_a_key_are_refused(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     for headers in (None, {"Authorization": "Token wrong"}):
         with pytest.raises(InvalidStatus) as refused:
@@ -97,7 +97,7 @@ def test_without_a_key_the_handshake_and_the_upload_are_refused(live_server: Sta
     assert server.metric('tutti_handshakes_rejected_total{reason="auth"}') == 4
 
 
-def test_a_browser_is_let_in_by_subprotocol_and_sees_no_key_come_back(live_server: Start, capsys, caplog) -> None:
+def test_a_key_in_the_subprotocols_is_accepted_and_never_echoed(live_server: Start, capsys, caplog) -> None:
     server = live_server(api_keys=[KEY])
     with connect(server.url(), subprotocols=["token", KEY], compression=None) as socket:
         assert socket.subprotocol == "token"
@@ -112,7 +112,7 @@ def test_a_browser_is_let_in_by_subprotocol_and_sees_no_key_come_back(live_serve
     assert KEY not in printed.out + printed.err + caplog.text
 
 
-def test_a_header_lets_in_too(live_server: Start) -> None:
+def test_a_key_in_the_header_is_accepted(live_server: Start) -> None:
     with live_server(api_keys=[KEY]).listen({"Authorization": f"bearer {KEY}"}) as client:
         client.send(spell("hi"))
         assert transcript(client.finish()) == "hi"

@@ -1,4 +1,4 @@
-"""The keys file: its lines, how it is read again while the server runs, and the command that writes it."""
+"""The keys file: its lines, reading it again while the server runs, and the command that writes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from live_server import LiveServer
 from typer.testing import CliRunner, Result
 from websockets.exceptions import InvalidStatus
 
-from server.access.keys import LOOK_EVERY_S, Credentials, Key, KeyRing, KeysFile, parse_keys
+from server.access.keys import CHECK_EVERY_S, Credentials, Key, KeyRing, KeysFile, parse_keys, read_secrets
 from server.cli import app
 from server.errors import NotAuthorised, SettingsError
 from server.operations.process import on_sighup
@@ -30,14 +30,16 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_a_line_is_a_digest_and_what_the_key_may_do() -> None:
+def test_a_line_has_a_digest_a_name_a_quota_and_origins(tmp_path: Path) -> None:
     text = f"""
         # ours
         {digest("a")}
         {digest("b").upper()}  shop  # the shop
         {digest("c")} streams=3 origins=https://a.example,http://b.example:81/ call-centre
     """
-    a, b, c = parse_keys(text, "keys")
+    path = tmp_path / "keys"
+    path.write_text(text)
+    a, b, c = parse_keys(read_secrets("key", (), path))
     assert (a, b) == (Key.of("a"), Key(Key.of("b").digest, "shop"))
     assert (c.name, c.streams, c.origins) == ("call-centre", 3, {"https://a.example", "http://b.example:81"})
 
@@ -46,40 +48,50 @@ def test_a_line_is_a_digest_and_what_the_key_may_do() -> None:
     "rest",
     ["two names", "streams=", "streams=0", "streams=-1", "streams=1 streams=2", "origins=a.example", "quota=1", "n/me"],
 )
-def test_a_line_that_means_nothing_is_named_by_its_number_and_not_shown(rest: str) -> None:
+def test_an_invalid_line_is_named_by_its_number_and_not_repeated(rest: str) -> None:
     with pytest.raises(SettingsError, match=r"^keys:2: ") as refused:
-        parse_keys(f"\n{digest('a')} {rest}", "keys")
+        parse_keys([("keys:2", f"{digest('a')} {rest}")])
     assert digest("a") not in str(refused.value)
 
 
-def test_a_key_stands_in_the_file_once() -> None:
+def test_only_lines_that_begin_with_a_hash_are_comments_of_a_file_of_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text("\n  # one a line\n  first#1 \nsecond\n")
+    assert read_secrets("key", ["given"], path) == [
+        ("key 1", "given"),
+        (f"{path}:3", "first#1"),
+        (f"{path}:4", "second"),
+    ]
+
+
+def test_a_digest_that_occurs_twice_is_an_error() -> None:
     with pytest.raises(SettingsError, match=r"^keys:2: "):
-        parse_keys(f"{digest('a')} streams=1\n{digest('a')}", "keys")
+        parse_keys([("keys:1", f"{digest('a')} streams=1"), ("keys:2", digest("a"))])
 
 
-def test_a_changed_file_is_read_again_within_a_second_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_within_a_second_and_a_broken_one_leaves_the_keys(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "keys"
     path.write_text(digest("old"))
     file = KeysFile(path, clock)
     path.write_text(f"{digest('new')} grown")
     assert file.keys == (Key.of("old"),), "looked at once a second"
-    clock.advance(LOOK_EVERY_S)
+    clock.advance(CHECK_EVERY_S)
     assert [key.name for key in file.keys] == ["grown"]
     for broken in (b"nonsense", b"# empty", b"\xff\xfe\x00"):
         path.write_bytes(broken)
-        clock.advance(LOOK_EVERY_S)
+        clock.advance(CHECK_EVERY_S)
         assert [key.name for key in file.keys] == ["grown"], "the keys that were good still are"
     path.unlink()
-    clock.advance(LOOK_EVERY_S)
+    clock.advance(CHECK_EVERY_S)
     assert [key.name for key in file.keys] == ["grown"]
     replacement = tmp_path / "next"
     replacement.write_text(digest("last"))
     replacement.replace(path)
-    clock.advance(LOOK_EVERY_S)
+    clock.advance(CHECK_EVERY_S)
     assert file.keys == (Key.of("last"),)
 
 
-def test_a_key_that_is_taken_out_is_refused_and_so_are_its_tokens(tmp_path: Path) -> None:
+def test_a_key_removed_from_the_file_is_refused_and_so_are_its_tokens(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{digest('kept')}\n{digest('gone')}")
     ring = KeyRing.load([], path)
@@ -98,7 +110,7 @@ def test_a_running_server_takes_a_new_key_and_refuses_the_old_one(live_server: S
     server = live_server(api_keys_file=path, clock=clock)
     with server.listen({"Authorization": "Token old"}) as client:
         path.write_text(digest("newer key"))
-        clock.advance(LOOK_EVERY_S)
+        clock.advance(CHECK_EVERY_S)
         with server.listen({"Authorization": "Token newer key"}) as other:
             other.finish()
         with pytest.raises(InvalidStatus) as refused:
@@ -107,7 +119,7 @@ def test_a_running_server_takes_a_new_key_and_refuses_the_old_one(live_server: S
         client.finish()  # a stream that is open stays open
 
 
-def test_a_hangup_reads_the_file_at_once(tmp_path: Path) -> None:
+def test_sighup_reads_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(digest("old"))
     ring = KeyRing.load([], path, clock=FakeClock())
@@ -130,7 +142,7 @@ def keys(*arguments: str, text: str = "") -> Result:
     return CliRunner().invoke(app, ["keys", *arguments], input=text)
 
 
-def test_a_new_key_is_printed_once_and_its_file_lets_it_in(tmp_path: Path) -> None:
+def test_a_new_key_is_printed_once_and_its_file_accepts_it(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(digest("first"))  # without an end of line
     made = keys("new", "--name", "shop", "--streams", "2", "--origin", "https://shop.example", "--file", str(path))
@@ -143,13 +155,13 @@ def test_a_new_key_is_printed_once_and_its_file_lets_it_in(tmp_path: Path) -> No
     assert keys("new").stdout != made.stdout
 
 
-def test_a_file_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     assert keys("new", "--file", str(path)).exit_code == 0
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
-def test_a_key_of_ones_own_is_hashed_from_standard_input() -> None:
+def test_a_given_key_is_hashed_from_standard_input() -> None:
     hashed = keys("hash", "--name", "mine", text="s3cret\n")
     assert hashed.exit_code == 0
     assert hashed.stdout.strip() == f"{digest('s3cret')}  mine"
@@ -158,7 +170,7 @@ def test_a_key_of_ones_own_is_hashed_from_standard_input() -> None:
     assert keys("hash", "--name", "two words", text="k").exit_code == 2
 
 
-def test_replicas_take_the_key_for_tickets_that_is_made() -> None:
+def test_replicas_accept_the_ticket_keys_that_the_command_makes() -> None:
     first, second = (keys("resume").stdout.strip() for _ in range(2))
     assert first != second
-    assert len(read_keys([first, second], None)) == 2
+    assert len(read_keys([("first", first), ("second", second)])) == 2

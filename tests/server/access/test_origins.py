@@ -1,4 +1,4 @@
-"""Which web pages may use the server: its own always, those on a list, and no other; who is no browser is not asked."""
+"""Web pages that may use the server: its own, those on the list, and no other; requests without `Origin` always."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LISTED = frozenset({"https://shop.example", "http://other.example:81"})
         (["https://shop.example", "https://evil.example"], "tutti.example", LISTED, False),
     ],
 )
-def test_a_page_comes_in_from_here_or_from_the_list(
+def test_pages_of_this_server_and_of_the_list_are_accepted(
     origins: list[str], host: str, allowed: frozenset[str], comes_in: bool
 ) -> None:
     if comes_in:
@@ -58,7 +58,7 @@ def test_a_page_comes_in_from_here_or_from_the_list(
 @pytest.mark.parametrize(
     "text", ["shop.example", "https://", "ftp://a", "https://a/path", "https://u@a", "https://a:x"]
 )
-def test_what_is_no_origin_cannot_be_on_a_list(live_server: Start, text: str) -> None:
+def test_a_list_with_an_invalid_origin_is_an_error(live_server: Start, text: str) -> None:
     with pytest.raises(ValueError):
         origin_of(text)
     with pytest.raises(SettingsError, match="allowed_origins"):
@@ -66,7 +66,7 @@ def test_what_is_no_origin_cannot_be_on_a_list(live_server: Start, text: str) ->
 
 
 def status(server: LiveServer, origin: str, key: str = "plain") -> int:
-    """What a browser's handshake from this page is answered with."""
+    """Status of a browser's handshake from this page."""
     try:
         with server.listen({"Origin": origin, "Authorization": f"Token {key}"}) as client:
             client.finish()
@@ -75,7 +75,7 @@ def status(server: LiveServer, origin: str, key: str = "plain") -> int:
     return 101
 
 
-def test_handshakes_uploads_and_grants_ask_where_the_page_is_from(live_server: Start, tmp_path: Path) -> None:
+def test_handshakes_uploads_and_grants_check_the_origin(live_server: Start, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{hashlib.sha256(b'narrow').hexdigest()} origins=https://narrow.example")
     server = live_server(allowed_origins=["https://shop.example/"], api_keys=["plain"], api_keys_file=path)
@@ -89,7 +89,7 @@ def test_handshakes_uploads_and_grants_ask_where_the_page_is_from(live_server: S
         assert (answer.status_code, answer.json()["err_code"]) == (403, "INSUFFICIENT_PERMISSIONS")
 
 
-def test_a_browser_may_use_http_from_a_page_on_the_list_alone(live_server: Start) -> None:
+def test_only_pages_of_the_list_get_cors_headers(live_server: Start) -> None:
     server = live_server(allowed_origins=["https://shop.example"])
     wish = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     for origin, leave in (("https://shop.example", True), ("https://evil.example", False)):

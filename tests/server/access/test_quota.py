@@ -1,4 +1,4 @@
-"""How many streams a key may have: refused with 429 beyond it, and given back on every way out."""
+"""Quota of open streams per key: 429 beyond it, and released however a stream ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = {"Authorization": "Token small"}
 
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
-    """`small` may have two streams, `large` what the server's default allows, `one` one."""
+    """Quotas: `small` two streams, `large` the server's default, `one` one."""
     path = tmp_path / "keys"
     rows = [("small", "streams=2"), ("large", ""), ("one", "streams=1")]
     path.write_text("\n".join(f"{hashlib.sha256(key.encode()).hexdigest()} {rest}" for key, rest in rows))
@@ -41,7 +41,7 @@ def wave() -> bytes:
 
 
 def status(server: LiveServer, key: str, **query: object) -> int:
-    """What the handshake of one more stream is answered with; 101 is ended as it should be."""
+    """Status of the handshake of one more stream, which is then ended normally."""
     try:
         with server.listen({"Authorization": f"Token {key}"}, **query) as client:
             client.finish()
@@ -51,17 +51,17 @@ def status(server: LiveServer, key: str, **query: object) -> int:
 
 
 def wait_free(server: LiveServer) -> None:
-    """Ask until every key's share is back; each question lets the server's loop go round."""
+    """Return when no stream is counted; each request lets the server's event loop run."""
     server.wait_idle()
     for _ in range(1_000):
-        if not len(server.app.state.door.quotas):
+        if not len(server.replica.guard.quotas):
             return
         server.http.get("/healthz")
-    pytest.fail("a place never came back")
+    pytest.fail("a stream stayed counted")
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans()), max_size=40))
-def test_what_is_counted_is_what_is_held(steps: list[tuple[str, int, bool]]) -> None:
+def test_streams_counted_are_those_of_leases_not_released(steps: list[tuple[str, int, bool]]) -> None:
     quotas, held = Quotas(), list[tuple[str, int, Lease]]()
     for owner, streams, give_back in steps:
         if give_back and held:
@@ -77,7 +77,7 @@ def test_what_is_counted_is_what_is_held(steps: list[tuple[str, int, bool]]) -> 
         assert len(quotas) == len({name for name, _, _ in held}), "nothing is kept of a key without a stream"
 
 
-def test_a_lease_grows_or_stays_as_it_was_and_is_given_back_once() -> None:
+def test_a_lease_grows_or_is_unchanged_and_is_released_once() -> None:
     quotas = Quotas()
     lease = quotas.take("a", 1, 2)
     with pytest.raises(TooManyStreams):
@@ -91,7 +91,7 @@ def test_a_lease_grows_or_stays_as_it_was_and_is_given_back_once() -> None:
     quotas.take("b", 1_000, None)
 
 
-def test_a_key_beyond_its_quota_is_told_to_come_back_and_no_other_key_notices(
+def test_a_key_beyond_its_quota_gets_429_with_retry_after_and_other_keys_are_served(
     live_server: Start, keys_file: Path
 ) -> None:
     server = live_server(api_keys_file=keys_file, max_streams_per_key=3)
@@ -113,7 +113,7 @@ def test_a_key_beyond_its_quota_is_told_to_come_back_and_no_other_key_notices(
     assert status(server, "small") == 101
 
 
-def test_the_servers_default_holds_for_keys_without_a_number_and_for_nobody_without_keys(
+def test_the_default_quota_is_for_keys_without_their_own_and_not_for_open_servers(
     live_server: Start, keys_file: Path
 ) -> None:
     server = live_server(api_keys_file=keys_file, max_streams_per_key=1)
@@ -136,8 +136,8 @@ def test_each_channel_counts_as_a_stream(live_server: Start, keys_file: Path) ->
     wait_free(server)
 
 
-def test_a_place_comes_back_however_a_stream_ends(live_server: Start, keys_file: Path) -> None:
-    """Ended, vanished, too large, idle, refused for its query or by a full server: at last the quota is whole again."""
+def test_a_stream_is_released_however_it_ends(live_server: Start, keys_file: Path) -> None:
+    """Ended, vanished, too large, idle, refused for its query or by a full server."""
     server = live_server(api_keys_file=keys_file, idle_timeout_s=0.2, max_streams=2)
     with server.listen(KEYS) as ended:
         ended.finish()
@@ -156,7 +156,7 @@ def test_a_place_comes_back_however_a_stream_ends(live_server: Start, keys_file:
     wait_free(server)
 
 
-def test_a_place_comes_back_from_uploads_that_end_fail_or_are_left(live_server: Start, keys_file: Path) -> None:
+def test_an_upload_is_released_whether_it_ends_fails_or_is_abandoned(live_server: Start, keys_file: Path) -> None:
     server = live_server(api_keys_file=keys_file)
     for content, expected in ((wave(), 200), (b"no audio", 400)):
         answer = server.http.post("/v1/listen", content=content, headers=KEYS)
@@ -164,14 +164,14 @@ def test_a_place_comes_back_from_uploads_that_end_fail_or_are_left(live_server: 
     with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as leaver:
         head = "POST /v1/listen HTTP/1.1\r\nHost: x\r\nAuthorization: Token small\r\nContent-Length: 1000\r\n\r\n"
         leaver.sendall(head.encode() + bytes(10))
-        quotas = server.app.state.door.quotas
+        quotas = server.replica.guard.quotas
         answer = server.http.post("/v1/listen", content=wave(), headers=KEYS)
         assert answer.status_code == 200
         assert len(quotas) == 1, "the upload that is on its way has its place"
     wait_free(server)
 
 
-def test_a_place_comes_back_when_recognition_breaks(live_server: Start, keys_file: Path) -> None:
+def test_a_stream_is_released_when_recognition_fails(live_server: Start, keys_file: Path) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, api_keys_file=keys_file, stall_timeout_s=0.1)
     with server.listen(KEYS) as stalled:

@@ -1,25 +1,25 @@
-"""When refused clients should come back."""
+"""`Retry-After` of refusals: short while few are refused, spread out under overload, capped."""
 
 import random
 
 import pytest
 
-from server.access.guard import LONGEST_S, PER_S, RetryAfter
+from server.access.guard import LONGEST_S, RETRIES_PER_S, RetryAfter
 
 
-def test_a_few_refusals_name_the_shortest_wait():
+def test_few_refusals_get_the_shortest_wait():
     retry = RetryAfter(random.Random(1))
     assert [retry.seconds(1, 100 + i * 0.1) for i in range(50)] == [1] * 50
 
 
-def test_a_crowd_is_given_one_appointment_after_another():
+def test_many_refusals_are_spread_at_a_constant_rate():
     retry = RetryAfter(random.Random(1))
     waits = [retry.seconds(1, 100.0) for _ in range(1_000)]
     assert waits == sorted(waits)
-    assert [waits.count(second) for second in range(2, 20)] == [pytest.approx(PER_S, abs=1)] * 18
+    assert [waits.count(second) for second in range(2, 20)] == [pytest.approx(RETRIES_PER_S, abs=1)] * 18
 
 
-def test_a_crowd_without_end_is_not_sent_away_for_ever_and_not_all_for_the_same_time():
+def test_retry_after_is_capped_and_jittered_under_lasting_overload():
     retry = RetryAfter(random.Random(1))
     waits = [retry.seconds(1, 100.0) for _ in range(5_000)]
     assert max(waits) <= LONGEST_S
@@ -27,14 +27,14 @@ def test_a_crowd_without_end_is_not_sent_away_for_ever_and_not_all_for_the_same_
     assert min(waits[-100:]) >= LONGEST_S / 2
 
 
-def test_the_crowd_is_forgotten_when_it_is_gone():
+def test_the_wait_is_short_again_after_the_overload():
     retry = RetryAfter(random.Random(1))
     for _ in range(1_000):
         retry.seconds(1, 100.0)
     assert retry.seconds(1, 120.0) == 1
 
 
-def test_clients_that_come_back_when_told_settle_at_a_bearable_rate():
+def test_clients_that_obey_retry_after_come_at_a_bounded_rate():
     """A thousand clients, none ever admitted, over five minutes."""
     rng = random.Random(1)
     retry = RetryAfter(rng)
@@ -47,4 +47,4 @@ def test_clients_that_come_back_when_told_settle_at_a_bearable_rate():
             break
         late += now > 60
         due[client] = now + retry.seconds(1, now)
-    assert late / 240 < 1.2 * PER_S
+    assert late / 240 < 1.2 * RETRIES_PER_S

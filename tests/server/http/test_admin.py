@@ -1,4 +1,4 @@
-"""Who may drain a replica over HTTP, and what is answered; and the health endpoints under KServe's names."""
+"""Draining a replica over HTTP: permissions and answers; and the health endpoints under KServe's names."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def request_from(host: str | None, **headers: str) -> Request:
         (request_from("127.0.0.1", sec_fetch_site="cross-site"), False),
     ],
 )
-def test_only_this_machine_itself_is_direct(request_: Request, *, direct: bool) -> None:
+def test_only_requests_of_this_machine_without_a_proxy_or_page_are_direct(request_: Request, *, direct: bool) -> None:
     assert is_direct(request_) is direct
 
 
-def test_a_drain_over_http_is_the_first_signal_and_the_real_one_does_not_cut_it_short(live_server: Start) -> None:
+def test_sigterm_after_an_http_drain_does_not_force_the_exit(live_server: Start) -> None:
     server = live_server(drain_timeout_s=1_000.0)
     with server.http as http, server.listen() as client:
         client.send(spell("still "))
@@ -61,7 +61,7 @@ def test_a_drain_over_http_is_the_first_signal_and_the_real_one_does_not_cut_it_
     assert server.server.forced_by is None
 
 
-def test_without_a_key_a_proxy_and_a_page_are_refused(live_server: Start) -> None:
+def test_without_admin_keys_requests_of_proxies_and_pages_are_refused(live_server: Start) -> None:
     server = live_server()
     with server.http as http:
         for headers in ({"X-Forwarded-For": "10.0.0.7"}, {"Origin": "http://127.0.0.1"}):
@@ -70,7 +70,7 @@ def test_without_a_key_a_proxy_and_a_page_are_refused(live_server: Start) -> Non
         assert http.get("/readyz").status_code == 200
 
 
-def test_with_a_key_everybody_needs_it_and_a_client_key_is_none(live_server: Start) -> None:
+def test_with_admin_keys_every_request_needs_one_and_client_keys_are_refused(live_server: Start) -> None:
     server = live_server(admin_keys=["master"], api_keys=["client"])
     with server.http as http:
         for headers in ({}, {"Authorization": "Token wrong"}, {"Authorization": "Token client"}):

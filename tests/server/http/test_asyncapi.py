@@ -21,8 +21,8 @@ from server.protocols.deepgram import messages
 from server.protocols.deepgram.messages import Action
 from server.protocols.deepgram.parameters import PARAMETERS, Schema
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
-from server.protocols.openai.messages import Spoken
-from server.protocols.twilio.messages import Told
+from server.protocols.openai.messages import ServerEvent
+from server.protocols.twilio.messages import CallEvent
 
 Start = Callable[..., LiveServer]
 FROM_CLIENT, TO_CLIENT = "hear", "tell"
@@ -121,7 +121,7 @@ def test_every_type_of_frame_is_described_with_every_field(described: Described)
         required = {field.encode_name for field in msgspec.structs.fields(shape) if field.required}
         assert required <= set(described.schemas[name]["required"]), name
     assert set(messages.StepReport.__struct_encode_fields__) == set(described.schemas["StepReport"]["properties"])
-    for name, told_shape in (("RealtimeServerEvent", Spoken), ("TwilioTold", Told)):
+    for name, told_shape in (("RealtimeServerEvent", ServerEvent), ("TwilioTold", CallEvent)):
         assert set(described.schemas[name]["properties"]) == set(told_shape.__struct_encode_fields__)
 
 

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, against the real app and the shipped model: what a person sees, to the word."""
+"""The page in a real Chromium, against the real app and the shipped model: the text that it shows."""
 
 import time
 
@@ -21,7 +21,7 @@ WATCH = """addEventListener("DOMContentLoaded", () => {
 });"""
 
 
-def test_what_the_microphone_hears_stands_on_the_page(live_server, served, browser):
+def test_speech_at_the_microphone_is_shown(live_server, served, browser):
     page = OpenPage(browser, live_server(**served), before=WATCH).plain()
     page.press("Microphone")
     page.page.wait_for_selector("#log .said")
@@ -40,7 +40,7 @@ def test_what_the_microphone_hears_stands_on_the_page(live_server, served, brows
     assert page.hosts == {page.host}
 
 
-def test_words_that_can_no_longer_change_are_solid_before_the_others(live_server, served, browser):
+def test_stable_words_are_shown_solid_before_the_others(live_server, served, browser):
     """With the greedy decoder, whose finished words are stable: they settle one by one, and the final keeps them."""
     greedy = make_decoder(decoder="greedy", config=served["model"].config)
     page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain().fast()
@@ -68,14 +68,14 @@ def test_recordings_are_transcribed_faster_than_they_play(live_server, served, b
     assert page.problems == []
 
 
-def test_formatted_text_is_asked_for_unless_told_otherwise(live_server, served, browser):
+def test_formatted_text_is_the_default_and_can_be_turned_off(live_server, served, browser):
     page = OpenPage(browser, live_server(**served)).fast()
     page.page.set_input_files("#file", SPOKEN["order"].audio)
     page.wait_idle()
     assert page.said() == "Where is my order?"
 
 
-def test_a_recording_is_transcribed_as_it_plays_and_a_cut_connection_costs_no_word(live_server, served, browser):
+def test_a_recording_is_transcribed_as_it_plays_and_a_cut_connection_loses_no_word(live_server, served, browser):
     """The audio since the last final is sent again, and what was said meanwhile follows."""
     server = live_server(**served)
     spoken, page = SPOKEN["porch_fan"], OpenPage(browser, server).plain()

@@ -1,4 +1,4 @@
-"""What the page says when things do not go well, in a real Chromium; and whether it can be used by everybody."""
+"""Error messages of the page, in a real Chromium; keyboard use and narrow screens."""
 
 import pytest
 from browser import OpenPage, cut_connections
@@ -11,7 +11,7 @@ SAMPLE = next(utterance.text for utterance in samples() if utterance.audio.stem 
 NO_MICROPHONE = """navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("", "%s"));"""
 
 
-def test_a_key_is_asked_for_kept_in_the_tab_and_shown_to_nobody(live_server, served, browser):
+def test_a_key_is_asked_for_kept_in_the_tab_and_not_shown(live_server, served, browser):
     page = OpenPage(browser, live_server(**served, api_keys=("open-sesame",))).plain().fast()
     key, problem = page.page.get_by_label("API key"), page.page.get_by_role("alert")
     for given, complaint in (
@@ -36,7 +36,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_shown_to_nobody(live_server, ser
     assert not any("sesame" in address for address in page.addresses)
 
 
-def test_a_full_server_is_told_of_and_tried_again(live_server, served, browser):
+def test_a_full_server_is_reported_and_tried_again(live_server, served, browser):
     server = live_server(**served, max_streams=1)
     page = OpenPage(browser, server).plain().fast()
     with server.listen() as other:
@@ -48,7 +48,7 @@ def test_a_full_server_is_told_of_and_tried_again(live_server, served, browser):
 
 
 @pytest.mark.parametrize(("error", "words"), [("NotFoundError", "No microphone"), ("NotAllowedError", "Allow it")])
-def test_a_microphone_that_cannot_be_had_is_explained(live_server, browser, error, words):
+def test_a_microphone_error_is_explained(live_server, browser, error, words):
     page = OpenPage(browser, live_server(), before=NO_MICROPHONE % error)
     page.press("Microphone")
     assert words in page.page.get_by_role("alert").inner_text()
@@ -65,7 +65,7 @@ def test_a_file_that_is_no_audio_is_named(live_server, browser, tmp_path):
     page.wait_idle()
 
 
-def test_the_page_fits_and_everything_can_be_reached_by_keyboard(live_server, browser):
+def test_the_page_fits_narrow_screens_and_works_by_keyboard(live_server, browser):
     page = OpenPage(browser, live_server(), reduced_motion="reduce").page
     page.get_by_text("Settings").evaluate("title => title.closest('details').open = true")
     unnamed = """() => [...document.querySelectorAll("button, input, summary")]

@@ -1,4 +1,4 @@
-"""A replica that is full turns handshakes away at once, and says what it would have said after the whole way."""
+"""Refusals of handshakes before ASGI, by a full or draining replica: the same answers as the endpoint's."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 def address(server: LiveServer) -> tuple[str, int]:
-    """Where it listens."""
+    """Host and port of the server."""
     host, _, port = server.host.rpartition(":")
     return host, int(port)
 
 
 def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers by lower-case name and body of a refusal; what differs from one to the next is left out."""
+    """Status, headers by lower-case name and body of a refusal, without ids and the date."""
     with pytest.raises(InvalidStatus) as found:
         server.listen(headers, **query)
     response = found.value.response
@@ -54,14 +54,14 @@ def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: 
 
 
 @pytest.fixture
-def whole_way(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Open the turnstile."""
+def without_early_refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Turn early refusals off."""
     return lambda: monkeypatch.setattr(EarlyRefusal, "__call__", lambda *_: None)
 
 
 @pytest.fixture
 def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Handshakes that came as far as the WebSocket's protocol."""
+    """Handshakes that reached the WebSocket's protocol."""
     made: list[object] = []
     begin = StreamWebSocket.connection_made
 
@@ -73,15 +73,15 @@ def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return made
 
 
-def test_the_answer_is_that_of_the_whole_way(
-    live_server: Start, handshakes: list[object], whole_way: Callable[[], None]
+def test_the_answer_is_the_endpoints(
+    live_server: Start, handshakes: list[object], without_early_refusal: Callable[[], None]
 ) -> None:
     server = live_server(max_streams=1)
     with server.listen():
         soon = refused(server)
         assert len(handshakes) == 1
         assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 1
-        whole_way()
+        without_early_refusal()
         assert refused(server) == soon
         assert len(handshakes) == 2
         assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 2
@@ -90,7 +90,7 @@ def test_the_answer_is_that_of_the_whole_way(
         assert '"err_code":"SERVICE_UNAVAILABLE"' in body
 
 
-def test_who_may_not_come_in_is_told_so_first(live_server: Start) -> None:
+def test_key_origin_and_quota_are_checked_before_capacity(live_server: Start) -> None:
     server = live_server(max_streams=1, api_keys=["k"], max_streams_per_key=1)
     with server.listen({"Authorization": "Token k"}):
         assert refused(server)[0] == 401
@@ -99,15 +99,15 @@ def test_who_may_not_come_in_is_told_so_first(live_server: Start) -> None:
         assert refused(server, {"Authorization": "Token k", "Origin": "https://elsewhere.example"})[0] == 403
 
 
-def test_a_key_may_come_as_a_subprotocol(live_server: Start, handshakes: list[object]) -> None:
+def test_a_key_in_the_subprotocols_is_read(live_server: Start, handshakes: list[object]) -> None:
     server = live_server(max_streams=1, api_keys=["k"])
     with server.listen({"Authorization": "Token k"}):
         assert refused(server, {"Sec-WebSocket-Protocol": "token, k"})[0] == 503
         assert refused(server, {"Sec-WebSocket-Protocol": "token, other"})[0] == 401
-    assert len(handshakes) == 2  # the one that was let in, and the one without a right to know
+    assert len(handshakes) == 2  # the admitted one, and the one with a wrong key
 
 
-def test_a_replica_that_drains_says_so(live_server: Start, handshakes: list[object]) -> None:
+def test_a_draining_replica_refuses_early(live_server: Start, handshakes: list[object]) -> None:
     server = live_server(drain_timeout_s=60)
     with server.listen() as client:
         server.server.handle_exit(signal.SIGTERM, None)
@@ -119,7 +119,7 @@ def test_a_replica_that_drains_says_so(live_server: Start, handshakes: list[obje
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_target_that_is_none_harms_nobody(
+def test_malformed_request_targets_are_answered_and_logged_without_error(
     live_server: Start, caplog: pytest.LogCaptureFixture, target: bytes, *, full: bool
 ) -> None:
     server = live_server(max_streams=1)
@@ -133,7 +133,9 @@ def test_a_target_that_is_none_harms_nobody(
 
 
 @pytest.mark.parametrize("header", ODD_HEADERS)
-def test_an_odd_header_harms_nobody(live_server: Start, caplog: pytest.LogCaptureFixture, header: bytes) -> None:
+def test_malformed_headers_are_answered_without_error(
+    live_server: Start, caplog: pytest.LogCaptureFixture, header: bytes
+) -> None:
     server = live_server(max_streams=1, api_keys=["k"])
     with (
         server.listen({"Authorization": "Token k"}),
@@ -144,7 +146,7 @@ def test_an_odd_header_harms_nobody(live_server: Start, caplog: pytest.LogCaptur
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 
 
-def test_it_leaves_a_line_with_the_name_in_the_answer(live_server: Start) -> None:
+def test_an_early_refusal_is_logged_with_the_request_id_of_its_answer(live_server: Start) -> None:
     server = live_server(max_streams=1)
     with server.listen(), capture_logs() as lines:
         structlog.contextvars.clear_contextvars()

@@ -1,4 +1,4 @@
-"""The heads of requests: in time, of bounded size, and answered even where they are no handshake."""
+"""Request heads: limits of time and size, and an answer to malformed handshakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dialled(server: LiveServer) -> Iterator[socket.socket]:
 
 
 def rest(bare: socket.socket) -> bytes:
-    """Everything up to the server's end of the connection."""
+    """Everything until the server closes the connection."""
     parts = []
     try:
         while part := bare.recv(65_536):
@@ -41,14 +41,14 @@ def rest(bare: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])
-def test_a_head_that_does_not_arrive_ends_the_connection(live_server: Start, sent: bytes) -> None:
+def test_a_head_that_does_not_arrive_in_time_closes_the_connection(live_server: Start, sent: bytes) -> None:
     server = live_server(handshake_timeout_s=0.2)
     with dialled(server) as bare:
         bare.sendall(sent)
         assert rest(bare) == b""
 
 
-def test_a_head_that_dribbles_has_no_more_time_than_any_other(live_server: Start) -> None:
+def test_a_head_that_arrives_in_pieces_has_no_more_time(live_server: Start) -> None:
     """A slow loris sends a header now and then, and would hold its socket for ever."""
     server = live_server(handshake_timeout_s=0.3)
     with dialled(server) as bare:
@@ -58,7 +58,7 @@ def test_a_head_that_dribbles_has_no_more_time_than_any_other(live_server: Start
 
 
 def dribbles_until_cut(bare: socket.socket, within_s: float) -> bool:
-    """Send a header now and then; whether the server ends it in time."""
+    """Send a header now and then; return whether the server closes the connection in time."""
     began_s = time.monotonic()
     while time.monotonic() - began_s < within_s:
         try:
@@ -81,7 +81,7 @@ def test_the_second_head_of_a_connection_is_timed_as_the_first(live_server: Star
         assert rest(bare) == b""
 
 
-def test_what_follows_a_head_has_its_own_limits(live_server: Start) -> None:
+def test_the_limit_of_a_head_does_not_apply_to_streams_and_bodies(live_server: Start) -> None:
     """An idle stream and a slow body outlive the time of a head."""
     server = live_server(handshake_timeout_s=0.2)
     with server.listen() as client, dialled(server) as bare:
@@ -121,8 +121,8 @@ def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None
         ("GET /v1/listen", "Content-Length: 5\r\n"),
     ],
 )
-def test_a_handshake_that_is_none_is_answered(live_server: Start, line: str, more: str) -> None:
-    """The library below says nothing to some of them, and would keep their sockets for ever."""
+def test_a_malformed_handshake_is_answered(live_server: Start, line: str, more: str) -> None:
+    """The websockets library leaves some of them unanswered, and would keep their sockets open."""
     server = live_server()
     with dialled(server) as bare:
         bare.sendall(f"{line} HTTP/1.1\r\n{UPGRADE}{more}\r\n".encode())
@@ -131,7 +131,7 @@ def test_a_handshake_that_is_none_is_answered(live_server: Start, line: str, mor
     server.wait_idle()
 
 
-def test_a_large_body_is_no_large_head(live_server: Start) -> None:
+def test_a_body_does_not_count_towards_the_head(live_server: Start) -> None:
     server = live_server()
     answer = httpx.post(f"http://{server.host}/v1/listen", content=bytes(8 * MAX_HEAD_BYTES), timeout=WAIT_S)
     assert answer.status_code == 400

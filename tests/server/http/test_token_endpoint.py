@@ -1,4 +1,4 @@
-"""Short-lived tokens: how they are asked for, what they open, and what they do not."""
+"""Short-lived tokens: the grant endpoint, and the requests that tokens authorise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.access.keys import Credentials, Key, KeyRing
+from server.access.keys import Credentials, Key, KeyRing, read_secrets
 from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 from server.errors import NotAuthorised, SettingsError
 
@@ -30,7 +30,7 @@ def granted(server: LiveServer, **asked: object) -> str:
 
 
 def verified(tokens: Tokens, token: str) -> str | None:
-    """Whose it is, None where it is refused."""
+    """Id of the token's key, None where it is refused."""
     try:
         return tokens.verify(token)
     except NotAuthorised:
@@ -55,18 +55,18 @@ def test_a_key_is_exchanged_for_a_token_that_lasts_as_long_as_asked(live_server:
 @pytest.mark.parametrize(
     "body", [b'{"ttl_seconds":0}', b'{"ttl_seconds":3601}', b'{"ttl_seconds":"9"}', b"[", b"[" * 4_000, b"\xff"]
 )
-def test_a_question_that_means_nothing_is_refused(live_server: Start, body: bytes) -> None:
+def test_an_invalid_grant_request_is_refused(live_server: Start, body: bytes) -> None:
     answer = live_server(api_keys=[KEY]).http.post("/v1/auth/grant", headers=HEADERS, content=body)
     assert (answer.status_code, answer.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
 
 
-def test_who_has_no_key_is_refused_and_a_long_body_is_not_read(live_server: Start) -> None:
+def test_grants_need_a_key_and_long_bodies_are_refused(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     assert server.http.post("/v1/auth/grant").status_code == 401
     assert server.http.post("/v1/auth/grant", headers=HEADERS, content=bytes(9_999)).status_code == 413
 
 
-def test_a_token_comes_in_as_bearer_in_both_forms_and_in_no_other(live_server: Start) -> None:
+def test_a_token_is_accepted_as_bearer_in_header_and_subprotocol_only(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     token = granted(server)
     with connect(server.url(), subprotocols=["bearer", token], compression=None) as socket:
@@ -97,7 +97,7 @@ def test_a_token_shares_the_quota_of_its_key(live_server: Start, tmp_path: Path)
         client.finish()
 
 
-def test_a_server_that_lets_everybody_in_grants_too(live_server: Start) -> None:
+def test_a_server_without_keys_grants_tokens_too(live_server: Start) -> None:
     server = live_server()
     token = server.http.post("/v1/auth/grant").json()["access_token"]
     with server.listen({"Authorization": f"Bearer {token}"}) as client:
@@ -113,7 +113,7 @@ def test_an_expired_token_is_refused_and_says_so() -> None:
     assert verified(tokens, tokens.mint("a", 60, now + 10 * LEEWAY_S)) is None, "of the future"
 
 
-def test_what_was_not_signed_here_for_this_is_refused() -> None:
+def test_tokens_with_other_claims_or_signatures_are_refused() -> None:
     tokens, now = Tokens([SECRET]), int(time.time())
     good = {"aud": "tutti", "sub": "a", "iat": now, "exp": now + 60}
     assert verified(tokens, jwt.encode(good, SECRET, "HS256")) == "a"
@@ -127,22 +127,22 @@ def test_what_was_not_signed_here_for_this_is_refused() -> None:
     assert verified(tokens, f"{head}.{body}.") is None
 
 
-def test_secrets_are_replaced_one_after_another(tmp_path: Path) -> None:
+def test_tokens_of_the_old_secret_are_accepted_beside_the_new_one(tmp_path: Path) -> None:
     file, now = tmp_path / "token_keys", time.time()
     file.write_text(f"# the new one first\n{SECRET[::-1]}\n{SECRET}\n")
-    before, after = Tokens([SECRET]), Tokens.load([], file)
+    before, after = Tokens([SECRET]), Tokens(secret for _, secret in read_secrets("token key", (), file))
     assert verified(after, before.mint("a", 60, now)) == "a"
     assert verified(before, after.mint("a", 60, now)) is None
     assert verified(Tokens(()), Tokens(()).mint("a", 60, now)) is None, "each process its own"
 
 
-def test_a_secret_that_is_too_short_or_missing_is_the_operators_error(tmp_path: Path) -> None:
+def test_short_secrets_and_missing_or_empty_files_are_errors_of_settings(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="32 bytes"):
         Tokens(["short"])
     (tmp_path / "empty").write_text("# nothing")
     for path in (tmp_path / "empty", tmp_path / "absent"):
         with pytest.raises(SettingsError):
-            Tokens.load([], path)
+            read_secrets("token key", (), path)
 
 
 def test_a_key_that_looks_like_a_token_is_still_a_key_outside_bearer() -> None:

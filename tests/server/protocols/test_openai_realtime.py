@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 class Talk:
-    """A session, and everything that its client was told."""
+    """A session, and the events that its client got."""
 
     def __init__(self, **audio_input: Any) -> None:
         self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=400.0)
@@ -85,7 +85,7 @@ def kinds(frames: list[Json]) -> list[str]:
 SECOND = noise(1.0, 24_000).tobytes()
 
 
-def test_the_server_speaks_first_and_tells_what_holds() -> None:
+def test_the_first_event_describes_the_session() -> None:
     talk = Talk()
     (created,) = talk.told
     assert created["type"] == "session.created"
@@ -94,7 +94,7 @@ def test_the_server_speaks_first_and_tells_what_holds() -> None:
     assert created["session"]["audio"]["input"]["turn_detection"]["silence_duration_ms"] == 500
 
 
-def test_a_turn_that_silence_ends() -> None:
+def test_silence_ends_a_turn() -> None:
     talk = Talk()
     talk.append(SECOND)
     frames = talk.say(
@@ -116,7 +116,7 @@ def test_a_turn_that_silence_ends() -> None:
     assert len({f["event_id"] for f in talk.told}) == len(talk.told)
 
 
-def test_silence_is_no_turn() -> None:
+def test_silence_without_speech_is_no_turn() -> None:
     assert Talk().say(final("")) == []
 
 
@@ -150,7 +150,7 @@ def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
     assert [f["previous_item_id"] for f in committed] == [None, ids[0]]
 
 
-def test_an_endpoint_that_was_on_its_way_when_the_client_committed_belongs_to_the_commit() -> None:
+def test_an_endpoint_recognised_after_a_commit_belongs_to_the_committed_item() -> None:
     talk = Talk()
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1))
@@ -173,7 +173,7 @@ def test_a_commit_without_audio_is_an_error_and_no_item() -> None:
     assert kinds(talk.commit()) == ["error"]
 
 
-def test_clear_throws_away_what_was_not_committed() -> None:
+def test_clear_discards_audio_that_was_not_committed() -> None:
     talk = Talk(**MANUAL)
     talk.append(SECOND)
     talk.say(partial("gone", 1))
@@ -185,7 +185,7 @@ def test_clear_throws_away_what_was_not_committed() -> None:
     assert talk.say(final("kept", FinalReason.FINALIZE, 1.0))[-1]["transcript"] == "kept"
 
 
-def test_an_item_that_nobody_commits_ends_when_it_is_too_long() -> None:
+def test_an_item_that_is_never_committed_ends_at_its_limit() -> None:
     talk = Talk(**MANUAL)
     talk.append(SECOND)
     frames = talk.say(final("x" * (MAX_CHARACTERS + 1), FinalReason.MAX_LEN))
@@ -201,7 +201,7 @@ def test_an_item_that_nobody_commits_ends_when_it_is_too_long() -> None:
     ),
     st.booleans(),
 )
-def test_deltas_add_up_to_the_transcript_whatever_happens(script: list[tuple[int, int, str]], manual: bool) -> None:
+def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], manual: bool) -> None:
     talk = Talk(**(MANUAL if manual else {}))
     owed, shown = 0, 0
     talk.append(SECOND)
@@ -233,7 +233,7 @@ def test_deltas_add_up_to_the_transcript_whatever_happens(script: list[tuple[int
     assert [frame["previous_item_id"] for frame in committed] == links[:-1]
 
 
-def test_when_the_server_ends_it_completes_what_was_said() -> None:
+def test_an_end_by_the_server_completes_pending_items() -> None:
     talk = Talk()
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1), partial("half a", 1))
@@ -255,7 +255,7 @@ def test_a_failure_names_the_item() -> None:
 
 
 @given(st.lists(st.integers(0, 4_800), max_size=8))
-def test_audio_however_it_is_cut(cuts: list[int]) -> None:
+def test_audio_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
     data = noise(0.1, 24_000).tobytes()
     talk = Talk(**MANUAL)
     for start, end in pairwise([0, *sorted(cuts), len(data)]):
@@ -270,7 +270,7 @@ def test_audio_however_it_is_cut(cuts: list[int]) -> None:
     ("form", "seconds"),
     [({"type": "audio/pcmu"}, 0.25), ({"type": "audio/pcma"}, 0.25), ({"type": "audio/pcm", "rate": 8_000}, 0.125)],
 )
-def test_other_forms_of_audio(form: Json, seconds: float) -> None:
+def test_telephone_codecs_and_other_rates_are_decoded(form: Json, seconds: float) -> None:
     talk = Talk(format=form, **MANUAL)
     assert talk.told[-1]["session"]["audio"]["input"]["format"] == form
     talk.append(bytes(2_000))
@@ -291,7 +291,7 @@ def test_settings_that_are_left_out_stay() -> None:
     assert updated["session"]["audio"]["input"]["transcription"]["model"] == "nova-3"
 
 
-def test_the_silence_that_ends_a_turn_is_the_clients_down_to_the_operators_minimum() -> None:
+def test_silence_that_ends_a_turn_is_the_clients_but_not_below_the_operators_minimum() -> None:
     talk = Talk()
     for asked_ms, told_ms in ((900, 900), (200, 400), (None, 500)):
         talk.actions.clear()
@@ -347,7 +347,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "param"), BAD)
-def test_what_cannot_be_done_is_answered_and_the_session_goes_on(text: str, param: str | None) -> None:
+def test_invalid_events_get_an_error_and_the_session_goes_on(text: str, param: str | None) -> None:
     talk = Talk()
     (error,) = talk.do(talk.adapter.text(text))
     assert error["type"] == "error"

@@ -1,4 +1,4 @@
-"""OpenAI's interfaces on real sockets: a Realtime session's life, uploads in every format, refusals in its own form."""
+"""OpenAI's interfaces on real sockets: Realtime sessions, uploads in every format, refusals in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def manual(socket: ClientConnection) -> None:
     assert [event["type"] for event in until(socket, "updated")] == ["session.created", "session.updated"]
 
 
-def test_a_session_with_commits(live_server: Start) -> None:
+def test_commits_are_answered_by_transcripts(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:
         manual(socket)
@@ -71,7 +71,7 @@ def test_a_session_with_commits(live_server: Start) -> None:
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="openai"}') == 1
 
 
-def test_a_session_whose_turns_silence_ends(live_server: Start) -> None:
+def test_silence_ends_turns(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:
         append(
@@ -85,7 +85,7 @@ def test_a_session_whose_turns_silence_ends(live_server: Start) -> None:
     assert [event["transcript"] for event in events if "transcript" in event] == ["hello", "you"]
 
 
-def test_a_session_that_waits_longer_for_the_end_of_a_turn(live_server: Start) -> None:
+def test_a_longer_silence_duration_joins_turns(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:
         turns = {"type": "server_vad", "silence_duration_ms": 1_500}
@@ -96,7 +96,7 @@ def test_a_session_that_waits_longer_for_the_end_of_a_turn(live_server: Start) -
         assert until(socket, ".completed")[-1]["transcript"] == "hello you"
 
 
-def test_clear(live_server: Start) -> None:
+def test_clear_discards_audio(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:
         manual(socket)
@@ -107,7 +107,7 @@ def test_clear(live_server: Start) -> None:
         assert until(socket, ".completed")[-1]["transcript"] == "kept"
 
 
-def test_keywords_need_a_decoder_that_knows_them(live_server: Start) -> None:
+def test_keywords_need_a_decoder_with_key_terms(live_server: Start) -> None:
     server = live_server()  # decodes greedily
     with dial(server) as socket:
         transcription = {"model": "any", "keywords": ["porch"]}
@@ -124,7 +124,7 @@ def test_keywords_need_a_decoder_that_knows_them(live_server: Start) -> None:
         {"subprotocols": ["realtime", "openai-insecure-api-key.k3y", "openai-beta.realtime-v1"]},
     ],
 )
-def test_keys(live_server: Start, options: Any) -> None:
+def test_keys_are_read_from_header_and_subprotocol(live_server: Start, options: Any) -> None:
     server = live_server(api_keys=["k3y"])
     with dial(server, **options) as socket:
         assert socket.subprotocol == ("realtime" if "subprotocols" in options else None)
@@ -138,7 +138,7 @@ def test_keys(live_server: Start, options: Any) -> None:
 @pytest.mark.parametrize(
     ("query", "param"), [("model=gpt-realtime", "intent"), ("intent=transcription&model=x", "model")]
 )
-def test_what_is_not_served_is_refused(live_server: Start, query: str, param: str) -> None:
+def test_other_intents_and_unknown_models_are_refused(live_server: Start, query: str, param: str) -> None:
     server = live_server(strict_models=True)
     with pytest.raises(InvalidStatus) as refused:
         dial(server, query)
@@ -156,7 +156,7 @@ def test_a_full_server_refuses_with_503(live_server: Start) -> None:
         assert "Retry-After" in refused.value.response.headers
 
 
-def test_a_drain_completes_what_was_said_and_closes_with_1012(live_server: Start) -> None:
+def test_a_drain_completes_pending_items_and_closes_with_1012(live_server: Start) -> None:
     server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0)
     with dial(server) as socket:
         append(socket, spell("half a sen", RATE))
@@ -171,7 +171,7 @@ def test_a_drain_completes_what_was_said_and_closes_with_1012(live_server: Start
     server.join()
 
 
-def test_a_failure_is_told_and_closes_with_1011(live_server: Start) -> None:
+def test_a_failure_is_an_event_and_closes_with_1011(live_server: Start) -> None:
     server = live_server()
     with dial(server, "intent=transcription") as socket:
         session = {"type": "transcription", "audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}}}
@@ -197,7 +197,7 @@ def post(server: LiveServer, audio: PCM = SPOKEN, key: str = "", **data: Any) ->
     return server.http.post(PATH, data={"model": "whisper-1"} | data, files=files, headers=headers)
 
 
-def test_json(live_server: Start) -> None:
+def test_json_has_text_and_duration(live_server: Start) -> None:
     answer = post(live_server())
     assert answer.status_code == 200
     usage = {"type": "duration", "seconds": round(len(SPOKEN) / 16_000, 3)}
@@ -216,7 +216,7 @@ def test_text_and_subtitles(live_server: Start) -> None:
     assert "\n2\n00:00:0" in srt
 
 
-def test_verbose_json(live_server: Start) -> None:
+def test_verbose_json_has_segments_and_words(live_server: Start) -> None:
     server = live_server()
     plain = post(server, response_format="verbose_json").json()
     assert [part["text"] for part in plain["segments"]] == ["Hello there.", "General."]
@@ -234,7 +234,7 @@ def events_of(answer: httpx.Response) -> Iterator[Json]:
             yield json.loads(block.removeprefix("data: "))
 
 
-def test_a_stream_of_events(live_server: Start) -> None:
+def test_stream_sends_deltas_and_the_whole_text(live_server: Start) -> None:
     server = live_server(max_uploads=1)
     for _ in range(2):  # the place comes back
         answer = post(server, stream="true")
@@ -257,7 +257,7 @@ def test_stereo_is_mixed(live_server: Start) -> None:
     assert post(server, np.stack([SPOKEN, SPOKEN], axis=1)).json()["text"] == "Hello there. General."
 
 
-def test_keys_of_uploads(live_server: Start) -> None:
+def test_uploads_need_a_key(live_server: Start) -> None:
     server = live_server(api_keys=["k3y"])
     assert post(server, key="k3y").status_code == 200
     refused = post(server, key="wrong")
@@ -276,7 +276,7 @@ def test_keys_of_uploads(live_server: Start) -> None:
         ({"many": ["x"] * 300}, None),
     ],
 )
-def test_what_cannot_be_done_is_refused(live_server: Start, data: Json, param: str | None) -> None:
+def test_invalid_options_are_refused(live_server: Start, data: Json, param: str | None) -> None:
     answer = post(live_server(strict_models=True, model_aliases={"whisper-1": "default"}), **data)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
@@ -302,13 +302,13 @@ def test_what_cannot_be_done_is_refused(live_server: Start, data: Json, param: s
         ("multipart/form-data; boundary=b", b"--b\r\n" + b"X-Y: z\r\n" * 99),
     ],
 )
-def test_a_body_that_is_no_form(live_server: Start, kind: str, body: bytes) -> None:
+def test_a_body_that_is_no_form_is_refused(live_server: Start, kind: str, body: bytes) -> None:
     answer = live_server().http.post(PATH, content=body, headers={"Content-Type": kind})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_file_that_is_no_recording(live_server: Start) -> None:
+def test_a_file_that_is_no_recording_is_refused(live_server: Start) -> None:
     files = {"file": ("speech.wav", b"RIFF nonsense", "audio/wav")}
     answer = live_server().http.post(PATH, files=files)
     assert answer.status_code == 400

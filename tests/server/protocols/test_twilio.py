@@ -1,4 +1,4 @@
-"""Twilio Media Streams: the adapter without a socket, then calls on real ones, with text sent back and sent on."""
+"""Twilio Media Streams: the adapter alone, then calls on real sockets, with text sent back or forwarded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from adapters import RATE, asked, heard, said, words
 from fakes import WAIT_S
 from live_server import LiveServer
 from spelling import silence, spell
+from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
@@ -47,7 +48,7 @@ def mulaw(audio: PCM) -> bytes:
 
 
 def start(**form: Any) -> str:
-    """The message that begins a stream, with all that Twilio writes into it."""
+    """Message that begins a stream, with every field that Twilio sends."""
     given = {"encoding": "audio/x-mulaw", "sampleRate": 8_000, "channels": 1} | form
     begun = {"accountSid": "AC1", "streamSid": "MZ1", "callSid": "CA1", "tracks": ["inbound"], "mediaFormat": given}
     return json.dumps({"event": "start", "sequenceNumber": "1", "start": begun, "streamSid": "MZ1"})
@@ -91,7 +92,7 @@ def test_a_call_from_connected_to_stop() -> None:
     assert stop == {"event": "stop"} | NAMES
 
 
-def test_only_its_track_is_heard() -> None:
+def test_media_of_other_tracks_is_ignored() -> None:
     twilio = adapter("outbound")
     twilio.text(start())
     assert not len(heard(twilio.text(media(bytes(8_000)))))
@@ -112,21 +113,21 @@ def test_only_its_track_is_heard() -> None:
         json.dumps({"event": "start", "streamSid": "x" * 999, "start": {}}),
     ],
 )
-def test_what_is_not_twilios_ends_the_connection(text: str) -> None:
+def test_invalid_messages_end_the_connection(text: str) -> None:
     (action,) = adapter().text(text)
     assert isinstance(action, HangUp)
     assert len(action.why.encode()) <= 110
 
 
 @pytest.mark.parametrize("text", [start(), '{"event":"media"}', '{"event":"media","media":{"payload":"ä"}}'])
-def test_what_is_not_twilios_after_the_start(text: str) -> None:
+def test_invalid_messages_after_the_start_end_the_connection(text: str) -> None:
     twilio = adapter()
     twilio.text(start())
     (action,) = twilio.text(text)
     assert isinstance(action, HangUp)
 
 
-def test_the_signature_is_twilios() -> None:
+def test_the_signature_is_that_of_twilios_example() -> None:
     """Source: the example of twilio.com/docs/usage/security; for a webhook the names and values of a form follow."""
     form = "CallSidCA1234567890ABCDECaller+14158675309Digits1234From+14158675309To+18005551212"
     assert signature("https://mycompany.com/myapp.php?foo=1&bar=2" + form, "12345") == "RSOYDt4T1cUTdK1PDd93/VVr8B8="
@@ -143,7 +144,7 @@ def dial(server: LiveServer, query: str = "", headers: dict[str, str] | None = N
 
 
 def call(socket: ClientConnection) -> None:
-    """Say it all, and hang up."""
+    """Send the whole call, then hang up."""
     socket.send(CONNECTED)
     socket.send(start())
     data = mulaw(CALL)
@@ -186,7 +187,7 @@ def test_text_comes_back_on_the_same_socket_if_asked(live_server: Start) -> None
 
 @contextmanager
 def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
-    """A WebSocket of the operator's, and what it is told; None at the end of a connection."""
+    """An operator's WebSocket: its URL, and the frames that it receives; None at the end of a connection."""
     told: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
 
     def listen(connection: ServerConnection) -> None:
@@ -204,7 +205,7 @@ def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
             thread.join(timeout=WAIT_S)
 
 
-def test_text_goes_where_the_operator_wants_it(live_server: Start) -> None:
+def test_text_is_forwarded_to_the_operators_url(live_server: Start) -> None:
     with destination() as (url, told):
         server = live_server(twilio_forward_url=url)
         with dial(server) as socket:
@@ -219,7 +220,7 @@ def test_text_goes_where_the_operator_wants_it(live_server: Start) -> None:
     assert frames[-1]["event"] == "stop"
 
 
-def test_a_destination_that_is_not_there_ends_the_stream(live_server: Start) -> None:
+def test_an_unreachable_forward_url_ends_the_stream(live_server: Start) -> None:
     with destination() as (url, _):
         pass
     server = live_server(twilio_forward_url=url)
@@ -229,7 +230,7 @@ def test_a_destination_that_is_not_there_ends_the_stream(live_server: Start) -> 
     server.wait_idle()
 
 
-def test_nowhere_to_send_text_is_refused(live_server: Start) -> None:
+def test_a_call_without_a_receiver_of_its_text_is_refused(live_server: Start) -> None:
     server = live_server()
     for query in ("", "?reply=true&track=both"):
         with pytest.raises(InvalidStatus) as refused:
@@ -237,7 +238,7 @@ def test_nowhere_to_send_text_is_refused(live_server: Start) -> None:
         assert refused.value.response.status_code == 400
 
 
-def test_keys_and_signatures(live_server: Start) -> None:
+def test_calls_need_a_key_or_twilios_signature(live_server: Start) -> None:
     with_keys = live_server(api_keys=["k3y"])
     with dial(with_keys, "?reply=true&key=k3y"):
         pass
@@ -253,6 +254,28 @@ def test_keys_and_signatures(live_server: Start) -> None:
         with pytest.raises(InvalidStatus) as refused:
             dial(server, query, headers)
         assert refused.value.response.status_code == 401
+
+
+def test_strict_features_refuse_calls_too(live_server: Start) -> None:
+    server = live_server(strict_features=True)
+    with pytest.raises(InvalidStatus) as refused:
+        dial(server, "?reply=true&diarize=true")
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"] == "diarize: this server does not do that"
+    with dial(server, "?reply=true&key=mine&track=outbound&encoding=mulaw") as socket:
+        assert socket.response is not None
+        assert "x-ignored-params" not in socket.response.headers
+
+
+def test_ignored_parameters_of_calls_are_named_in_the_answer_and_logged_once(live_server: Start) -> None:
+    server = live_server()
+    with capture_logs() as lines:
+        for _ in range(2):
+            with dial(server, "?reply=true&diarize=true&redact=pci") as socket:
+                assert socket.response is not None
+                assert socket.response.headers["x-ignored-params"] == "diarize,redact"
+        server.wait_idle()
+    assert [line["name"] for line in lines if line["event"] == "query parameter ignored"] == ["diarize", "redact"]
 
 
 def test_garbage_closes_with_1008(live_server: Start) -> None:

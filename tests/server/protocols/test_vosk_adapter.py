@@ -51,7 +51,7 @@ def test_every_frame_of_audio_is_answered_at_once_with_the_newest_text() -> None
     assert said(vosk.binary(AUDIO)) == [{"partial": "hello there"}]
 
 
-def test_a_final_rides_on_the_next_answer_and_its_words_are_described() -> None:
+def test_a_final_is_the_answer_of_the_next_frame_and_has_its_words() -> None:
     vosk = adapter()
     vosk.event(partial("so yes"), None)
     assert not list(vosk.event(final("so yes"), None))
@@ -73,13 +73,13 @@ def test_finals_that_come_between_two_frames_are_one_answer() -> None:
     assert said(vosk.binary(AUDIO)) == [{"partial": "thr"}]
 
 
-def test_silence_is_no_final() -> None:
+def test_silence_gives_no_final() -> None:
     vosk = adapter()
     vosk.event(final(""), None)
     assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
 
 
-def test_reset_is_answered_when_the_text_is_complete_and_frames_behind_it_after_that() -> None:
+def test_reset_is_answered_when_the_text_is_complete_and_later_frames_after_it() -> None:
     vosk = adapter({"words": 0})
     vosk.event(final("one"), None)
     assert asked(vosk.text(RESET)) == [Flush()]
@@ -97,7 +97,7 @@ def test_reset_is_answered_when_the_text_is_complete_and_frames_behind_it_after_
     assert said(vosk.binary(AUDIO)) == [{"partial": ""}], "nothing is owed any more"
 
 
-def test_eof_is_answered_with_all_that_is_left_even_nothing() -> None:
+def test_eof_is_answered_with_the_rest_of_the_text_even_if_empty() -> None:
     vosk = adapter({"words": 0})
     vosk.event(final("one"), None)
     assert asked(vosk.text(EOF)) == [Finish()]
@@ -109,20 +109,20 @@ def test_eof_is_answered_with_all_that_is_left_even_nothing() -> None:
 
 
 @pytest.mark.parametrize("reason", [CloseReason.DRAIN, CloseReason.IDLE])
-def test_when_the_server_ends_it_says_what_it_has_and_nothing_otherwise(reason: CloseReason) -> None:
+def test_an_end_by_the_server_sends_pending_text_and_no_empty_final(reason: CloseReason) -> None:
     vosk = adapter({"words": 0})
     assert not list(vosk.event(Closed(reason, 1.0), None))
     vosk.event(final("half", FinalReason.CLOSE), None)
     assert said(vosk.event(Closed(reason, 1.0), None)) == [{"text": "half"}]
 
 
-def test_alternatives() -> None:
+def test_max_alternatives_changes_the_form_of_finals() -> None:
     vosk = adapter({"max_alternatives": 3, "words": False})
     vosk.event(final("yes no"), None)
     assert said(vosk.binary(AUDIO)) == [{"alternatives": [{"confidence": 0.9, "text": "yes no"}]}]
 
 
-def test_phrases_are_key_terms_and_unk_is_none() -> None:
+def test_phrases_are_key_terms_without_unk() -> None:
     vosk = VoskAdapter(RATE)
     grammar = ["turn on", "[unk]", "turn [unk] off", "", "word " * 21]
     assert asked(vosk.text(json.dumps({"config": {"phrase_list": grammar}}))) == [Bias(("turn on", "turn off"))]
@@ -131,14 +131,14 @@ def test_phrases_are_key_terms_and_unk_is_none() -> None:
 
 
 @pytest.mark.parametrize("rate", [16_000, "16000", 16000.0, "16000.000000"])
-def test_the_rate_comes_in_many_forms(rate: object) -> None:
+def test_the_sample_rate_is_read_as_number_or_text(rate: object) -> None:
     vosk = VoskAdapter(RATE)
     vosk.text(json.dumps({"config": {"sample_rate": rate}}))
     assert heard(vosk.binary(AUDIO)).tobytes() == AUDIO
 
 
 @given(st.lists(st.integers(0, 1_600), max_size=12))
-def test_audio_at_the_default_rate_however_it_is_cut(cuts: list[int]) -> None:
+def test_resampling_gives_the_same_samples_however_audio_is_cut(cuts: list[int]) -> None:
     data = noise(0.1, 8_000).tobytes()
     edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
     vosk = VoskAdapter(RATE)
@@ -150,7 +150,7 @@ def test_audio_at_the_default_rate_however_it_is_cut(cuts: list[int]) -> None:
     assert len(said(actions)) == len(edges) - 1
 
 
-def test_a_rate_that_comes_late_is_ignored() -> None:
+def test_a_sample_rate_after_the_first_audio_is_ignored() -> None:
     vosk = adapter()
     vosk.binary(AUDIO)
     vosk.text('{"config":{"sample_rate":8000}}')
@@ -163,7 +163,7 @@ def test_a_rate_that_comes_late_is_ignored() -> None:
     + [f'{{"config":{{"sample_rate":{rate}}}}}' for rate in ("NaN", "1e999", "7999", "48001", "-1", "16000.5")]
     + ['{"config":{"max_alternatives":-1}}', '{"config":{"phrase_list":[1,{}]}}', '"' + "x" * 300_000 + '"'],
 )
-def test_text_that_means_nothing_ends_the_connection(text: str) -> None:
+def test_invalid_text_ends_the_connection(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text)
     (action,) = VoskAdapter(RATE).text(text)

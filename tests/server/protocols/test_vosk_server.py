@@ -1,4 +1,4 @@
-"""vosk-server's protocol on real sockets: both places, keys, lock-step, and how it ends."""
+"""vosk-server's protocol on real sockets: the path and the port of its own, keys, lock-step, ends of a connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def close_code(socket: ClientConnection) -> int:
 @pytest.mark.parametrize("own_port", [False, True])
 def test_a_lock_step_client_gets_its_words_and_a_normal_end(live_server: Start, own_port: bool) -> None:
     server = live_server(vosk_port=0)
-    host = f"127.0.0.1:{server.app.state.adapters.vosk.port}"
+    host = f"127.0.0.1:{server.vosk_port}"
     audio = np.concatenate([spell("hello there"), silence(2.0), spell("general")])
     with dial(f"ws://{host}/any/path" if own_port else f"ws://{server.host}/vosk") as socket:
         socket.send('{"config":{"sample_rate":16000}}')
@@ -76,10 +76,9 @@ def test_reset_completes_the_text_and_the_connection_goes_on(live_server: Start)
         assert ask(socket, '{"eof":1}')["text"] == "x"
 
 
-def test_keys(live_server: Start) -> None:
-    """`/vosk` wants one; the port of its own is for clients that have none, and for no web page."""
+def test_the_path_needs_a_key_and_the_port_of_its_own_refuses_web_pages_only(live_server: Start) -> None:
     server = live_server(api_keys=["k3y"], vosk_port=0)
-    own = f"ws://127.0.0.1:{server.app.state.adapters.vosk.port}/"
+    own = f"ws://127.0.0.1:{server.vosk_port}/"
     for url, headers, status in [
         (f"ws://{server.host}/vosk", {}, 401),
         (f"ws://{server.host}/vosk?key=wrong", {}, 401),
@@ -98,13 +97,13 @@ def test_keys(live_server: Start) -> None:
             assert ask(socket, '{"eof":1}') == {"text": ""}
 
 
-def test_nothing_but_sockets_on_its_own_port(live_server: Start) -> None:
+def test_the_port_of_its_own_serves_no_http(live_server: Start) -> None:
     server = live_server(vosk_port=0)
-    port = server.app.state.adapters.vosk.port
+    port = server.vosk_port
     assert httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S).status_code == 404
 
 
-def test_a_full_server_refuses_with_503_and_a_later_time(live_server: Start) -> None:
+def test_a_full_server_refuses_with_503_and_retry_after(live_server: Start) -> None:
     server = live_server(max_streams=1)
     with dial(f"ws://{server.host}/vosk") as socket:
         assert ask(socket, b"\0\0") == {"partial": ""}
@@ -114,16 +113,16 @@ def test_a_full_server_refuses_with_503_and_a_later_time(live_server: Start) -> 
         assert "Retry-After" in refused.value.response.headers
 
 
-def test_text_that_means_nothing_closes_with_1008(live_server: Start) -> None:
+def test_invalid_text_closes_with_1008(live_server: Start) -> None:
     server = live_server()
     with dial(f"ws://{server.host}/vosk") as socket:
         socket.send("hello")
         assert close_code(socket) == 1008
 
 
-def test_a_drain_says_what_it_has_and_closes_with_1012(live_server: Start) -> None:
+def test_a_drain_sends_pending_text_and_closes_with_1012(live_server: Start) -> None:
     server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0, vosk_port=0)
-    with dial(f"ws://127.0.0.1:{server.app.state.adapters.vosk.port}/") as socket:
+    with dial(f"ws://127.0.0.1:{server.vosk_port}/") as socket:
         socket.send('{"config":{"sample_rate":16000,"words":0}}')
         assert "partial" in ask(socket, spell("half a sen").tobytes())
         server.server.handle_exit(15, None)

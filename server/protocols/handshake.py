@@ -1,0 +1,77 @@
+"""The life of a live connection of any protocol: admit, accept, run, release. And the JSON of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from server.access.guard import CountedRefusal
+from server.errors import Refused
+from server.operations.logs import take_request_id
+from server.recognition.session import Session
+from server.replica import Replica
+from server.streaming.connection import Connection
+
+
+class RefusalBody(msgspec.Struct):
+    """The JSON of a refusal, in the form of Deepgram's errors."""
+
+    err_code: str
+    err_msg: str
+    request_id: str
+
+
+def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
+    """Answer a refused request in Deepgram's form, which protocols without one of their own share."""
+    one_line = refusal.message.encode("ascii", "replace").decode().replace("\r", " ").replace("\n", " ")
+    headers = {"dg-error": one_line, "dg-request-id": request_id}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(refusal.retry_after_s)
+    body = msgspec.json.encode(RefusalBody(refusal.err_code, refusal.message, request_id))
+    return Response(body, refusal.status, headers, media_type="application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A handshake that its protocol accepts: the connection to be, its session, and the answer's subprotocol and
+    headers. `budget_s` is the latency that the client asks for, None for the operator's.
+    """
+
+    connection: Connection
+    session: Session
+    subprotocol: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    budget_s: float | None = None
+
+
+async def serve(
+    socket: WebSocket,
+    replica: Replica,
+    admit: Callable[[WebSocket, str], Admitted],
+    render: Callable[[CountedRefusal, str], Response] = render_refusal,
+) -> None:
+    """Admit a handshake, accept the connection, serve it to its end, and release what it held.
+
+    `admit` gets the request's id, too, and raises Refused; `render` makes the answer to a refusal.
+    """
+    received_s, request_id = replica.clock(), take_request_id()
+    try:
+        admitted = admit(socket, request_id)
+        connection = admitted.connection
+        recognition = replica.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
+    except Refused as error:
+        await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
+        return
+    replica.sessions.add(connection, connection.protocol)
+    try:
+        headers = [(name.encode(), value.encode()) for name, value in admitted.headers.items()]
+        await socket.accept(admitted.subprotocol, headers)
+        replica.metrics.handshake.observe(replica.clock() - received_s)
+        await connection.run(recognition)
+    finally:
+        recognition.close()
+        replica.sessions.remove(connection)
