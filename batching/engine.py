@@ -1,9 +1,9 @@
 """The engine: a thread that owns model, batcher and state pool (`worker.py`), and runs one batch after another.
 
-Any thread may open, push and close: each call appends immutable commands to one queue. The model thread carries out
-what has arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it sleeps until
-a bell rings. No locks of ours: whatever changes is touched by the model thread alone. It knows no audio and no event
-loop.
+Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes
+the commands that have arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it
+sleeps until the next command. No locks of ours: the model thread alone touches mutable state. It knows no audio and no
+event loop.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from batching.batcher import Batcher, Policy, StreamId, checked_budget
-from batching.commands import Close, Export, Open, Restore, Step, Stop
+from batching.batcher import Batcher, Pace, Policy, StreamId, checked_budget
+from batching.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent, EngineStopped
-from batching.mailbox import Mailbox
-from batching.pace import Pace
 from batching.step_model import StepModel
 from batching.stepper import Stepper
 from batching.worker import Worker
@@ -31,8 +29,8 @@ class Engine:
     """The front of the model thread.
 
     A stream's life: `open`, any number of `push`, exactly one `close`, also after it failed. Every push is answered
-    by a row of a `BatchDone`, or by the stream's end: `StreamFailed`, its own close, or `EngineStopped`. What `export`
-    tells of a stream, `restore` makes another one go on from, in this engine or in any with the same model.
+    by a row of a `BatchDone`, or by the stream's end: `StreamFailed`, its own close, or `EngineStopped`. A state from
+    `export` is `restore`d into another stream, in this engine or in any with the same model.
     """
 
     def __init__(
@@ -55,9 +53,9 @@ class Engine:
 
         A stream beyond `capacity` fails with `PoolFull`, a waiting step of one stream beyond `max_queued` fails it
         with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own (`Pace`).
-        `warm_up` steps every size of batch before the first command and delivers `WarmedUp`. `deliver` is called on the
-        model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` explains the
-        policy and the sizes of batches, `Stepper` the tiles.
+        `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called on the
+        model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` documents the
+        policy and the batch sizes, `Stepper` the tiles.
         """
         stepper = Stepper(model, capacity=capacity, max_batch=max_batch, tile_rows=tile_rows)
         batcher = Batcher(
@@ -72,7 +70,7 @@ class Engine:
         self._clock = clock
         self._ids = itertools.count(1)
         self._mail = Mailbox()
-        # Every stream's allowance, its open and its close: reached only if the model thread hangs.
+        # Every stream's full queue, its open and its close: reached only if the model thread hangs.
         self._max_commands = capacity * (max_queued + 2)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
         self._ended = False
@@ -92,7 +90,7 @@ class Engine:
         return self._failure
 
     def busy_since(self) -> float | None:
-        """Clock time at which the thread began its present piece of work; None = it has nothing to do."""
+        """Clock time at which the thread last woke or finished a batch; None = it sleeps."""
         return self._busy_since
 
     def start(self) -> None:
@@ -100,7 +98,7 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread after its present batch; waiting steps are dropped. Raises: EngineDown if it does not end."""
+        """End the thread after its present batch and drop waiting steps. Raises: EngineDown if it does not end."""
         self._mail.put(Stop())
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -108,7 +106,7 @@ class Engine:
             raise EngineDown(f"the model thread is still at work {timeout_s} s after stop")
 
     def open(self, *, budget_s: float = 0.1, background: bool = False) -> StreamId:
-        """Announce a stream whose steps should be done `budget_s` after their push; its id is never used again.
+        """Open a stream whose steps should be answered `budget_s` after they are due; its id is never used again.
 
         Raises: EngineDown; ValueError for a bad budget; QueueFull if the model thread hangs.
         """
@@ -116,62 +114,50 @@ class Engine:
             raise EngineDown("the model thread has ended") from self._failure
         stream = next(self._ids)
         checked_budget(budget_s)
-        if self._takes():
+        if self._accepting():
             self._mail.put(Open(stream, budget_s, background))
         return stream
 
     def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
-        """Hand over one step, ready now; `reset` zeroes the stream's state before it, `tag` comes back with the answer.
+        """Queue one step, ready now; `reset` zeroes its state first, `tag` comes back with the answer.
 
         The array is kept, not copied: do not write to it afterwards.
         Raises: WrongInput; QueueFull if the model thread hangs.
         """
-        self._check(inputs)
-        if self._takes():
+        if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
+            raise WrongInput(f"a step takes {self._input_dtype} {self._input_shape}, not {inputs.dtype} {inputs.shape}")
+        if self._accepting():
             self._mail.put(Step(stream, inputs, tag, reset, self._clock()))
-
-    def push_all(self, stream: StreamId, steps: Iterable[tuple[np.ndarray, object, bool]]) -> None:
-        """Hand over (inputs, tag, reset) steps, all ready now, as `push` does one. Raises: as `push`, before any is."""
-        ready_s = self._clock()
-        commands = [Step(stream, inputs, tag, reset, ready_s) for inputs, tag, reset in steps]
-        for command in commands:
-            self._check(command.inputs)
-        if self._takes():
-            self._mail.put_all(commands)
 
     @property
     def state_bytes(self) -> int:
-        """Size of what `StateExported` carries and `restore` takes."""
+        """Bytes of an exported state."""
         return self._state_bytes
 
     def export(self, stream: StreamId, tag: object = None) -> None:
-        """Have the state told as the steps pushed so far leave it; `tag` comes back with `StateExported`.
+        """Ask for the state as the steps pushed so far leave it; `tag` comes back with `StateExported`.
 
         The event follows the `BatchDone` of the last of those steps. Raises: QueueFull if the model thread hangs.
         """
-        if self._takes():
+        if self._accepting():
             self._mail.put(Export(stream, tag))
 
     def restore(self, stream: StreamId, state: bytes) -> None:
-        """Let the steps pushed from now on go on from an exported state. None of the stream's steps may wait.
+        """Set the state for the steps pushed from now on to an exported one. None of the stream's steps may be waiting.
 
         Raises: WrongState for another size; QueueFull if the model thread hangs.
         """
         if len(state) != self.state_bytes:
             raise WrongState(f"a state of {len(state)} bytes, must be {self.state_bytes}")
-        if self._takes():
+        if self._accepting():
             self._mail.put(Restore(stream, state))
 
     def close(self, stream: StreamId) -> None:
         """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
         self._mail.put(Close(stream))
 
-    def _check(self, inputs: np.ndarray) -> None:
-        if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
-            raise WrongInput(f"a step takes {self._input_dtype} {self._input_shape}, not {inputs.dtype} {inputs.shape}")
-
-    def _takes(self) -> bool:
-        """Whether commands are still read: after the end `EngineStopped` has spoken for all. Raises: QueueFull."""
+    def _accepting(self) -> bool:
+        """True until the thread has ended; `EngineStopped` then answers every stream. Raises: QueueFull."""
         if self._ended:
             return False
         if len(self._mail) >= self._max_commands:
@@ -187,7 +173,7 @@ class Engine:
             with torch.inference_mode():
                 if self._warm_up:
                     self._worker.warm_up()
-                while self._obey():
+                while self._drain_commands():
                     self._worker.run_batch()
         except BaseException as error:
             self._failure = error
@@ -197,19 +183,19 @@ class Engine:
             self._busy_since = None
             self._deliver(EngineStopped(self._failure))
 
-    def _obey(self) -> bool:
-        """Carry out the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
+    def _drain_commands(self) -> bool:
+        """Execute the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
         now = self._clock()
         wake_at = None if self._mail else self._worker.wake_at(now)
         if not self._mail and (wake_at is None or wake_at > now):
             self._busy_since = None
             self._mail.sleep(None if wake_at is None else wake_at - now)
         self._busy_since = self._clock()
-        # As many as there are now, not until empty: a fast producer must not keep the next batch waiting.
+        # The commands present now, not until empty: a fast producer must not delay the next batch.
         for _ in range(len(self._mail)):
             command = self._mail.take()
             if type(command) is Step:  # nearly all of them
                 self._worker.queue(command)
-            elif not self._worker.carry_out(command):
+            elif not self._worker.execute(command):
                 return False
         return True

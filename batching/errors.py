@@ -1,16 +1,16 @@
-"""What can go wrong in this package, named by who must act.
+"""Errors of this package, grouped by who must act.
 
 BatchingError
 ├── Overloaded          the operator: more work was offered than the bounds allow
 │   ├── PoolFull        every slot of the state pool is taken
-│   └── QueueFull       a stream, or the engine, has as many steps waiting as it may
+│   └── QueueFull       the queue of a stream, or of the engine's commands, is full
 ├── Misuse              the calling code: a bug there, never a client's doing
 │   ├── UnknownStream   the stream was never opened, or is closed already
 │   ├── AlreadyOpen     the stream was opened twice
 │   ├── StaleHandle     the handle's slot was released, or belongs to another pool
 │   ├── RepeatedHandle  one stream appears twice in a batch
 │   ├── WrongInput      a step's array has another shape or dtype than the model takes
-│   └── WrongState      a state to go on with has another size than the model's, or comes behind steps that wait
+│   └── WrongState      a state to restore has another size than the model's, or the stream has steps waiting
 ├── StepFailed          the model: its step raised; the reason is the error's __cause__
 └── EngineDown          the operator: the model thread has ended, or does not end
 """
@@ -29,7 +29,7 @@ class PoolFull(Overloaded):
 
 
 class QueueFull(Overloaded):
-    """A stream, or the engine, has as many steps waiting as it may."""
+    """The queue of a stream, or of the engine's commands, is full."""
 
 
 class Misuse(BatchingError):
@@ -57,7 +57,7 @@ class WrongInput(Misuse):
 
 
 class WrongState(Misuse):
-    """A state to go on with has another size than the model's, or comes while the stream's steps wait."""
+    """A state to restore has another size than the model's, or the stream has steps waiting."""
 
 
 class StepFailed(BatchingError):

@@ -1,4 +1,4 @@
-"""What the engine tells its owner. Immutable; made on the model thread, free to be read on any other."""
+"""Events from the engine to its owner: immutable, made on the model thread, free to be read on any other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batching.batcher import StreamId
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """The first event, of an engine that warms up: seconds of a step by rows, undisturbed."""
+    """First event of an engine that warms up: seconds of a step by rows, measured while nothing else runs."""
 
     step_s: Mapping[int, float]
 
@@ -23,9 +23,9 @@ class BatchDone:
 
     streams: tuple[StreamId, ...]
     tags: tuple[object, ...]
-    """What was given to `push` with each step."""
+    """`tag` of each step's `push`."""
     outputs: np.ndarray
-    """(B, …): the model's outputs, in memory that nobody else writes to."""
+    """(B, …): the model's outputs, in memory that later batches do not write to."""
     queue_wait_s: tuple[float, ...]
     """From a step's push to the start of its batch."""
     started_s: float
@@ -34,16 +34,16 @@ class BatchDone:
     queued: int
     """Steps still waiting when the batch had been taken."""
     live_wait_s: tuple[float, ...] = ()
-    """Of the steps of live streams alone, in their order: from the moment when each was due to the start of the batch;
-    below 0 for one that ran ahead of its time."""
+    """For the steps of live streams alone, in row order: from a step's due time to the start of the batch; below 0 for
+    one that ran ahead of its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFailed:
-    """The stream can go no further: its queue and state are gone, and pushes are ignored until its owner closes it.
+    """The stream is lost: its queue and state are gone, and pushes are ignored until its owner closes it.
 
-    `error` is `StepFailed` (with what the step raised as its `__cause__`), `PoolFull`, `QueueFull` or `WrongState`; or
-    `UnknownStream`, when something was asked for a stream that is not open.
+    `error` is `StepFailed` (the step's own exception is its `__cause__`), `PoolFull`, `QueueFull` or `WrongState`; or
+    `UnknownStream` after a command for a stream that is not open.
     """
 
     stream: StreamId
@@ -52,17 +52,17 @@ class StreamFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateExported:
-    """A copy of a stream's state behind its latest step that a `BatchDone` has answered, for `Engine.restore`."""
+    """A copy of a stream's state after its latest step that a `BatchDone` has answered, for `Engine.restore`."""
 
     stream: StreamId
     tag: object
-    """What was given to `export`."""
+    """`tag` of the `export`."""
     state: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
-    """The stream's close was carried out: the slot is free and no event of this stream follows."""
+    """The stream is closed: its slot is free and no event of this stream follows."""
 
     stream: StreamId
 

@@ -1,7 +1,7 @@
-"""How much work that can wait may run beside, and between, the steps of streams that cannot. Pure.
+"""Bounds on filling steps, those that can wait, in batches with due steps and in batches of their own. Pure.
 
-What a filling step costs the live ones is judged by the service times, so the bounds fit the machine: a few rows where
-each row takes its time, many where a device does dozens at the price of one.
+The cost of a filling step to the live ones is estimated from service times, so the bounds fit the machine: a few rows
+where each row takes its time, many where a device runs dozens in the time of one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from batching.service_times import ServiceTimes
 
 RIDE_SHARE = 0.15
-"""How much of a one-row batch's time the filling steps in a batch with due ones may add to it, so that live latency
-rises by a fifth at most, what their answers cost the event loop included (loadtest/LOG.md). A batch holds what arrived
-during the last one: with a fixed part `a`, and rows taking the share `u` of the time, it lasts a / (1 - u). So what is
-added to `a` lengthens every batch in proportion, and an answer takes more than its batch."""
+"""Time that filling steps may add to a batch with due ones, as a share of a one-row batch's time, so that live latency
+rises by a fifth at most, their answers' cost on the event loop included (loadtest/LOG.md). A batch holds the steps that
+arrived during the last one: with a fixed part `a`, and rows taking the share `u` of the time, it lasts a / (1 - u). So
+time added to `a` lengthens every batch in proportion, and an answer takes longer than its batch."""
 
 ALONE_SHARE = 0.5
-"""The same for filling steps alone: a live step that comes meanwhile waits for one and a half one-row batches."""
+"""The same for filling steps alone: a live step that comes meanwhile waits for up to one and a half one-row batches."""
 
 
 class Filling:
-    """The bounds, by what is known of the service times; before anything is, `background_rows` and no bound."""
+    """The bounds, from measured service times; before the first measurement, `background_rows` and `max_batch`."""
 
     def __init__(self, service: ServiceTimes, *, background_rows: int, max_batch: int) -> None:
         self._service = service
@@ -27,20 +27,20 @@ class Filling:
         self._max_batch = max_batch
 
     def riding(self) -> int:
-        """Rows that may ride with due steps: one at least, or they would starve."""
+        """Most filling rows in a batch with due steps; at least 1, or they would starve."""
         if not self._service.known:
             return self._background_rows
         return max(1, int(min(self._service.extra_rows(RIDE_SHARE), self._background_rows)))
 
     def alone(self) -> int:
-        """Rows of a batch of their own, where a live step could come."""
+        """Most rows of a batch of filling steps alone, while a live step could come."""
         if not self._service.known:
             return self._max_batch
         return min(self._max_batch, 1 + int(min(self._service.extra_rows(ALONE_SHARE), self._max_batch)))
 
     def hold_s(self, rows: int, gap_s: float) -> float:
-        """How long to wait before such a batch of `rows`, where a due step is expected every `gap_s`.
+        """Seconds to wait before a batch of `rows` filling steps alone, where a due step is expected every `gap_s`.
 
-        If one would come before the batch ends, it pays to let it come and ride with it.
+        If one would come before the batch ends, it pays to wait for it and join it.
         """
         return 2 * gap_s if self._service.known and gap_s < self._service.estimate(rows) else 0.0

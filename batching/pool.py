@@ -1,7 +1,7 @@
 """The state pool: owns every stream's state, one row per stream in preallocated slabs. Knows no queue, thread or time.
 
 Merging streams into a batch is a gather of rows, splitting them again is a scatter. A slot is zeroed when it is taken,
-never trusted to be clean, and only the handle that its present owner holds opens it.
+never assumed to be clean, and only its present owner's handle gives access to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from batching.step_model import RowSpec
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The right to one slot, from `take` until `release`; the generation tells this owner from the slot's earlier."""
+    """Access to one slot, from `take` until `release`; the generation tells this owner from earlier ones."""
 
     slot: int
     generation: int
@@ -37,7 +37,7 @@ class StatePool:
         self._slabs = {
             name: torch.zeros((capacity + 1, *row.shape), dtype=row.dtype, device=device) for name, row in spec.items()
         }
-        # The same memory as bytes, (capacity + 1, row's bytes): what is written of a row and read again.
+        # The same memory as bytes, (capacity + 1, row's bytes), for `export` and `restore`.
         self._bytes = [
             slab.flatten().view(torch.uint8).reshape(capacity + 1, -1) for slab in self._slabs.values() if slab.numel()
         ]
@@ -53,7 +53,7 @@ class StatePool:
 
     @property
     def slabs(self) -> Mapping[str, Tensor]:
-        """Every state by name, (capacity + 1, …): for a model that reads and writes rows by itself."""
+        """Every state by name, (capacity + 1, …): for a model that reads and writes rows itself."""
         return self._slabs
 
     @property
@@ -72,7 +72,7 @@ class StatePool:
         return handle
 
     def release(self, handle: Handle) -> None:
-        """Give the slot back. Raises: StaleHandle, and so for the second release of one handle."""
+        """Give the slot back. Raises: StaleHandle, also for the second release of one handle."""
         self._check(handle)
         del self._owners[handle.slot]
         self._free.append(handle.slot)
@@ -86,14 +86,14 @@ class StatePool:
     def export(self, handle: Handle) -> bytes:
         """Return a copy of the slot's whole state, `row_bytes` long, in the order of the spec. Raises: StaleHandle."""
         self._check(handle)
-        if self._device.type == "cpu":  # numpy keeps the interpreter's lock for so few bytes, torch gives it away
+        if self._device.type == "cpu":  # numpy keeps the interpreter's lock for a few kilobytes, torch releases it
             return b"".join([rows.numpy()[handle.slot].tobytes() for rows in self._bytes])
         if not self._bytes:
             return b""
         return torch.cat([rows[handle.slot] for rows in self._bytes]).cpu().numpy().tobytes()  # one copy to the host
 
     def restore(self, handle: Handle, state: bytes) -> None:
-        """Give the slot what `export` made, in any pool with the same spec. Raises: StaleHandle, WrongState."""
+        """Overwrite the slot's state with one exported with the same spec. Raises: StaleHandle, WrongState."""
         self._check(handle)
         if len(state) != self.row_bytes:
             raise WrongState(f"a state of {len(state)} bytes, must be {self.row_bytes}")
@@ -114,7 +114,7 @@ class StatePool:
         return {name: slab.index_select(0, index) for name, slab in self._slabs.items()}
 
     def scatter(self, handles: Sequence[Handle], state: Mapping[str, Tensor]) -> None:
-        """Copy the first B rows of a batch's state back to their B streams; padding rows go nowhere.
+        """Copy the first B rows of a batch's state back to their B streams; padding rows are dropped.
 
         Raises: StaleHandle, RepeatedHandle; KeyError or RuntimeError if `state` is not of the pool's names and shapes.
         """
@@ -123,7 +123,7 @@ class StatePool:
             slab.index_copy_(0, index, state[name][: len(handles)])
 
     def index(self, handles: Sequence[Handle], rows: int) -> NDArray[np.int64]:
-        """Where the states of B streams lie in the slabs, (rows,); the scratch row stands for the rows beyond B.
+        """Slab rows of the states of B streams, (rows,) int64; the scratch row for the rows beyond B.
 
         Raises: StaleHandle, RepeatedHandle.
         """

@@ -1,7 +1,7 @@
-"""How long a batch takes, learned by its size: the one thing that policies and estimates of capacity know of a model.
+"""Service times of batches learned by size: all that policies and capacity estimates know of a model.
 
-Pure: told what was measured, asked what to expect. Sizes between two powers of two share a point, (mean rows, mean
-seconds); between points the time is a straight line, for a batch costs a fixed part and a part for each row.
+Pure. Sizes between two powers of two share a point, (mean rows, mean seconds); between points the time is interpolated
+linearly, because a batch costs a fixed part and a part for each row.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ WEIGHT = 1 / 8
 
 SPREAD_WEIGHT = 1 / 4
 SPREADS = 4
-"""Mean deviations between what is expected and what is allowed for. Source of both: the same section."""
+"""Mean deviations between the estimate and `at_worst`. Source of both: the same section."""
 
 
 class ServiceTimes:
-    """Running means of seconds by rows; may begin with a table that was measured before."""
+    """Running means of seconds by rows; may start from a table measured before."""
 
     def __init__(self, table: Mapping[int, float] | None = None) -> None:
         """Take {rows: seconds}, if any. Raises: ValueError for sizes below 1 or times that are not positive."""
         self._points: dict[int, tuple[float, float]] = {}  # bucket -> (rows, seconds)
         self._rows: list[float] = []
         self._seconds: list[float] = []
-        self._spread = 0.0  # mean deviation, as a share of what was expected
+        self._spread = 0.0  # mean deviation, as a share of the estimate
         for rows, seconds in sorted((table or {}).items()):
             if rows < 1 or not 0 < seconds < math.inf:
                 raise ValueError(f"a batch of {rows} rows cannot take {seconds} s")
-            self._points[_bucket(rows)] = (rows, seconds)  # of sizes that share a point, the largest
-        self._draw()
+            self._points[_bucket(rows)] = (rows, seconds)  # of sizes that share a point, the largest wins
+        self._lay_out()
 
     @property
     def known(self) -> bool:
-        """Whether anything was measured."""
+        """True once anything was measured."""
         return bool(self._rows)
 
     def learn(self, rows: int, seconds: float) -> None:
-        """Fold one measurement in."""
+        """Add one measurement to the means."""
         bucket = _bucket(rows)
         expected = self.estimate(rows) if bucket in self._points else seconds
         mean_rows, mean_s = self._points.get(bucket, (rows, seconds))
         self._points[bucket] = (mean_rows + WEIGHT * (rows - mean_rows), mean_s + WEIGHT * (seconds - mean_s))
         if expected > 0:
             self._spread += SPREAD_WEIGHT * (abs(seconds - expected) / expected - self._spread)
-        self._draw()
+        self._lay_out()
 
     def estimate(self, rows: float) -> float:
-        """Seconds that a batch of `rows` should take; inf before anything was measured.
+        """Expected seconds of a batch of `rows`; inf before anything was measured.
 
-        Beyond what was seen it errs to the long side: a smaller batch takes no longer than a larger one, and a larger
-        one no longer than in proportion, because rows cost less together than apart.
+        Outside the sizes seen it overestimates: the smallest batch's time below them, in proportion to the rows above
+        them, although rows cost less together than apart.
         """
         if not self._rows:
             return math.inf
@@ -65,11 +65,11 @@ class ServiceTimes:
         return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
 
     def at_worst(self, rows: float) -> float:
-        """Seconds that a batch of `rows` rarely exceeds: the estimate and four mean deviations."""
+        """Seconds that a batch of `rows` rarely exceeds: the estimate plus four mean deviations."""
         return self.estimate(rows) * (1 + SPREADS * self._spread)
 
     def per_row(self) -> float:
-        """Seconds that one more row adds to a batch, over all sizes seen; inf before anything was measured."""
+        """Seconds that one more row adds to a batch, mean over all sizes seen; inf before anything was measured."""
         if not self._rows:
             return math.inf
         if len(self._rows) == 1:
@@ -77,20 +77,20 @@ class ServiceTimes:
         return (self._seconds[-1] - self._seconds[0]) / (self._rows[-1] - self._rows[0])
 
     def extra_rows(self, share: float) -> float:
-        """Rows that lengthen a batch by `share` of what a batch of one takes; 0 before anything was measured."""
+        """Rows that lengthen a batch by `share` of the time of a batch of one; 0 before anything was measured."""
         per_row = self.per_row()
         if per_row == math.inf:
             return 0.0
         return share * self._seconds[0] / per_row if per_row else math.inf
 
     def extrapolate(self, rows: float) -> float:
-        """As `estimate`, but beyond the largest size seen along the line through all that was seen."""
+        """As `estimate`, but beyond the largest size seen linear with `per_row`."""
         if not self._rows or rows <= self._rows[-1]:
             return self.estimate(rows)
         return self._seconds[-1] + (rows - self._rows[-1]) * self.per_row()
 
-    def _draw(self) -> None:
-        """Lay the points out for `estimate`; a larger batch counts as no faster than a smaller one."""
+    def _lay_out(self) -> None:
+        """Sort the points for `estimate`; a larger batch counts as no faster than a smaller one."""
         self._rows.clear()
         self._seconds.clear()
         longest = 0.0

@@ -1,6 +1,6 @@
-"""What a model must offer to be batched: one step function, and the shapes of what it takes and carries over.
+"""The interface of a model that can be batched: one step function, and the shapes of its inputs and its state.
 
-A model satisfies this by structure and never imports it. Nothing here knows what a step means.
+A model satisfies it by structure and never imports it. Nothing here knows what a step means.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class RowSpec(Protocol):
-    """One row of a tensor: what a single stream brings, without the batch axis."""
+    """One row of a tensor: a single stream's part, without the batch axis."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -27,7 +27,7 @@ class RowSpec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The plain `RowSpec`; a model may just as well bring its own."""
+    """The plain `RowSpec`; a model may bring its own."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -50,11 +50,11 @@ class StepModel(Protocol):
 
     @property
     def min_rows(self) -> int:
-        """Smallest batch at which a row's result no longer depends on how many rows ride with it."""
+        """Smallest batch from which on a row's result does not depend on the number of rows."""
 
     @property
     def device(self) -> torch.device:
-        """Where `step` wants its tensors."""
+        """Device of the tensors that `step` takes."""
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Advance B streams by one step: (B, …), {name: (B, …)} -> outputs (B, …), {name: (B, …)}.
@@ -65,9 +65,9 @@ class StepModel(Protocol):
 
 @runtime_checkable
 class SlabModel(Protocol):
-    """What a `StepModel` on a CPU may offer besides: picking states out of their slabs and putting them back by itself.
+    """Optional interface of a `StepModel` on a CPU: it gathers and scatters the states in their slabs itself.
 
-    Each torch call from Python gives the interpreter's lock away and may wait a switch interval to have it back.
+    Each torch call from Python releases the interpreter's lock and may wait a switch interval to get it back.
     A model that gathers, steps and scatters in one compiled call makes a batch wait once.
     """
 
@@ -75,6 +75,6 @@ class SlabModel(Protocol):
         """Return a step(first, count, kept) of streams whose inputs (R, …) and states {name: (any, …)} lie in slabs.
 
         It advances rows first … first + count of the inputs, row i having its state in row `index[i]` of the slabs, and
-        stores the new states of the first `kept` of them in place; the others pad the batch, and theirs go nowhere.
-        Its outputs (count, …) are in memory of their own, and to the bit what `step` gives.
+        stores the new states of the first `kept` of them in place; the others pad the batch, and theirs are dropped.
+        Its outputs (count, …) are in memory of their own, and equal to those of `step` to the bit.
         """

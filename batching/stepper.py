@@ -1,8 +1,8 @@
-"""One batch through the model: owns the state pool and the input slab, and the only place that calls the model.
+"""One batch through the model: owns the state pool and the input slab, and is the only caller of the model.
 
-It knows rows and devices, and no queue, time or thread. What runs for every batch gives the interpreter's lock away as
-seldom as possible: beside a busy event loop each time costs up to a switch interval. With a `SlabModel` that is once
-a tile: joining bytes, and numpy's writing of few numbers, never do.
+It knows rows and devices, and no queue, time or thread. The code that runs for every batch releases the interpreter's
+lock as seldom as possible: beside a busy event loop each release costs up to a switch interval. With a `SlabModel` that
+is once a tile: joining bytes, and numpy's writing of few numbers, do not release it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from batching.errors import StepFailed
 from batching.pool import Handle, StatePool
 from batching.step_model import SlabModel, StepModel
 
-WARM_RUNS = 3  # of which the fastest counts: what disturbs a run only ever lengthens it
+WARM_RUNS = 3  # of which the fastest counts: a disturbance only ever lengthens a run
 
 
 class Stepper:
@@ -28,7 +28,7 @@ class Stepper:
         """Allocate for `capacity` streams and batches of at most `max_batch`.
 
         With `tile_rows`, every call of the model has exactly that many rows, whatever the batch, so that a stream's
-        arithmetic is the same to the bit in any company; None = as many rows as the batch has.
+        arithmetic is the same to the bit whatever the other rows; None = as many rows as the batch has.
         Raises: ValueError for tiles smaller than the model's `min_rows`.
         """
         if tile_rows is not None and tile_rows < model.min_rows:
@@ -40,13 +40,13 @@ class Stepper:
         self._device = model.device
         spec = model.input_spec
         self._largest = self._padded(min(max_batch, capacity))
-        # Pinned memory is what lets a copy to the device run beside the host. One slab is enough: `run` returns only
-        # when the outputs are here, and so after the device has read the inputs.
+        # Pinned memory lets a copy to the device run beside the host. One slab is enough: `run` returns only when the
+        # outputs are on the host, and so after the device has read the inputs.
         pinned = self._device.type == "cuda"
         self._slab = torch.zeros((self._largest, *spec.shape), dtype=spec.dtype, pin_memory=pinned)
         host = self._slab.numpy()  # the same memory
         self._blank: np.ndarray = np.zeros(host.shape[1:], host.dtype)
-        self._bytes = host.data.cast("B")  # and again
+        self._bytes = host.data.cast("B")  # the same memory
         index = torch.zeros(self._largest, dtype=torch.int64)
         self._index = index.numpy()  # the same memory
         self._in_slabs: Callable[[int, int, int], Tensor] | None = None
@@ -64,10 +64,10 @@ class Stepper:
         return self._blank.dtype
 
     def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
-        """Step scratch rows in every size that a batch can have. Returns: seconds by rows, of the largest and a few.
+        """Step scratch rows in every batch size. Returns: seconds by rows, of the powers of two and the largest.
 
-        Libraries prepare their kernels for a shape when they first meet it: with oneDNN that costs a batch several
-        milliseconds, which no stream should pay. Raises: whatever the model raises.
+        Libraries prepare their kernels for a shape at its first use: with oneDNN that costs several milliseconds, which
+        no stream's batch should pay. Raises: any error of the model's.
         """
         seconds: dict[int, float] = {}
         for rows in dict.fromkeys(self._tile_rows or self._padded(count) for count in range(1, self._largest + 1)):
@@ -99,17 +99,17 @@ class Stepper:
             raise StepFailed(f"a step of {count} streams failed: {type(error).__name__}: {error}") from error
 
     def _stage(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray], total: int) -> None:
-        """Note where the states of `total` rows lie and join their inputs in the slab, zeros for those that pad it."""
+        """Write the state index of `total` rows and join their inputs in the slab, zeros for padding rows."""
         self._index[:total] = self.pool.index(handles, total)
         rows: list[Any] = [*inputs, *[self._blank] * (total - len(inputs))]
         try:
-            joined = b"".join(rows)  # numpy's own joining gives the lock away once a row
-        except TypeError:  # what join makes of a view with gaps
+            joined = b"".join(rows)  # numpy's own joining releases the lock once a row
+        except TypeError:  # a view with gaps has no contiguous bytes
             joined = b"".join([row.tobytes() for row in rows])
         self._bytes[: len(joined)] = joined
 
     def _outputs(self, handles: Sequence[Handle], total: int) -> np.ndarray:
-        """Step what is staged, tile after tile. Returns: the outputs of all rows, in fresh memory."""
+        """Step the staged rows, tile by tile. Returns: the outputs of all rows, in fresh memory."""
         rows = self._tile_rows or total
         firsts = range(0, total, rows)
         if self._in_slabs is None:

@@ -1,20 +1,20 @@
-"""What the model thread does: carries out commands, runs one batch after another, tells what came of it.
+"""The work of the model thread: executes commands, runs one batch after another, delivers events.
 
-It owns batcher and state pool and is called on that one thread alone; the thread, its sleep and its queue are the
-engine's. No locks: whatever changes here is touched by nobody else.
+It owns batcher and state pool and is called on that one thread alone, so it needs no locks; the thread, its sleep and
+its queue are the engine's.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from batching.batcher import Batcher, Pending, StreamId
 from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
 from batching.errors import PoolFull, QueueFull, StepFailed, UnknownStream, WrongState
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
-from batching.exports import Exports
 from batching.pool import Handle
 from batching.stepper import Stepper
 
@@ -37,28 +37,28 @@ class Worker:
         self._clock = clock
         self._handles: dict[StreamId, Handle] = {}
         self._background: set[StreamId] = set()
-        self._failed: set[StreamId] = set()  # failed, and not closed by their owner yet
+        self._failed: set[StreamId] = set()  # failed, not yet closed by their owner
         self._exports = Exports()
 
     def warm_up(self) -> None:
-        """Step every size of batch and learn how long it takes."""
+        """Step every batch size, learn the service times and deliver `WarmedUp`."""
         step_s = self._stepper.warm_up(self._clock)
         for rows, seconds in step_s.items():
             self._batcher.ran(rows, seconds)
         self._deliver(WarmedUp(step_s))
 
     def wake_at(self, now: float) -> float | None:
-        """When to run a batch if no command comes meanwhile; None = not before one does."""
+        """Time of the next batch if no command comes first; None = not before one does."""
         return self._batcher.wake_at(now)
 
     def run_batch(self) -> None:
-        """Run what is to run now, if anything."""
+        """Run the next batch, if one is to run now."""
         batch = self._batcher.next_batch(self._clock())
         if batch:
             self._run(batch)
 
     def queue(self, step: Step) -> None:
-        """Let a step wait for its batch."""
+        """Queue a step; one of a failed stream is ignored."""
         if step.stream in self._failed:
             return
         try:
@@ -68,8 +68,8 @@ class Worker:
         except UnknownStream as error:
             self._deliver(StreamFailed(step.stream, error))
 
-    def carry_out(self, command: Command) -> bool:
-        """Do what any other command asks for. Returns: False to stop."""
+    def execute(self, command: Command) -> bool:
+        """Execute any command but a step. Returns: False to stop."""
         match command:
             case Open():
                 self._admit(command)
@@ -95,25 +95,25 @@ class Worker:
 
     def _export(self, stream: StreamId, tag: object) -> None:
         if stream not in self._handles:
-            self._miss(stream)
+            self._report_unknown(stream)
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
         else:
-            self._tell_state(stream, tag)
+            self._deliver_state(stream, tag)
 
-    def _tell_state(self, stream: StreamId, tag: object) -> None:
+    def _deliver_state(self, stream: StreamId, tag: object) -> None:
         self._deliver(StateExported(stream, tag, self._pool.export(self._handles[stream])))
 
     def _restore(self, stream: StreamId, state: bytes) -> None:
         if stream not in self._handles:
-            self._miss(stream)
+            self._report_unknown(stream)
         elif self._batcher.waiting(stream):
             self._fail(stream, WrongState(f"stream {stream} has steps waiting, which a new state would change"))
         else:
             self._pool.restore(self._handles[stream], state)
 
-    def _miss(self, stream: StreamId) -> None:
-        """Tell that a stream is not open, unless it failed: then its owner is being told."""
+    def _report_unknown(self, stream: StreamId) -> None:
+        """Report a stream that is not open, unless its failure was reported already."""
         if stream not in self._failed:
             self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
 
@@ -123,7 +123,7 @@ class Worker:
         elif stream in self._failed:
             self._failed.remove(stream)
         else:
-            self._miss(stream)
+            self._report_unknown(stream)
             return
         self._deliver(StreamClosed(stream))
 
@@ -157,7 +157,7 @@ class Worker:
         )
         if self._exports:
             for stream, tag in self._exports.ran(streams):
-                self._tell_state(stream, tag)
+                self._deliver_state(stream, tag)
 
     def _fail(self, stream: StreamId, error: Exception) -> None:
         self._forget(stream)
@@ -172,3 +172,41 @@ class Worker:
         self._background.discard(stream)
         self._exports.forget(stream)
         self._pool.release(self._handles.pop(stream))
+
+
+class Exports:
+    """Pending exports by stream in order of request, each with the number of steps that still run before it.
+
+    Nearly always empty, and cheap then. It counts steps and holds no state.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[StreamId, deque[tuple[int, object]]] = {}
+
+    def __bool__(self) -> bool:
+        """True while an export is pending."""
+        return bool(self._waiting)
+
+    def add(self, stream: StreamId, steps: int, tag: object) -> None:
+        """Add an export that is due after `steps` more of the stream's steps, at least 1."""
+        self._waiting.setdefault(stream, deque()).append((steps, tag))
+
+    def ran(self, streams: Iterable[StreamId]) -> list[tuple[StreamId, object]]:
+        """Count one step of each stream; return the exports that are due now, (stream, tag)."""
+        due: list[tuple[StreamId, object]] = []
+        for stream in streams:
+            waiting = self._waiting.get(stream)
+            if waiting is None:
+                continue
+            counted = [(steps - 1, tag) for steps, tag in waiting]
+            due += [(stream, tag) for steps, tag in counted if not steps]
+            left = deque((steps, tag) for steps, tag in counted if steps)
+            if left:
+                self._waiting[stream] = left
+            else:
+                del self._waiting[stream]
+        return due
+
+    def forget(self, stream: StreamId) -> None:
+        """Drop the exports of a stream that ended."""
+        self._waiting.pop(stream, None)

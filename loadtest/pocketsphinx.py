@@ -20,10 +20,9 @@ from loadtest import environment, pages
 from loadtest.environment import Environment
 from loadtest.errors import BadManifest, BadSettings, PeerMissing
 from loadtest.program import EXIT_OK, RESULTS, carry_out
-from model.audio import read_pcm
 from model.errors import ModelError
-from model.manifest import Utterance, read_manifests
-from model.scoring import by_source, report
+from model.evaluation.scoring import by_source, report
+from model.recordings import Utterance, read_manifests, read_pcm
 
 NAME = "pocketsphinx"
 RATE = 16_000
@@ -135,7 +134,7 @@ def measure(manifests: Sequence[Path], processes: int, ours: Path | None, comman
 
 
 def pooled(rates: dict[str, object]) -> Pooled:
-    """The figures of `model.scoring.report`, typed."""
+    """The figures of `model.evaluation.scoring.report`, typed."""
     return msgspec.convert(rates, Pooled)
 
 

@@ -62,7 +62,7 @@ class AcousticModel:
 
     @property
     def config(self) -> ModelConfig:
-        """What the network learned with."""
+        """The configuration that the network was trained with."""
         return self.network.config
 
     @property
@@ -72,12 +72,12 @@ class AcousticModel:
 
     @property
     def state_spec(self) -> Mapping[str, RowSpec]:
-        """All that a stream carries over, zeros when fresh."""
+        """A stream's state by name; zeros when fresh."""
         return {name: RowSpec(shape, dtype) for name, (shape, dtype) in self.network.state_shapes().items()}
 
     @property
     def min_rows(self) -> int:
-        """Pad smaller batches up to this and a row's result is the same to the bit in any batch."""
+        """Smallest batch whose rows do not depend on one another, to the bit; smaller ones are padded to it."""
         return MIN_ROWS[self.precision]
 
     @torch.inference_mode()
@@ -89,5 +89,5 @@ class AcousticModel:
         return log_probs, after
 
     def in_slabs(self, inputs: Tensor, index: Tensor, slabs: Mapping[str, Tensor]) -> SlabStep:
-        """Record a step of streams whose inputs and states lie in the given memory. On a CPU."""
+        """Record a step on inputs, row index and states in the given memory; on a CPU (`batching.SlabModel`)."""
         return SlabStep(self.network, inputs, index, dict(slabs))

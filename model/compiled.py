@@ -1,10 +1,10 @@
-"""Machine code for the inner loops, by numba: how functions are compiled, kept on disk, and read memory by address.
+"""Compilation of the inner loops by numba: decorators, the cache of machine code on disk, access to memory by address.
 
-Every stream owns one block of memory. A batch hands the addresses of its streams to one compiled call, so that a stream
-can come and go on one thread while others are decoded on another, and nothing is ever moved.
+Every stream owns one block of memory. A batch passes the addresses of its streams to one compiled call, so that streams
+can be created and dropped on one thread while others are decoded on another, and no block is ever moved.
 
 Each combination of argument types costs a compilation, 32 and 64 bits are two, and to the compiler a 0 is a type of its
-own: so functions are handed numbers made 64 bits wide by `int`, and counters start at `ZERO`.
+own: so functions take numbers made 64 bits wide by `int`, and counters start at `ZERO`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 SOURCES = (
     "compiled",
     "config",
-    "ctc/alignments",
-    "ctc/candidates",
-    "ctc/frame_search",
-    "ctc/kernel",
-    "ctc/layout",
-    "ctc/prefix_score",
-    "ctc/prefix_tree",
-    "ctc/terms",
+    "ctc/search/alignments",
+    "ctc/search/candidates",
+    "ctc/search/frame_search",
+    "ctc/search/kernel",
+    "ctc/search/layout",
+    "ctc/search/prefix_score",
+    "ctc/search/prefix_tree",
     "lm/score",
 )
-"""All that machine code holds pieces of, without .py, seen from here."""
+"""Files whose code the machine code contains, relative to this folder, without .py; hashed for the cache key."""
 
 
 @cache
@@ -60,10 +59,10 @@ def _source_digest() -> str:
 
 
 def compiled(function: F) -> F:
-    """Compile when compiled code first calls it; nothing else can, which saves the wrappers.
+    """Compile for calls from compiled code alone, at the first of them; that saves the wrappers.
 
-    Arrays are borrowed from the entry point, which holds them: without counting references, which numba does at each
-    view and each call, decoding takes a third of the time. Such a function can neither make an array nor return one.
+    Arrays are borrowed from the entry point, which holds them. Without numba's reference counting at each view and call
+    decoding takes a third of the time; but such a function can neither make an array nor return one.
     """
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
 
@@ -76,8 +75,8 @@ def compiled_maker(function: F) -> F:
 def entry_point(function: F) -> F:
     """Compile at the first call from Python, with all that it calls, and keep the code on disk where that is possible.
 
-    numba takes kept code for fresh while the function's own file is unchanged, whatever became of the functions that it
-    calls: here the digest of them all is part of the name. Where no folder can be written, each process compiles anew.
+    numba's cache checks the function's own file alone, not those of the functions that it calls: here the digest of all
+    `SOURCES` is part of the name. Where no folder can be written, each process compiles anew.
     """
     try:
         dispatcher = _numba.njit(cache=True, nogil=True)(function)
@@ -88,25 +87,25 @@ def entry_point(function: F) -> F:
 
 
 def kept_in(function: Callable[..., Any]) -> Path | None:
-    """Return the folder that an entry point's code is kept in, None if it is not."""
+    """Return the folder that holds an entry point's machine code, None if it is not kept."""
     path = cast(Any, function).stats.cache_path
     return Path(path) if path else None
 
 
 def _name_by_digest(kept: Any, digest: str) -> None:
-    """Give the files of one function's code names with the digest, and remove those of other digests."""
+    """Put the digest into the names of one function's cache files, and remove those of other digests."""
     base = kept._impl.filename_base
     files = _numba.core.caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
     files.load, files.save = _or_none(files.load), _or_none(files.save)
     kept._cache_file = files
     for path in Path(kept.cache_path).glob(f"{glob.escape(base)}-*.nb[ic]"):
         if not path.name.startswith(f"{base}-{digest[:16]}"):
-            with contextlib.suppress(OSError):  # another process was faster, or the folder can only be read
+            with contextlib.suppress(OSError):  # another process removed it, or the folder is read-only
                 path.unlink()
 
 
 def _or_none(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a full disk or a file of somebody else's cost a compilation, not a stream."""
+    """Turn OSError (a full disk, a file without permission) into None: it costs a compilation, no stream."""
 
     def call(*arguments: Any) -> Any:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""What a model learned with: everything that inference must repeat exactly. It is stored beside the weights.
+"""Configuration of a model: everything of its training that inference must repeat. It is stored beside the weights.
 
-And how many hypotheses beam search keeps: light to import, for settings and help texts.
+Also the number of hypotheses that beam search keeps: light to import, for settings and help texts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 FORMAT_VERSION = 1
 BLANK = 0
 TAIL_FRAMES = 2
-"""Output frames after the last audio in which letters may still come: the network writes a letter when it has heard it,
-not when it begins. Source: measured on recordings cut sharply, model/LOG.md."""
+"""Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
+not at its start. Source: measured on recordings cut sharply, model/LOG.md."""
 MAX_BEAMS = 64
 BEAMS = MAX_BEAMS  # kept by default: the fewest errors. Source: model/LOG.md
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
@@ -45,7 +45,7 @@ class ModelConfig:
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse sizes that the network cannot have."""
+        """Raises: ValueError for sizes that the network cannot have."""
         if self.step_samples % (4 * self.hop_samples):
             raise ValueError(f"step_samples {self.step_samples} is not a multiple of 4 hops of {self.hop_samples}")
         if self.window_samples > self.fft_size or self.hop_samples > self.window_samples:
@@ -70,7 +70,7 @@ class ModelConfig:
 
     @property
     def delay_frames(self) -> int:
-        """Output frames by which the answer trails the audio: a fresh stream's first outputs lie before its audio."""
+        """Output frames by which the outputs trail the audio: a fresh stream's first outputs lie before its audio."""
         return self.lookahead
 
     @property

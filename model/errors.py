@@ -1,11 +1,11 @@
-"""What can go wrong with a model or its inputs, named by who must act.
+"""Errors of models and their inputs, grouped by who must act.
 
 ModelError
 ├── CheckpointError     the operator: the file is missing, damaged, or of another format version
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
-├── ManifestError       whoever wrote the manifest: a line cannot be read
-├── AudioError          whoever recorded it: the file cannot be decoded
-├── LanguageModelError  the operator: a language model is missing or damaged (model/lm/errors.py)
+├── ManifestError       the author of the manifest: a line cannot be read
+├── AudioError          the owner of the recording: the file cannot be decoded
+├── LanguageModelError  the operator: a language model is missing or damaged, or a text for one is of no use
 ├── SynthesizerError    the operator: a speech synthesizer is missing or fails
 └── TrainingError       the operator: the run cannot start or go on
 """
@@ -33,7 +33,7 @@ class CheckpointError(ModelError):
 
 
 class PrecisionError(ModelError):
-    """The precision or device that was asked for is not to be had here."""
+    """The precision or device is not available on this machine."""
 
 
 class ManifestError(ModelError):
@@ -42,6 +42,10 @@ class ManifestError(ModelError):
 
 class AudioError(ModelError):
     """An audio file cannot be decoded; the message names the file."""
+
+
+class LanguageModelError(ModelError):
+    """A language model or the text for one cannot be used; the message names the file, and the line if there is one."""
 
 
 class TrainingError(ModelError):

@@ -1,9 +1,9 @@
 """The network as an ONNX file in the form of a streaming NeMo CTC model, which sherpa-onnx runs.
 
-That form has frames of its own features as input, two caches and the blank as the last symbol. The GRU states travel in
-`cache_last_channel` (B, layers, 1, H), everything else that a stream remembers, flattened, in `cache_last_time`
-(B, 1, 1, E). sherpa computes the features: Hann windows, Slaney's mel filters from 0 to 8 kHz, logarithm. They are not
-ours, so the graph begins with the map from its mel energies to ours.
+That form takes frames of sherpa's features as input, has two caches, and the blank as last symbol. GRU states are in
+`cache_last_channel` (B, layers, 1, H), the rest of a stream's state, flattened, in `cache_last_time` (B, 1, 1, E).
+sherpa computes the features: Hann windows, Slaney's mel filters from 0 to 8 kHz, logarithm. They differ from ours, so
+the graph begins with a map from its mel energies to ours.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from model import checkpoint
 from model.config import ModelConfig
-from model.features import FLOOR, mel_filters
-from model.network import CONTEXT, Network, State
+from model.network import CONTEXT, FLOOR, Network, State, mel_filters
 
 OPSET = 17
 EXAMPLE_ROWS = 2
@@ -32,7 +31,7 @@ SPACE_TOKEN = "▁"  # noqa: S105 - the same
 
 
 def sherpa_filters(config: ModelConfig) -> Tensor:
-    """Sherpa's filters for NeMo models, (fft_size // 2 + 1, F) float64, what its pre-emphasis does to a power included.
+    """Sherpa's filters for NeMo models, (fft_size // 2 + 1, F) float64, its pre-emphasis of a power included.
 
     Source: M. Slaney, Auditory Toolbox (1998): linear below 1 kHz (200/3 Hz a mel), then 27 mel for a factor of 6.4;
     each filter of the same area.
@@ -117,14 +116,14 @@ def _as_cache(flat: Tensor) -> Tensor:
 
 
 def fresh_caches(network: Network, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The caches of streams that have heard nothing."""
+    """The caches of `rows` fresh streams."""
     c, width = network.config, StreamingCtc(network).cache_width
     empty = torch.zeros(rows, dtype=torch.int64)
     return torch.zeros(rows, c.layers, 1, c.hidden), torch.zeros(rows, 1, 1, width), empty
 
 
 def metadata(network: Network) -> dict[str, str]:
-    """What sherpa reads from the file beside the graph."""
+    """Metadata of the file, read by sherpa."""
     c = network.config
     frames = c.step_samples // c.hop_samples
     values = {

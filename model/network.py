@@ -1,23 +1,73 @@
-"""The streaming Deep Speech 2 network: strided convolutions, forward GRUs, lookahead convolution, CTC head.
+"""The streaming Deep Speech 2 network: log-mel features, strided convolutions, GRUs, lookahead convolution, head.
 
 One code path serves a step and a whole utterance: `forward` takes any number of steps at once and carries all that it
-must remember in a dict of named tensors, batch on axis 0, zeros for a fresh stream.
+must remember, windows of the features included, in a dict of named tensors, batch on axis 0, zeros for a fresh stream.
 Source: Amodei et al. 2015, https://arxiv.org/abs/1512.02595 (row convolution: section 3.7).
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import ModelConfig
-from model.features import LogMel
-from model.gru import GRULayer
 
 State = dict[str, Tensor]
-PAIRS = 3  # a convolution sees three pairs of frames (kernel 6, stride 2) and so remembers two pairs
+FLOOR = 1e-6  # mel energy of about -90 dBFS white noise: quieter than any microphone, so digital silence is no outlier
+PAIRS = 3  # a convolution covers three pairs of frames (kernel 6, stride 2) and carries two pairs over
 CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
+
+
+def _hz_to_mel(hz: Tensor) -> Tensor:
+    """Mel scale of O'Shaughnessy (1987), as HTK has it."""
+    return 2595.0 * torch.log10(1.0 + hz / 700.0)
+
+
+def mel_filters(config: ModelConfig) -> Tensor:
+    """Triangular filters, (fft_size // 2 + 1, F) float32, equally spaced on the mel scale, peak 1."""
+    bins = config.fft_size // 2 + 1
+    mel = _hz_to_mel(torch.linspace(0, config.sample_rate / 2, bins, dtype=torch.float64))
+    low, high = _hz_to_mel(torch.tensor([config.mel_low_hz, config.mel_high_hz], dtype=torch.float64)).tolist()
+    edges = torch.linspace(low, high, config.mel_bins + 2, dtype=torch.float64)
+    width = edges[1] - edges[0]
+    rising = (mel[:, None] - edges[None, :-2]) / width
+    falling = (edges[None, 2:] - mel[:, None]) / width
+    return torch.minimum(rising, falling).clamp_min(0).to(torch.float32)
+
+
+class LogMel(nn.Module):
+    """PCM (B, S) with its overlap (B, window - hop) to normalised log-mel frames (B, S / hop, F) float32."""
+
+    window: Tensor
+    filters: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.hop, self.length, self.fft_size = config.hop_samples, config.window_samples, config.fft_size
+        self.overlap = config.window_samples - config.hop_samples
+        self.register_buffer("window", torch.hann_window(config.window_samples), persistent=False)
+        self.register_buffer("filters", mel_filters(config), persistent=False)
+        self.register_buffer("mean", torch.zeros(config.mel_bins))  # of the training set, stored with the weights
+        self.register_buffer("scale", torch.ones(config.mel_bins))
+
+    def log_mel(self, pcm: Tensor) -> Tensor:
+        """Float PCM in [-1, 1], (B, overlap + n * hop), to log-mel energies (B, n, F), not normalised."""
+        frames = pcm.unfold(-1, self.length, self.hop) * self.window  # (B, n, window)
+        spectrum = torch.fft.rfft(frames, self.fft_size)  # (B, n, fft / 2 + 1) complex
+        power = spectrum.real.square() + spectrum.imag.square()
+        return torch.log(power @ self.filters + FLOOR)  # (B, n, F)
+
+    def forward(self, pcm: Tensor, overlap: Tensor) -> tuple[Tensor, Tensor]:
+        """int16 PCM (B, S) and the samples before it (B, overlap) int16 -> frames (B, S / hop, F), new overlap."""
+        joined = torch.cat([overlap, pcm], dim=1)  # (B, overlap + S) int16
+        features = (self.log_mel(joined.to(torch.float32) * (1 / 32768)) - self.mean) * self.scale
+        return features, joined[:, -self.overlap :]
 
 
 class PairConv(nn.Module):
@@ -39,6 +89,108 @@ class PairConv(nn.Module):
         return functional.silu(self.product(windows)), joined[:, -CONTEXT:]
 
 
+class Scan(torch.autograd.Function):
+    """A GRU's recurrence over a whole utterance, time-major, with a backward pass for training on a CPU.
+
+    One large product gives the weight gradient, where autograd would add a small one for every frame.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
+        """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H)."""
+        steps, rows, width = gates.shape[0], gates.shape[1], weight.shape[1]
+        weight_t = weight.to(gates.dtype).t()
+        bias = bias.to(gates.dtype)
+        hidden = gates.new_empty(steps + 1, rows, width)
+        hidden[0] = first
+        reset_update = gates.new_empty(steps, rows, 2 * width)
+        candidate, recurrent = gates.new_empty(steps, rows, width), gates.new_empty(steps, rows, width)
+        for t in range(steps):
+            product = torch.addmm(bias, hidden[t], weight_t)  # (B, 3H)
+            both = torch.add(gates[t, :, : 2 * width], product[:, : 2 * width], out=reset_update[t]).sigmoid_()
+            recurrent[t] = product[:, 2 * width :]
+            torch.addcmul(gates[t, :, 2 * width :], both[:, :width], recurrent[t], out=candidate[t]).tanh_()
+            torch.lerp(candidate[t], hidden[t], both[:, width:], out=hidden[t + 1])
+        ctx.save_for_backward(hidden, reset_update, candidate, recurrent, weight)
+        return hidden[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Back-propagation through time; factors without the incoming gradient are computed for all frames at once."""
+        hidden, reset_update, candidate, recurrent, weight = ctx.saved_tensors
+        steps, rows, width = candidate.shape
+        reset, update = reset_update[..., :width], reset_update[..., width:]
+        to_candidate = (1 - update) * (1 - candidate.square())
+        factors = torch.stack(  # (T, B, 3, H): d pre-activation / d h'
+            [
+                to_candidate * recurrent * reset * (1 - reset),
+                (hidden[:-1] - candidate) * update * (1 - update),
+                to_candidate * reset,
+            ],
+            dim=2,
+        )
+        weight = weight.to(grad.dtype)
+        grads = torch.empty_like(factors)
+        carried = torch.zeros_like(grad[0])
+        for t in range(steps - 1, -1, -1):
+            carried = carried + grad[t]
+            torch.mul(factors[t], carried[:, None], out=grads[t])
+            to_candidate[t] *= carried
+            carried = torch.addmm(carried * update[t], grads[t].view(rows, 3 * width), weight)
+        flat = grads.view(steps * rows, 3 * width)
+        grad_weight = flat.t() @ hidden[:-1].reshape(steps * rows, width)
+        grad_bias = flat.sum(0, dtype=torch.float32)
+        grads[:, :, 2] = to_candidate  # the input side of the candidate is not scaled by the reset gate
+        return grads.view(steps, rows, 3 * width), grad_weight.float(), grad_bias, carried
+
+
+class GRULayer(nn.Module):
+    """One forward GRU layer: x (B, T, H) and the state before it (B, H) to outputs (B, T, H) and the state after it.
+
+    The cell is the cuDNN / PyTorch form, in which the reset gate acts after the recurrent product:
+        r = σ(Wx_r + Uh_r)   z = σ(Wx_z + Uh_z)   n = tanh(Wx_n + r ∘ Uh_n)   h' = (1 - z) ∘ n + z ∘ h
+    Source: Cho et al. 2014 in the variant of https://svail.github.io/diff_graphs/ (about 10 % cheaper, as accurate).
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(width, 3 * hidden)
+        self.recurrent = nn.Linear(hidden, 3 * hidden)
+        self.hidden = hidden
+        bound = 1 / math.sqrt(hidden)
+        nn.init.uniform_(self.input.weight, -bound, bound)
+        for gate in range(3):
+            nn.init.orthogonal_(self.recurrent.weight[gate * hidden : (gate + 1) * hidden])
+        nn.init.zeros_(self.recurrent.bias)
+        nn.init.zeros_(self.input.bias)
+        nn.init.ones_(self.input.bias[hidden : 2 * hidden])  # start by remembering
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Training takes the scan (cuDNN on a GPU), serving the plain loop over the few frames of a step."""
+        if not torch.is_grad_enabled():
+            return self.steps(x, state)
+        if x.is_cuda:
+            weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
+            out, last = torch._VF.gru(x, state[None].to(x.dtype), weights, True, 1, 0.0, False, False, True)
+            return out, last[0]
+        gates = self.input(x.transpose(0, 1))  # (T, B, 3H)
+        states: Tensor = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))  # type: ignore[no-untyped-call]
+        return states.transpose(0, 1), states[-1]
+
+    def steps(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Frame by frame; a row's result never depends on the other rows."""
+        width = self.hidden
+        gates = self.input(x)  # (B, T, 3H)
+        outputs = []
+        for gate in gates.unbind(1):
+            product = self.recurrent(state)  # (B, 3H)
+            both = torch.sigmoid(gate[:, : 2 * width] + product[:, : 2 * width])
+            candidate = torch.tanh(torch.addcmul(gate[:, 2 * width :], both[:, :width], product[:, 2 * width :]))
+            state = torch.lerp(candidate, state, both[:, width:])  # (B, H)
+            outputs.append(state)
+        return torch.stack(outputs, dim=1), state
+
+
 class Lookahead(nn.Module):
     """Row convolution: each unit's output mixes its own present and next `frames` values."""
 
@@ -50,7 +202,7 @@ class Lookahead(nn.Module):
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor, waiting: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, H) and the frames not answered yet (B, frames, H) -> answers for the oldest T frames."""
+        """x (B, T, H) and the frames before it that lack an output (B, frames, H) -> outputs (B, T, H), such frames."""
         joined = torch.cat([waiting, x], dim=1)  # (B, frames + T, H)
         count = x.shape[1]
         out = joined[:, :count] * self.weight[0]
@@ -93,7 +245,7 @@ class Network(nn.Module):
         return shapes | {"lookahead": ((c.lookahead, c.hidden), self.dtype)}
 
     def fresh_state(self, rows: int) -> State:
-        """State of `rows` streams that have heard nothing: zeros."""
+        """State of `rows` fresh streams: zeros."""
         device = self.head.weight.device
         return {k: torch.zeros(rows, *s, dtype=d, device=device) for k, (s, d) in self.state_shapes().items()}
 

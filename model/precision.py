@@ -1,4 +1,4 @@
-"""Device and precision: what `auto` means here, and how a network is cast to it.
+"""Device and precision: the choice of `auto` on this machine, and casting a network.
 
 Features, log-softmax and decoding stay in float32 whatever the precision of the products.
 """
@@ -15,7 +15,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, 
 
 
 def resolve_device(device: str) -> torch.device:
-    """Turn auto, cpu or cuda into a device. Raises: PrecisionError when it is not to be had."""
+    """Turn auto, cpu or cuda into a device. Raises: PrecisionError if it is not available."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in ("cpu", "cuda"):

@@ -1,11 +1,11 @@
 """A network's step recorded once as a graph and replayed without the interpreter.
 
-A step is about a hundred small operations. Called from Python each of them takes the interpreter's lock anew, and
+A step is about a hundred small operations. Called from Python, each of them takes the interpreter's lock anew, and
 beside a busy event loop the model thread waits for it every time, up to a switch interval. A recorded step waits when
-it returns, and once more for nearly each tensor that Python handed in: torch keeps such a tensor's Python object alive
-while C++ alone refers to it, and takes the lock whenever that begins or ends. So the graph that serves, `SlabStep`, is
-given numbers only: inputs, states and the list of rows lie in memory that the graph refers to by itself. The operations
-and their order stay the same, so the results do too, to the bit (tests/model/test_network.py).
+it returns, and once more for nearly every tensor argument: torch keeps a tensor's Python object alive while C++ alone
+refers to it, and takes the lock whenever that begins or ends. So the graph that serves, `SlabStep`, takes numbers only:
+inputs, states and the row index lie in memory that the graph itself refers to. The operations and their order stay the
+same, so the results do too, to the bit (tests/model/test_network.py).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from torch.jit._trace import TracerWarning
 
 from model.network import Network, State
 
-EXAMPLE_ROWS = 4  # the graph holds for every number of rows
+EXAMPLE_ROWS = 4  # of the recording; the graph works for any number of rows
 
 PRODUCT = """
 def product(x: Tensor, packed: Tensor, bias: Tensor) -> Tensor:
     none: List[Optional[number]] = []
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", none, "")
 """
-"""As text: an empty list of the operator's type can be written in no other way. Recording takes the function in."""
+"""TorchScript source, because an empty list of the operator's type cannot be written otherwise; inlined by tracing."""
 
 
 class _Packed(nn.Module):
-    """A bf16 product with its weights as oneDNN wants them, where `nn.Linear` packs them anew at each call.
+    """A bf16 product with its weights packed for oneDNN once, where `nn.Linear` packs them at each call.
 
-    Same bits, and 25 to 30 µs less. Source: model/LOG.md.
+    Same bits, 25 to 30 µs faster. Source: model/LOG.md.
     """
 
     def __init__(self, full: nn.Linear, product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -48,7 +48,7 @@ class _Packed(nn.Module):
 
 
 class _Flat(nn.Module):
-    """The network with its state as a plain list of tensors, which is what can be recorded."""
+    """The network with its state as a plain list of tensors, the form that can be traced."""
 
     def __init__(self, network: Network, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Rows(nn.Module):
         self, pcm: Tensor, read: Tensor, write: Tensor, slabs: tuple[Tensor, ...], packed: tuple[Tensor, ...]
     ) -> Tensor:
         for product, weight in zip(self.products, packed, strict=True):
-            product.packed = weight  # the recorder takes no packed tensor as a constant, and so they are inputs
+            product.packed = weight  # tracing takes no packed tensor as a constant, so they are inputs
         state = {name: slab.index_select(0, read) for name, slab in zip(self.names, slabs, strict=True)}
         log_probs, after = self.network(pcm, state)
         for name, slab in zip(self.names, slabs, strict=True):
@@ -79,7 +79,7 @@ class _Rows(nn.Module):
 
 
 class _Held(nn.Module):
-    """What a recorded step works on, held by the graph itself; numbers alone come from outside."""
+    """The recorded step with its memory held by the graph; its arguments are numbers only."""
 
     def __init__(
         self, rows: nn.Module, pcm: Tensor, index: Tensor, slabs: tuple[Tensor, ...], packed: tuple[Tensor, ...]
@@ -115,7 +115,7 @@ class SlabStep:
     """`Network.forward` for inputs of exactly one step, on states that lie in slabs; on a CPU."""
 
     def __init__(self, network: Network, pcm: Tensor, index: Tensor, slabs: State) -> None:
-        """PCM (R, step_samples) int16, index (R,) int64, slabs {name: (any, …)}: read anew at each call, and kept."""
+        """Record on PCM (R, step_samples) int16, index (R,) int64 and slabs {name: (any, …)}, read at each call."""
         names = tuple(network.state_shapes())
         own, products = _with_packed_products(network)
         packed = tuple(product.packed for product in products)
@@ -130,14 +130,14 @@ class SlabStep:
     def __call__(self, first: int, count: int, kept: int) -> Tensor:
         """Step rows first … first + count of `pcm`; row i has its state in row `index[i]` of the slabs.
 
-        The new states of the first `kept` of them are stored, the others' nowhere.
+        The new states of the first `kept` of them are stored, those of the others dropped.
         Returns: log-probs (count, frames_per_step, V) float32.
         """
         return self._run(first, count, kept)
 
 
 def _with_packed_products(network: Network) -> tuple[Network, list[_Packed]]:
-    """Copy a network with its bf16 products packed; in other precisions there are none to pack."""
+    """Copy a network and pack its bf16 products; in other precisions return it as it is."""
     if network.dtype != torch.bfloat16 or not torch._C._has_mkldnn:
         return network, []
     product = torch.jit.CompilationUnit(PRODUCT).product

@@ -1,8 +1,8 @@
 """Voice activity detection: the Silero network as a step function, its state one row per stream.
 
-The installed `silero_vad` package brings the weights, and keeps one stream's state inside its model object; here the
-same small network is rebuilt so that the state can come and go. It knows no threshold and no endpoint rule: that is
-its caller's. The package is read, never imported: importing it sets torch's thread count for the whole process.
+The weights come from the installed `silero_vad` package, whose model object holds the state of one stream; here the
+same small network is rebuilt with its state as an argument. It knows no threshold and no endpoint rule. The package is
+read, never imported: importing it sets torch's thread count for the whole process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model.errors import CheckpointError, install_hint
 # Source: silero-vad 6.2.3. Its tinygrad_model.py spells the network out; the TorchScript file is what its
 # load_silero_vad() runs. (Its data/silero_vad_16k.safetensors has the same shapes, but another training's weights.)
 WEIGHTS = "data/silero_vad.jit"
-CONTEXT = 64  # samples of the previous step that a step sees again
+CONTEXT = 64  # samples of the previous step that a step reads again
 WINDOW, HOP, BINS = 256, 128, 129  # of the spectrum, in samples and frequency bins
 FRAMES = 4  # spectra in a step
 HIDDEN = 128
@@ -84,7 +84,7 @@ class SileroVad:
 
     @property
     def state_spec(self) -> Mapping[str, RowSpec]:
-        """The LSTM's two vectors and the last samples heard."""
+        """The LSTM's two vectors and the last samples of the previous step."""
         return {
             "h": RowSpec((HIDDEN,), torch.float32),
             "c": RowSpec((HIDDEN,), torch.float32),
@@ -122,7 +122,7 @@ def _convolve(x: Tensor, taps: Tensor, bias: Tensor, stride: int) -> Tensor:
 
     Products, because a library convolution chooses its algorithm by the batch's size, and is slower below 100 rows.
     One for each tap, because three short sums lose less to fp32 than one long sum, a quarter as much here, and this
-    network amplifies what is lost: its weights reach 55.
+    network amplifies that loss: its weights reach 55.
     """
     streams, frames, channels = x.shape
     x = functional.pad(x, (0, 0, 1, 1))  # (B, T + 2, C)

@@ -62,7 +62,14 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watchdog = Watchdog(replica)
+        watchdog = Watchdog(
+            replica.metrics,
+            replica.sessions,
+            replica.drain,
+            replica.clock,
+            moves=lambda: replica.recognizer.engines.ready(settings.engine_timeout_s),
+            engine_timeout_s=settings.engine_timeout_s,
+        )
         await replica.recognizer.start()
         watchdog.start()
         if vosk is not None:
@@ -73,7 +80,7 @@ def create_app(
             vosk.stop()
         watchdog.stop()
         replica.decoding.close()
-        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(
         title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None

@@ -24,7 +24,8 @@ from server.audio.decode_queue import DecodingPool
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.metrics import Metrics
 from server.recognition.admission import Admission
-from server.recognition.recognizer import Deliver, MakeEngine, Recognizer
+from server.recognition.engines import Deliver, Engines, MakeEngine
+from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
@@ -65,7 +66,7 @@ class Replica:
     @property
     def ready(self) -> bool:
         """Whether `/readyz` answers 200. A full replica is ready: it refuses by itself."""
-        return not self.sessions.draining and self.recognizer.ready(STALL_S)
+        return not self.sessions.draining and self.recognizer.engines.ready(STALL_S)
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make the session of one connection or upload."""
@@ -89,14 +90,19 @@ def build_replica(
     metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
     card = ModelCard.of(config.name, config.version, model.digest)
     window = vad_model.input_spec.shape[0] if vad_model is not None else None
+    engines = Engines(
+        _engine(settings, config, model, clock, config.step_samples, name="model"),
+        _engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
+        step_samples=config.step_samples,
+        clock=clock,
+    )
     recognizer = Recognizer(
         config,
         decoder,
         metrics,
+        engines=engines,
         admission=_admission(settings, config, metrics),
         budget_s=settings.latency_budget_ms / 1_000,
-        make_engine=_engine(settings, config, model, clock, config.step_samples, name="model"),
-        make_vad=_engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
         clock=clock,
     )
     sessions = OpenSessions(metrics)

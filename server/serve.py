@@ -109,7 +109,7 @@ def run(settings: Settings) -> int:
         return int(error.code or 0)
     finally:
         with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
-            replica.recognizer.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+            replica.recognizer.engines.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
         if tracing is not None:
             tracing.close()
     if replica.drain.lost is not None:

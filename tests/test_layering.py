@@ -1,106 +1,134 @@
-"""The direction of imports, read from the source: what makes the folder names mean something."""
+"""Rules of dependency that import-linter's contracts in pyproject.toml cannot state, and a check of the contracts."""
 
 import ast
+import os
+import re
+import shutil
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("batching", "tutti_asr_client", "loadtest", "model", "server")
+PACKAGES = {name: ROOT / name for name in ("batching", "deploy", "loadtest", "model", "server")}
+PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
 
-# What each package may import of the others, and of third parties; None = no rule for third parties.
-OURS = {
-    "batching": set(),
-    "model": set(),
-    "tutti_asr_client": set(),
-    "loadtest": {"tutti_asr_client"},
-    "server": {"batching", "model"},
-}
-WIRING = {  # the places where parts meet
-    "server/cli/loadtest.py": {"loadtest"},
-    "server/cli/plan.py": {"loadtest"},
-    "server/cli/transcribe.py": {"tutti_asr_client"},
-    "server/tools/local.py": {"tutti_asr_client"},
-    "server/tools/evaluate.py": {"tutti_asr_client"},
-    "loadtest/planning/calibrate.py": {"batching", "model"},
-    "loadtest/planning/engine_times.py": {"batching", "model"},
-    "loadtest/planning/plan.py": {"batching"},
-    "loadtest/planning/plan_plot.py": {"batching"},
-    "loadtest/planning/plan_report.py": {"batching"},
-    "loadtest/pocketsphinx.py": {"model"},
-    "loadtest/peers/network.py": {"model"},
-    "loadtest/keyterms/cases.py": {"model"},
-    "loadtest/keyterms/report.py": {"model"},
-    "loadtest/keyterms/__main__.py": {"model"},
-}
-THIRD_PARTIES = {
+THIRD_PARTIES = {  # that a package may import
     "batching": {"numpy", "torch"},
     "model": {
-        "matplotlib",
-        "msgspec",
-        "numba",
-        "numpy",
-        "torch",
-        "safetensors",
-        "soundfile",
-        "soxr",
-        "rich",
-        "silero_vad",
+        "matplotlib", "msgspec", "numba", "numpy", "rich", "safetensors", "silero_vad", "soundfile", "soxr", "torch",
         "typer",
     },
     "tutti_asr_client": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
-}
+}  # fmt: skip
+HEAVY = {"torch", "numpy", "fastapi", "uvicorn", "matplotlib", "rich", "pydantic"}
+
+PLANTED = {  # by contract: a file, and the import in it that must break the contract
+    "Packages: audio goes one way": ("loadtest/ceiling.py", "server.settings"),
+    "server: a folder imports only what stands below it": ("server/audio/pcm.py", "server.recognition.events"),
+    "Protocols do not know one another": ("server/protocols/openai/items.py", "server.protocols.vosk.messages"),
+    "Twilio speaks Deepgram's form, and knows no other protocol": (
+        "server/protocols/twilio/messages.py", "server.protocols.openai.items",
+    ),
+    "Only the command line and the tools know clients and load tests": (
+        "server/recognition/events.py", "tutti_asr_client.errors",
+    ),
+    "Recognition and audio know no web framework": ("server/text/numerals.py", "fastapi"),
+    "No circles, in any folder": ("batching/errors.py", "batching.engine"),
+}  # fmt: skip
 
 
 def sources(package):
-    root = ROOT / "clients" if package == "tutti_asr_client" else ROOT
-    return sorted((root / package).rglob("*.py"))
+    return sorted(PACKAGES[package].rglob("*.py"))
 
 
-def imports(path, *, top_level_only=False):
-    """Top-level names of what a file imports, relative imports included."""
+def imported(path, *, top_level_only=False):
+    """Names of the modules that a file imports; at its top level alone, or anywhere."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield (node.module or "").split(".")[0]
+            yield node.module
 
 
-def everything():
-    return [(package, path) for package in PACKAGES for path in sources(package)]
+def packages_of(names):
+    return {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize(("package", "path"), everything(), ids=lambda v: str(v) if isinstance(v, str) else v.name)
-def test_imports_go_one_way(package, path):
-    allowed = OURS[package] | {package} | WIRING.get(path.relative_to(ROOT).as_posix(), set())
-    names = set(imports(path))
-    assert not (names & set(PACKAGES)) - allowed
-    third = names - set(PACKAGES) - sys.stdlib_module_names - {"__future__"}
-    if package in THIRD_PARTIES:
-        assert third <= THIRD_PARTIES[package]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_are_absolute_and_third_parties_are_those_of_the_package(package):
+    assert sources(package)
+    for path in sources(package):
+        third = packages_of(imported(path)) - set(PACKAGES) - sys.stdlib_module_names - {"__future__"}
+        if package in THIRD_PARTIES:
+            assert third <= THIRD_PARTIES[package], path
 
 
-def test_the_rules_are_about_real_files():
-    assert all(sources(package) for package in PACKAGES)
-    assert all((ROOT / name).exists() for name in WIRING)
-
-
-def test_the_batching_core_knows_no_event_loop_and_the_batcher_no_clock():
+def test_batching_knows_no_event_loop_and_the_batcher_no_clock_or_thread():
     for path in sources("batching"):
-        assert "asyncio" not in set(imports(path)), path
-    assert not {"time", "threading", "queue", "logging", "torch"} & set(imports(ROOT / "batching" / "batcher.py"))
+        assert "asyncio" not in packages_of(imported(path)), path
+    batcher = packages_of(imported(ROOT / "batching" / "batcher.py"))
+    assert not {"time", "threading", "queue", "logging", "torch"} & batcher
 
 
-OPTIONS = [path.stem for path in sorted((ROOT / "server" / "cli").glob("*.py")) if path.stem != "__main__"]
+@pytest.mark.parametrize("path", sorted((ROOT / "server" / "cli").glob("*.py")), ids=lambda path: path.stem)
+def test_the_command_line_imports_nothing_heavy_before_a_command_runs(path):
+    names = set(imported(path, top_level_only=True))
+    assert not (HEAVY | set(PACKAGES) - {"server"}) & packages_of(names)
+    assert all(name.startswith("server.cli") for name in names if name.startswith("server"))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_nothing_heavy_is_imported_by_the_command_line_before_a_command_runs(name):
-    heavy = set(PACKAGES) - {"server"} | {"torch", "numpy", "fastapi", "uvicorn", "matplotlib", "rich", "pydantic"}
-    tree = ast.parse((ROOT / "server" / "cli" / f"{name}.py").read_text(encoding="utf-8"))
-    ours = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module.startswith("server")}
-    assert not heavy & set(imports(ROOT / "server" / "cli" / f"{name}.py", top_level_only=True))
-    assert ours <= {f"server.cli.{other}" for other in OPTIONS}
+def test_packages_of_the_server_export_nothing():
+    for path in PACKAGES["server"].rglob("__init__.py"):
+        if path.parent.name != "cli":
+            (docstring,) = ast.parse(path.read_text(encoding="utf-8")).body
+            assert isinstance(docstring, ast.Expr), path
+
+
+def contracts():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+
+
+def test_each_contract_is_kept_and_broken_by_an_import_planted_against_it(tmp_path):
+    assert {contract["name"] for contract in contracts()} == set(PLANTED)
+    copy = tmp_path / "tree"
+    for name in (*PACKAGES, "clients"):
+        if name != "tutti_asr_client":
+            shutil.copytree(ROOT / name, copy / name, ignore=lambda _, names: [n for n in names if not is_source(n)])
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    kept = report(copy)
+    assert len(re.findall(r" KEPT$", kept, re.MULTILINE)) == len(PLANTED), kept
+    for file, module in PLANTED.values():
+        path = copy / file
+        path.write_text(f"{path.read_text(encoding='utf-8')}\nimport {module}\n", encoding="utf-8")
+    broken = report(copy)
+    for name, (file, module) in PLANTED.items():
+        assert f"{name} BROKEN" in broken
+        findings = broken.partition(f"\n{name}\n---")[2].partition("\n---")[0]
+        ours = file.removesuffix(".py").replace("/", ".")
+        arrow = f"{ours} -> {module}" if name != "No circles, in any folder" else ".errors -> .engine"
+        assert arrow in findings, broken
+
+
+def is_source(name):
+    return name.endswith(".py") or "." not in name
+
+
+def report(tree):
+    """What import-linter says of a tree."""
+    code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    environment = os.environ | {"PYTHONPATH": f"{tree}:{tree / 'clients'}", "COLUMNS": "200"}
+    run = subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return run.stdout + run.stderr

@@ -1,7 +1,4 @@
-"""The event loop as a server on a virtual clock: takes messages in, hands answers out.
-
-And the cores that it shares with the others.
-"""
+"""The event loop as a server on a virtual clock, taking messages in and handing answers out; and the shared cores."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from batching.simulation.workload import Message
 
 NEVER_S = math.inf
 Answered = Callable[[float, float], None]
-"""Told of each timed step: when its message was due, and when its answer was there."""
+"""Called for each timed step: due time of its message, arrival time of its answer."""
 
 
 class Model(Protocol):
-    """What the rest needs of the model thread."""
+    """The model thread as event loop and cores see it."""
 
     @property
     def computing(self) -> bool:
-        """Whether a batch runs."""
+        """True while a batch runs."""
         ...
 
     def command(self, now: float, message: Message) -> None:
@@ -33,10 +30,10 @@ class Model(Protocol):
 
 
 class Cores:
-    """The processors that event loop, model thread and generator share; 0 = each has one of its own.
+    """The cores that event loop, model thread and generator share; 0 = one for each.
 
-    With more threads at work than cores, event loop and generator are slowed alike: what a fair scheduler comes to.
-    What the model thread suffers is measured with them beside it, as `Interference`.
+    With more busy threads than cores, event loop and generator are slowed in proportion, as by a fair scheduler. The
+    slowdown of the model thread is measured beside them, as `Interference`.
     """
 
     def __init__(self, count: int, model: Model) -> None:
@@ -45,7 +42,7 @@ class Cores:
         self._model = model
 
     def stretch(self, now: float, seconds: float) -> float:
-        """How long this much work takes a thread that begins it now."""
+        """Seconds that work of `seconds` takes a thread that begins it now."""
         if not self._count:
             return seconds
         active = 1 + (self.loop_until_s > now) + (self.client_until_s > now) + self._model.computing
@@ -53,7 +50,7 @@ class Cores:
 
 
 class EventLoop:
-    """Does one thing after another, in the order in which they came."""
+    """Processes messages and results one at a time, in order of arrival."""
 
     def __init__(self, costs: Overheads, model: Model, cores: Cores, answer: Answered) -> None:
         self.at_s = NEVER_S
@@ -68,7 +65,7 @@ class EventLoop:
         self._results: deque[tuple[float, tuple[Pending, ...]]] = deque()
 
     def receive(self, now: float, message: Message) -> None:
-        """A client's message comes in; calls are in order of time."""
+        """Receive a client's message; calls are in order of time."""
         self._messages.append((now, message))
         self.at_s = min(self.at_s, max(now, self._free_s))
 
@@ -78,7 +75,7 @@ class EventLoop:
         self.at_s = min(self.at_s, max(now, self._free_s))
 
     def act(self, now: float) -> None:
-        """Do the piece of work that came first, to its end."""
+        """Process the message or result that came first, to its end."""
         messages, results = self._messages, self._results
         if messages and (not results or messages[0][0] <= results[0][0]):
             done_s = self._take_in(now, messages.popleft()[1])
@@ -89,11 +86,11 @@ class EventLoop:
         self._wait()
 
     def busy(self, now: float) -> float:
-        """Share of the time so far in which it worked."""
+        """Share of the time until `now` in which it was busy."""
         return self.busy_s / now if now > 0 else 0.0
 
     def hold(self, now: float, seconds: float) -> None:
-        """The model thread has the interpreter for so long."""
+        """Block the event loop while the model thread holds the interpreter for `seconds`."""
         self._free_s = max(self._free_s, now) + seconds
         self._wait()
 

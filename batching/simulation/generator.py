@@ -1,4 +1,4 @@
-"""Clients on a virtual clock: elsewhere, or a load generator beside the server whose own time counts."""
+"""Clients on a virtual clock: on other machines, or a load generator on the same one whose own time counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batching.simulation.workload import Message
 
 
 class Generator:
-    """Sends what is due and notes what comes back. With a `Client`, one thing after another on a coarse clock."""
+    """Sends due messages and records answers; with a `Client`, one at a time, on a clock with ticks."""
 
     def __init__(
         self, costs: Client | None, arrivals: Iterator[Message], loop: EventLoop, cores: Cores, path_s: float
@@ -23,7 +23,7 @@ class Generator:
         self._cores = cores
         self._way_s = path_s / 2
         self._free_s = 0.0
-        self._answers: deque[tuple[float, float]] = deque()  # when each comes in, when its message was due
+        self._answers: deque[tuple[float, float]] = deque()  # (arrival time, due time of its message)
         self._next: Message | None = next(arrivals, None)
         self.latencies: list[tuple[float, float]] = []  # (due, seconds)
         self.sent = 0  # steps that are timed
@@ -36,7 +36,7 @@ class Generator:
         self._wait()
 
     def answered(self, due_s: float, at_s: float) -> None:
-        """An answer comes in; calls are in order of time."""
+        """Receive an answer; calls are in order of time."""
         if self._costs is None:
             self.latencies.append((due_s, at_s - due_s))
         else:
@@ -44,7 +44,7 @@ class Generator:
             self.at_s = min(self.at_s, max(at_s, self._free_s))
 
     def act(self, now: float) -> None:
-        """Send, or read an answer, whichever came first."""
+        """Send the next message or read the next answer, whichever is first."""
         message, costs = self._next, self._costs
         if costs is None:
             assert message is not None

@@ -16,9 +16,9 @@ from batching.simulation.workload import Message
 
 
 class ModelThread:
-    """Carries out commands, asks for a batch, runs it, hands it over, and begins again."""
+    """Executes commands, takes a batch, runs it, hands over its results, and begins again."""
 
-    loop: EventLoop  # joined after both exist
+    loop: EventLoop  # set once both exist
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ModelThread:
     ) -> None:
         self.at_s = NEVER_S
         self.busy_s = 0.0
-        self.batches: list[tuple[float, int]] = []  # when each began, and its rows
+        self.batches: list[tuple[float, int]] = []  # (start, rows)
         self._batcher = batcher
         self._table = table
         self._costs = costs
@@ -39,14 +39,14 @@ class ModelThread:
         self._idle_s, self._busy_s, self._factors = interference.idle_s, interference.busy_s, interference.factors()
         self._commands: deque[tuple[float, Message]] = deque()
         self._open: set[int] = set()
-        self._ending: dict[int, int] = {}  # steps of their last message that streams still wait for
+        self._ending: dict[int, int] = {}  # unanswered steps of the streams' last messages
         self._background: set[int] = set()
         self._batch: tuple[Pending, ...] = ()
         self._began_s = 0.0
 
     @property
     def computing(self) -> bool:
-        """Whether a batch runs."""
+        """True while a batch runs."""
         return bool(self._batch)
 
     def command(self, now: float, message: Message) -> None:
@@ -56,7 +56,7 @@ class ModelThread:
             self.at_s = min(self.at_s, now)
 
     def admit_background(self, streams: range, waiting: int, budget_s: float) -> None:
-        """Open uploads, each with so many steps waiting."""
+        """Open uploads, each with `waiting` steps queued."""
         for stream in streams:
             self._batcher.open(stream, budget_s=budget_s, background=True)
             self._background.add(stream)
@@ -65,14 +65,14 @@ class ModelThread:
             self.at_s = 0.0
 
     def act(self, now: float) -> None:
-        """Go on with the batch, or begin one if the batcher has one."""
+        """Finish the running batch, or begin one if the batcher has one."""
         if self._batch:
             self._finish(now)
         else:
             self._begin(now)
 
     def _begin(self, now: float) -> None:
-        self._obey(now)
+        self._drain_commands(now)
         self._batch = batch = self._batcher.next_batch(now)
         if not batch:
             wake_s = self._batcher.wake_at(now)
@@ -85,13 +85,13 @@ class ModelThread:
         draws = self._draws.get(rows)
         if draws is None:
             draws = self._draws[rows] = self._table.draws(rows)
-        longer_s = self._idle_s + self._busy_s * self.loop.busy(now)
-        takes_s = draws[int(self._random() * DRAWS)] + longer_s * self._factors[int(self._random() * DRAWS)]
+        extra_s = self._idle_s + self._busy_s * self.loop.busy(now)
+        takes_s = draws[int(self._random() * DRAWS)] + extra_s * self._factors[int(self._random() * DRAWS)]
         self._began_s = now
         self.at_s = now + max(draws[0], takes_s)  # never faster than the engine alone
 
-    def _obey(self, now: float) -> None:
-        """Carry out the commands that have arrived. A step's item is the message that brought it."""
+    def _drain_commands(self, now: float) -> None:
+        """Execute the commands that have arrived. A step's item is its message."""
         commands, batcher = self._commands, self._batcher
         while commands and commands[0][0] <= now:
             ready_s, message = commands.popleft()
@@ -118,7 +118,7 @@ class ModelThread:
         self.at_s = now
 
     def _follow(self, batch: tuple[Pending, ...], now: float) -> None:
-        """Uploads push their next step; streams whose last step this was are closed."""
+        """Push the next step of uploads; close streams whose last step this was."""
         for step in batch:
             stream, message = step.stream, step.item
             if stream in self._background:

@@ -1,4 +1,4 @@
-"""What a simulated load came to. Values, and how they are summed up."""
+"""Results of a simulated load: percentiles, batch sizes, utilisation. Values only."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ class Outcome:
     """One load on one replica, over the measured part of the simulated time."""
 
     latency_ms: Percentiles | None
-    """Of live steps, from the time that the message with their audio was due to the answer; None = there were none."""
+    """For live steps, from the due time of the message with their audio to the answer; None = there were none."""
     batches: dict[int, int]
-    """How many batches had so many rows."""
+    """Number of batches by rows."""
     model_busy: float
-    """Share of the time in which the model thread worked, or waited for the interpreter in the middle of a batch."""
+    """Share of the time in which the model thread was busy, waits for the interpreter within a batch included."""
     loop_busy: float
-    """Share of the time in which the event loop worked."""
+    """Share of the time in which the event loop was busy."""
     stable: bool
-    """Whether it kept up: what waits at the end is no more than a busy moment explains, and it did not grow."""
+    """True if latency did not grow over the measured time (`simulator.GROWTH`)."""
     background_steps: int
     """Steps of uploads."""
     seconds: float
 
     @property
     def mean_batch(self) -> float:
-        """Rows of a batch, mean over batches."""
+        """Mean rows of a batch."""
         count = sum(self.batches.values())
         return sum(rows * number for rows, number in self.batches.items()) / count if count else 0.0
 
     def batch_share(self, at_least: int) -> float:
-        """Share of the *steps* that ran in batches of so many rows or more."""
+        """Share of the *steps* that ran in batches of `at_least` rows."""
         steps = sum(rows * number for rows, number in self.batches.items())
         return sum(rows * number for rows, number in self.batches.items() if rows >= at_least) / max(1, steps)

@@ -1,4 +1,4 @@
-"""From a calibration to an answer: how many replicas carry so many streams within a latency, and with what batches.
+"""Capacity planning from a calibration: replicas needed for a number of streams within a latency objective.
 
 Owns the search. All loads of a search share one seed, so that two of them differ by their streams alone.
 """
@@ -16,41 +16,41 @@ from batching.simulation.simulator import Simulator
 from batching.simulation.workload import Churn, Live, Workload
 
 UNBOUNDED = 1 << 30
-"""Steps that may wait for one stream: an overload must show as latency, not as a refusal."""
+"""Bound on a stream's waiting steps: an overload must show as latency, not as a refusal."""
 
 MANY_STEPS = 60_000
-"""Of a simulated load, at most: 1,200 of them lie beyond p98, and a load takes half a second."""
+"""Most steps of a simulated load: 1,200 of them lie beyond p98, and simulating it takes half a second."""
 
 SHORTEST_S, LONGEST_S = 4.0, 40.0
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a replica serves."""
+    """Settings of a replica and of its streams."""
 
     policy: Policy = Policy.EAGER
     max_batch: int = 128
     budget_s: float = 0.1
     stream_s: float = 60.0
-    """Mean length of a stream, after which another takes its place; inf = streams last for ever."""
+    """Mean length of a stream, after which another takes its place; inf = streams never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """So many streams on one replica, and what came of it."""
+    """A number of streams on one replica, and the outcome."""
 
     streams: int
     outcome: Outcome
 
     def within(self, slo_s: float) -> bool:
-        """Whether p98 keeps the objective, and the replica keeps up."""
+        """True if p98 keeps the objective and the load is stable."""
         latency = self.outcome.latency_ms
         return latency is not None and self.outcome.stable and latency.p98 <= slo_s * 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An answer; `at` is one replica with its share of the streams, `limit` is one that carries all that it can."""
+    """Replicas for a load; `at` is one replica with its share of the streams, `limit` one at its capacity."""
 
     replicas: int
     streams_per_replica: int
@@ -68,7 +68,7 @@ def run_load(
     client: Client | None = None,
     seed: int = 1,
 ) -> Outcome:
-    """Simulate so many live streams on one replica."""
+    """Simulate `streams` live streams on one replica."""
     step_s = calibration.step_s
     if seconds is None:
         seconds = min(LONGEST_S, max(SHORTEST_S, MANY_STEPS * step_s / streams))
@@ -89,9 +89,9 @@ def run_load(
 
 
 def most_streams(calibration: Calibration, serving: Serving) -> int:
-    """Streams that cannot be carried, whatever the latency: more work than the model thread or the loop has time for.
+    """Number of streams that is too much at any latency: more work than model thread or event loop have time for.
 
-    One above what either could do if every batch were full.
+    One above the throughput of either if every batch were full.
     """
     costs, rows = calibration.overheads, 1 if serving.policy is Policy.SINGLE else serving.max_batch
     fullest = max(
@@ -106,8 +106,8 @@ def most_streams(calibration: Calibration, serving: Serving) -> int:
 def capacity(calibration: Calibration, serving: Serving, slo_s: float, *, seed: int = 1) -> Point | None:
     """The most streams of one replica within the objective; None if it cannot carry even one.
 
-    By bisection between bounds that do not depend on the objective: whatever passes a strict one passes a lax one at
-    every turn, so the answer never falls when the objective is relaxed.
+    By bisection between bounds that do not depend on the objective: a load that passes a strict objective passes a lax
+    one at every step, so the answer never falls when the objective is relaxed.
     """
     low, high = 0, most_streams(calibration, serving)
     best: Point | None = None
@@ -149,7 +149,7 @@ def curve(
     client: Client | None = None,
     seed: int = 1,
 ) -> list[Point]:
-    """One point for each load, up to and with the first that is not carried."""
+    """One point for each load, up to and including the first that is not stable."""
     points: list[Point] = []
     for streams in loads:
         outcome = run_load(calibration, serving, streams, seconds=seconds, client=client, seed=seed)

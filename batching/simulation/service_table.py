@@ -1,4 +1,4 @@
-"""How long a batch takes on some device, by its rows: measured quantiles, from which a simulation draws.
+"""Service times of a device by batch rows: measured quantiles, from which a simulation draws.
 
 Owns interpolation. Knows nothing of queues or streams.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 256
-"""Points of the distribution that are kept for a size: one draw is one index, and p98 still has five beyond it."""
+"""Points of the distribution of a batch size: one draw is one index, and five points lie beyond p98."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class ServiceTable:
         return cls(rows, tuple(quantiles), tuple(tuple(float(value) for value in line) for line in found))
 
     def median(self, rows: int) -> float:
-        """Seconds that a batch of so many rows takes in the middle of its distribution."""
+        """Median seconds of a batch of `rows`."""
         return float(np.interp(0.5, self.quantiles, self._quantiles_at(rows)))
 
     def mean(self, rows: int) -> float:
-        """Mean seconds of a batch of so many rows, as `draws` has them."""
+        """Mean seconds of a batch of `rows`, over `draws`."""
         return sum(self.draws(rows)) / DRAWS
 
     def draws(self, rows: int) -> list[float]:
-        """`DRAWS` equally likely times of a batch of so many rows, rising."""
+        """`DRAWS` equally likely times of a batch of `rows`, rising."""
         points = (np.arange(DRAWS) + 0.5) / DRAWS
         return [float(value) for value in np.interp(points, self.quantiles, self._quantiles_at(rows))]
 
@@ -73,7 +73,7 @@ class ServiceTable:
         low, high = self.rows[above - 1], self.rows[above]
         share = max(0.0, (rows - low) / (high - low))
         between = times[above - 1] + share * (times[above] - times[above - 1])
-        # Noise may make a larger batch look faster.
+        # Noise in the table may make a larger batch look faster than the smallest.
         return np.asarray(np.maximum.accumulate(np.maximum(between, times[0])), dtype=np.float64)
 
 

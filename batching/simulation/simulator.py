@@ -1,7 +1,7 @@
 """The simulation: the real batcher between an event loop, a model thread and clients, on a virtual clock.
 
-Three servers, each with one queue: `generator.py`, `event_loop.py`, `model_thread.py`. Whoever is next in time acts;
-nothing is computed between. The same seed gives the same outcome.
+Three servers, each with one queue: `generator.py`, `event_loop.py`, `model_thread.py`. The one whose next event is
+earliest acts; nothing is computed between events. The same seed gives the same outcome.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from batching.simulation.service_table import ServiceTable
 from batching.simulation.workload import Arrivals, Workload
 
 GROWTH, GROWTH_S = 1.5, 0.02
-"""A load is not carried when the median latency of the last quarter exceeds that of the first by half and 20 ms."""
+"""A load is unstable when the median latency of the last quarter exceeds that of the first by half and 20 ms."""
 
 
 class Simulator:
-    """One replica under one load. For one run."""
+    """One replica under one load, for one run."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Simulator:
         cores: int = 0,
         seed: int = 1,
     ) -> None:
-        """Take a fresh batcher, whose `max_queued` should not be reached: an overload is to show as latency.
+        """Take a fresh batcher, whose `max_queued` should not be reached: an overload must show as latency.
 
-        `cores` are those that the threads share, the client's among them if there is one; 0 = enough for all.
+        `cores` are shared by all threads, the client's included if there is one; 0 = one for each.
         """
         costs = overheads or Overheads()
         uploads = workload.uploads
@@ -60,16 +60,16 @@ class Simulator:
 
     @property
     def sent(self) -> int:
-        """Timed steps that were sent."""
+        """Timed steps sent so far."""
         return self._clients.sent
 
     @property
     def latencies(self) -> Sequence[tuple[float, float]]:
-        """(When its message was due, seconds until the answer) of each live step, in the order of the answers."""
+        """(Due time of its message, seconds until the answer) of each timed step, in order of the answers."""
         return self._clients.latencies
 
     def run(self, seconds: float, warm_up_s: float = 1.0) -> Outcome:
-        """Simulate the warm-up and so many seconds, then until everything that was sent is answered."""
+        """Simulate the warm-up and `seconds`, then until every sent step is answered."""
         end_s = warm_up_s + seconds
         self._advance(end_s)
         busy = self._model.busy_s / end_s, self._loop.busy_s / end_s
@@ -98,7 +98,7 @@ class Simulator:
                 model.act(model_s)
 
     def _drain(self) -> None:
-        """Finish what was sent; uploads never end, so with them the end is that of the timed steps."""
+        """Run until every sent step is answered; uploads never end, so beside them until every timed step is."""
         if not self._uploads:
             self._advance(math.inf)
         while self._clients.sent > len(self._clients.latencies):

@@ -1,4 +1,4 @@
-"""Who sends what, and when: live streams, streams that come and go, streams that catch up, uploads.
+"""Loads: live streams, streams that come and go, streams that catch up, uploads.
 
 Owns the random choices of a load, all from one seed. Knows no batcher.
 """
@@ -17,7 +17,7 @@ from typing import Literal
 class Churn:
     """Streams come and go: each lasts an exponentially distributed time, and another follows after a gap.
 
-    A stream that ends leaves `flush_steps` to run, which push out what the model still holds; nobody times those.
+    A stream that ends leaves `flush_steps` to run, which push out the frames that the model still holds; not timed.
     """
 
     mean_s: float
@@ -27,11 +27,11 @@ class Churn:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Streams that send as they speak: a message of `steps` steps each `steps` · `step_s` seconds.
+    """Streams that send in real time: a message of `steps` steps each `steps` · `step_s` seconds.
 
     `start` spreads the first messages: `uniform` over one message's time, `poisson` as a process of that rate.
-    `jitter_s` delays each message by up to so much, and by no more than the time between two. `late_s` is audio that a
-    stream has waiting when it starts, sent at once: a client that reconnects and catches up.
+    `jitter_s` is the largest random delay of a message, at most the time between two. `late_s` is audio that a stream
+    sends at once when it starts: a client that reconnects and catches up.
     """
 
     count: int
@@ -62,7 +62,7 @@ class Uploads:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a replica has to do."""
+    """The load of one replica."""
 
     live: tuple[Live, ...] = ()
     uploads: Uploads | None = None
@@ -70,7 +70,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """So many steps of a stream, due at `due_s`; none at all is its handshake. After the last one the stream ends."""
+    """`steps` steps of a stream, due at `due_s`; 0 steps: its handshake. The stream ends after its `last` message."""
 
     due_s: float
     stream: int
@@ -84,7 +84,7 @@ Due = tuple[float, int, Message]
 
 
 class Arrivals:
-    """Messages in the order in which they are due, without end."""
+    """Messages in order of due time, without end."""
 
     def __init__(self, live: tuple[Live, ...], seed: int, first_stream: int = 0) -> None:
         self._rng = random.Random(seed)
@@ -121,7 +121,7 @@ class Arrivals:
         return starts
 
     def _speak(self, load: Live, start_s: float) -> Iterator[Message]:
-        """One place for a stream: without churn the same stream for ever. The first one was there already."""
+        """The messages of one place: without churn of one stream for ever. The first stream needs no handshake."""
         period_s, rng = load.step_s * load.steps, self._rng
         for number in itertools.count():
             stream = self._streams
@@ -135,7 +135,7 @@ class Arrivals:
             yield from self._messages(load, stream, start_s, spoken)
             assert load.churn is not None, "a stream without churn has no end"
             assert spoken is not None
-            start_s += spoken * period_s + load.jitter_s  # not before the last message of the one before
+            start_s += spoken * period_s + load.jitter_s  # not before the previous stream's last message
             if load.churn.gap_s:
                 start_s += rng.expovariate(1 / load.churn.gap_s)
 

@@ -159,7 +159,7 @@ def serve(stage: Stage, root: Path) -> None:
     chamber = Chamber(root, env, stage.workdir, stage.user, sealed=True)
     chamber.furnish()
     # Says how long the beam search took to compile: it was, when the image was built.
-    chamber.run([*stage.entrypoint, "python", "-m", "model.ctc.warm_up"], STEP_TIMEOUT_S)
+    chamber.run([*stage.entrypoint, "python", "-m", "model.ctc.beam"], STEP_TIMEOUT_S)
     started = time.monotonic()
     words = chamber.command([*stage.entrypoint, *stage.command])
     server = subprocess.Popen(words, env=chamber.environment())  # noqa: S603 - of the Dockerfile

@@ -27,10 +27,10 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
 from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
+from model.evaluation.scoring import TermScore, score_terms
 from model.lm.language_model import LanguageModel
-from model.manifest import read_manifests
+from model.recordings import read_manifests
 from model.runtime import set_up_torch
-from model.scoring import TermScore, score_terms
 
 ROWS = 48  # recordings of like length that the model hears at a time
 

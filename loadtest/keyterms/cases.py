@@ -12,9 +12,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from model.audio import read_pcm
-from model.manifest import Utterance
-from model.training.voices import random_voice, speak
+from model.recordings import Utterance, read_pcm
+from model.synthesis.voices import random_voice, speak
 
 REAL, SYNTHETIC = "real", "synthetic"
 MIN_LETTERS = 4

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from loadtest import pages
 from loadtest.environment import Environment
-from model.scoring import TermScore
+from model.evaluation.scoring import TermScore
 
 HEADINGS = ("recordings", "key terms", "terms said", "recall", "WER of other words", "false terms")
 NAME = "keyterms"

@@ -1,16 +1,20 @@
 """Prefix beam search over CTC log-probabilities, with a language model and key terms, frame by frame.
 
-The decoder owns weights and language model; each state owns one block of memory that compiled code works on. Dropping a
-state is enough to free it, and nothing of one stream lies near another's. What is decided in a frame depends on the
-stream's frames alone: never on the batch, nor on how the frames were cut into calls.
+The decoder owns weights and language model; each state owns one block of memory that compiled code works on, and that
+is freed with it. The result of a frame depends on the stream's frames alone: never on the batch, nor on how the frames
+were divided into calls.
 
-Words that all hypotheses share are committed: they leave the tree, are stable and never change. An open text that no
-longer fits is cut down to what extends the best hypothesis' first word, so memory and time per step are bounded.
+Words that all hypotheses share are committed: they leave the tree, are stable and never change. When an open
+text no longer fits, only the hypotheses with the best one's first word stay, so memory and time per step are bounded.
+
+`python -m model.ctc.beam`, run once after installing, compiles the search ahead of the first stream. The machine code
+does not depend on vocabulary, beams or language model; a server compiles what it does not find.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,13 +22,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from model.compiled import kept_in
 from model.config import BEAMS, BLANK, MAX_BEAMS
-from model.ctc import kernel
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
-from model.ctc.prefix_score import NODES, SPELLINGS, Setup
-from model.ctc.saved_beam import VERSION, Memory, SavedBeam, checked_tree, inhabit, plant, tree_parts
-from model.ctc.tables import columns, model_table, weight_row
+from model.ctc.search import kernel
+from model.ctc.search.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
+from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
+from model.ctc.search.saved_beam import (
+    VERSION,
+    Memory,
+    SavedBeam,
+    checked_tree,
+    link_hypotheses,
+    tree_parts,
+    write_root,
+)
+from model.ctc.search.tables import columns, model_table, weight_row
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
@@ -49,14 +62,14 @@ class BeamState:
     silence_frames: int = 0
     has_text: bool = False
     changes: int = 0  # of the best hypothesis
-    taken: int = 0  # how often words were
+    taken: int = 0  # number of takes
     committed: list[Word] = field(default_factory=list)
-    last_end: int = 0  # frame after the last word that was committed or taken: words do not overlap
-    shown: tuple[Word, ...] | None = None  # `words`, until something happens
+    last_end: int = 0  # frame after the last committed or taken word: words do not overlap
+    shown: tuple[Word, ...] | None = None  # cache of `words`, until the next change
 
     @property
     def revision(self) -> int:
-        """Grows whenever the words read otherwise, those of the open one and the number of finished ones included."""
+        """Grows with every change of `words`, of the open word or of their number."""
         return self.changes + self.taken
 
     def opened(self) -> int:
@@ -67,7 +80,7 @@ class BeamState:
 
 
 class BeamDecoder:
-    """Owns weights and language model; the states are its callers'."""
+    """Owns weights and language model; the states belong to its callers."""
 
     supports_bias = True
 
@@ -82,7 +95,7 @@ class BeamDecoder:
         kept_share: float = KEPT_SHARE,
         kept_symbols: int = KEPT_SYMBOLS,
     ) -> None:
-        """Symbols are single characters but for the blank, "". A `kept_share` of 1 keeps all. Raises: ValueError."""
+        """Symbols are single characters, the blank is "". A `kept_share` of 1 keeps all symbols. Raises: ValueError."""
         if not 1 <= beams <= MAX_BEAMS:
             raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
         if not 1 <= len(vocabulary) <= MAX_SYMBOLS or vocabulary[BLANK] != "":
@@ -101,7 +114,7 @@ class BeamDecoder:
         self._start_state = lm.start_state if lm is not None else 0
 
     def warm_up(self) -> None:
-        """Compile what streams will run, or load it from disk, before the first one waits for it."""
+        """Compile all entry points, or load them from disk, before the first stream would wait for it."""
         state = self.start(0, Bias.of([("a", 1.0)]))
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.advance([state], rows)
@@ -120,7 +133,7 @@ class BeamDecoder:
         return state
 
     def set_bias(self, state: BeamState, bias: Bias) -> None:
-        """Listen for other key terms from the next frame on; words not yet stable are judged by them, too."""
+        """Replace the key terms from the next frame on; words not yet stable are scored with them, too."""
         address = state.opened()
         if bias.phrases != state.bias.phrases:
             kernel.set_terms(address, bias.table, self._setup)
@@ -133,14 +146,14 @@ class BeamDecoder:
 
     @property
     def digest(self) -> str:
-        """Of all that decides what it hears."""
+        """Digest of all that its results depend on."""
         limits = [repr(value) for value in self._setup.limits.tolist()]
         weights = [repr(value) for value in self._setup.weights.tolist()]
         model = "" if self.lm is None else self.lm.digest or repr(self.lm.words)
         return digest_of(f"beam {VERSION} {self.beams} {self.frame_s!r}", model, *limits, *weights, *self.vocabulary)
 
     def save(self, state: BeamState) -> bytes:
-        """Return all of a state but its key terms, for `load`; the state goes on. Raises: ReleasedState."""
+        """Return all of a state but its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
         state.opened()
         saved = SavedBeam(
             version=VERSION,
@@ -154,7 +167,7 @@ class BeamDecoder:
         return msgspec.msgpack.encode(saved)
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> BeamState:
-        """Return a state that goes on as the saved one would, given its key terms. Raises: ValueError."""
+        """Return the saved state, given its key terms again. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedBeam)
         if read.version != VERSION:
             raise ValueError("this state was saved by another version")
@@ -164,9 +177,9 @@ class BeamDecoder:
         block = np.zeros(block_bytes(self.beams), np.uint8)
         state = BeamState(block, block.ctypes.data, bias)
         memory = Memory(block, self.beams)
-        plant(memory, read, tree)
+        write_root(memory, read, tree)
         kernel.regrow(state.address, bias.table, tree.parents, tree.symbols, self._setup)
-        inhabit(memory, read, tree)
+        link_hypotheses(memory, read, tree)
         state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
         state.has_text, state.silence_frames = read.has_text, read.silence_frames
         state.taken, state.last_end = read.taken, read.last_end
@@ -190,7 +203,7 @@ class BeamDecoder:
             end = min(begin + BLOCK_FRAMES, frames)
             kernel.advance_streams(addresses, log_probs, (begin, end), self._setup, report)
             for state, row in zip(states, report.tolist(), strict=True):
-                self._heard(state, row)
+                self._update(state, row)
 
     def words(self, state: BeamState) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
@@ -201,14 +214,14 @@ class BeamDecoder:
         return state.shown
 
     def stable_words(self, state: BeamState) -> int:
-        """How many of `words` can no longer change: those that all hypotheses share."""
+        """Number of `words` that can no longer change: those that all hypotheses share."""
         return len(state.committed)
 
     def take(self, state: BeamState, count: int | None = None) -> tuple[Word, ...]:
-        """Remove and return the first `count` words; with None all of them, as they read best if the text ends here.
+        """Remove and return the first `count` words; with None all words of the best hypothesis if the text ends here.
 
-        Context goes on: the language model remembers what was taken, because a segment ends at a pause or at its
-        maximal length, which is seldom the end of a sentence. A new state is what begins a new text.
+        The language model's context stays, because a segment ends at a pause or at its maximal length, which is seldom
+        the end of a sentence. A new text begins with a new state.
         """
         words = self.words(state)
         if count is None or count >= len(words):
@@ -217,7 +230,7 @@ class BeamDecoder:
         if count > len(state.committed):
             row = np.empty(kernel.REPORT, np.int64)
             kernel.take_words(state.opened(), self.beams, count - len(state.committed), row)
-            self._heard(state, row.tolist())
+            self._update(state, row.tolist())
         if taken:
             del state.committed[: len(taken)]
             state.taken, state.shown = state.taken + 1, None
@@ -232,12 +245,12 @@ class BeamDecoder:
         read, last_end = self._read(state, count)
         taken = (*state.committed, *read)
         state.committed, state.last_end = [], last_end
-        self._heard(state, row.tolist())
+        self._update(state, row.tolist())
         state.taken += 1
         return taken
 
-    def _heard(self, state: BeamState, row: Sequence[int]) -> None:
-        """Take over what a kernel reports of a stream, and the words that it committed."""
+    def _update(self, state: BeamState, row: Sequence[int]) -> None:
+        """Take over a kernel's report on a stream, and the words that it committed."""
         state.frames, state.silence_frames, state.changes, open_text, words = row
         state.shown = None
         if words:
@@ -246,7 +259,7 @@ class BeamDecoder:
         state.has_text = bool(open_text or state.committed)
 
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
-        """Return the words that a kernel has put out, and the frame after the last of them."""
+        """Return the words that a kernel has written, and the frame after the last of them."""
         records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
         letters = np.frombuffer(state.block, np.int32, int(records[OUT_LETTERS::OUT_INTS].sum()), self._out_symbols)
         sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
@@ -264,3 +277,16 @@ class BeamDecoder:
             )
             at += length
         return words, end
+
+
+def main() -> None:
+    """Compile or load the machine code, and print in one line its folder and the time taken."""
+    started = time.perf_counter()
+    BeamDecoder(("", " ", "a"), 0.04).warm_up()
+    folder = kept_in(kernel.advance_streams)
+    where = f"kept in {folder}" if folder else "not kept, no folder can be written: every process compiles anew"
+    print(f"beam search compiled in {time.perf_counter() - started:.1f} s, {where}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

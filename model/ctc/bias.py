@@ -1,10 +1,10 @@
-"""Key terms: phrases that one stream expects, as an automaton that adds to a hypothesis's score letter by letter.
+"""Key terms of one stream: phrases, as an automaton that adds to a hypothesis's score letter by letter.
 
-A phrase matches whole words: it starts at a word boundary, and what its letters have earned is kept once the word that
-ends it is complete, and given back when the text leaves it earlier. Phrases of negative weight cost when complete.
+A phrase matches whole words: it starts at a word boundary, and its letters' score is kept once its last word is
+complete, and subtracted again where the text leaves the phrase earlier. Phrases of negative weight cost when complete.
 
 Source: Aho and Corasick 1975, with suffixes that start at word boundaries only, and scores as potentials: a state's
-value is the most that its text may still be worth, and a transition pays the difference.
+value is the highest score that its text may still reach, and a transition adds the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from functools import lru_cache
 import numpy as np
 
 from model.compiled import DoubleArray, IntArray
-from model.ctc.terms import ELSEWHERE, FIRST, GAIN, SPACE_COLUMN, START, TERM_FLOATS, TERM_INTS
+from model.ctc.search import layout as at
+from model.ctc.search.layout import SPACE_COLUMN, TERM_FLOATS, TERM_INTS
 from model.errors import ModelError
 from model.lm.characters import LETTERS
 
@@ -31,7 +32,7 @@ Phrase = tuple[str, ...]
 
 
 class BiasError(ModelError):
-    """Whoever asked for key terms: too many of them, or a weight that is no number."""
+    """The client: too many key terms, or a weight that is not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,16 @@ class Bias:
     phrases: tuple[tuple[str, float], ...]
     ints: IntArray = field(compare=False, repr=False)
     floats: DoubleArray = field(compare=False, repr=False)
-    table: tuple[int, int, int] = field(compare=False, repr=False)  # states, addresses of the two: for compiled code
+    table: tuple[int, int, int] = field(
+        compare=False, repr=False
+    )  # number of states, addresses of the two: for compiled code
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, float | None]], default_boost: float = 1.0) -> Bias:
         """Build from (phrase, weight) pairs; a letter earns the weight times the decoder's `keyterm_boost`.
 
-        A weight of None is `default_boost`; weights are held to ±10. Phrases are brought to the model's letters, those
-        without any are left out; of two that become the same the last counts. Raises: BiasError.
+        A weight of None is `default_boost`; weights are held to ±10. Phrases are spelled in the model's letters; those
+        without any are left out, of two with the same spelling the last counts. Raises: BiasError.
         """
         boosts: dict[Phrase, float] = {}
         for phrase, weight in phrases:
@@ -65,7 +68,7 @@ class Bias:
         return _built(tuple(boosts.items()))
 
     def __bool__(self) -> bool:
-        """Whether there is a phrase."""
+        """True if there is a phrase."""
         return bool(self.phrases)
 
 
@@ -95,12 +98,12 @@ class _State:
     column: int
     children: dict[int, _State] = field(default_factory=dict)
     number: int = 0
-    reach: float = 0.0  # the most that a phrase through here has earned by now
-    earned: float = 0.0  # by phrases that are complete within `words`
-    earned_words: int = 0  # how many words those have used up
+    reach: float = 0.0  # highest score up to here of the phrases through this state
+    earned: float = 0.0  # score of the phrases that are complete within `words`
+    earned_words: int = 0  # words up to the end of the last of those phrases
     complete: bool = False
     value: float = 0.0
-    fail: int = START
+    fail: int = at.TERM_START
 
 
 _States = dict[tuple[Phrase, str], _State]
@@ -115,7 +118,7 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
         _add_phrase(root, words, boost, states)
     ordered = _breadth_first(root)
     for state in ordered:
-        _settle(state, boosts, states)
+        _score_state(state, boosts, states)
     ints = np.zeros((len(ordered) + 2, TERM_INTS), np.int32)
     floats = np.zeros((len(ordered) + 1, TERM_FLOATS), np.float64)
     child = 2
@@ -123,17 +126,17 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
         ints[row] = child, state.column, state.fail, state.reach > 0, state.complete
         floats[row] = state.value, state.earned, 0.0
         child += len(state.children)
-        if row == START:
-            ints[ELSEWHERE, FIRST] = child
-    ints[-1, FIRST] = child
-    floats[START, GAIN] = max(0.0, *(boost for _, boost in phrases)) if phrases else 0.0
+        if row == at.TERM_START:
+            ints[at.TERM_ELSEWHERE, at.TERM_FIRST] = child
+    ints[-1, at.TERM_FIRST] = child
+    floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *(boost for _, boost in phrases)) if phrases else 0.0
     table = len(floats), ints.ctypes.data, floats.ctypes.data
     return Bias(tuple((" ".join(words), boost) for words, boost in phrases), ints, floats, table)
 
 
 def _add_phrase(root: _State, words: Phrase, boost: float, states: _States) -> None:
     state, letters, reach = root, "", 0.0
-    for character in " ".join(words) + " ":  # the space at the end is what completes it
+    for character in " ".join(words) + " ":  # the space at the end completes it
         column = LETTERS.find(character) if character != " " else SPACE_COLUMN
         if character == " ":
             closed, letters = (*state.words, letters), ""
@@ -149,21 +152,21 @@ def _breadth_first(root: _State) -> list[_State]:
     ordered = [root]
     for state in ordered:
         ordered += state.children.values()
-    for number, state in enumerate(ordered[1:], ELSEWHERE + 1):
+    for number, state in enumerate(ordered[1:], at.TERM_ELSEWHERE + 1):
         state.number = number
     return ordered
 
 
-def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
-    """Find what a state has earned, where it fails to, and its value; those of shorter states are known."""
+def _score_state(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+    """Compute a state's earned score, fail state and value; those of shorter states are known."""
     if not state.words and not state.letters:
         return
     if state.letters:
         before = states[state.words, ""]
         state.earned, state.earned_words = before.earned, before.earned_words
-        state.fail = ELSEWHERE
+        state.fail = at.TERM_ELSEWHERE
     else:
-        _earn(state, boosts, states)
+        _score_boundary(state, boosts, states)
     count = len(state.words)
     last = count if state.letters else count - 1
     ahead = 0.0
@@ -177,8 +180,8 @@ def _settle(state: _State, boosts: dict[Phrase, float], states: _States) -> None
         state.value = max(state.value, state.reach)
 
 
-def _earn(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
-    """At a word boundary: the best sum over phrases that do not overlap and have ended by now."""
+def _score_boundary(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+    """At a word boundary: the best sum of scores over phrases that do not overlap and are complete."""
     words = state.words
     before = states[words[:-1], ""]
     state.earned, state.earned_words = before.earned, before.earned_words

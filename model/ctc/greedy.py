@@ -1,7 +1,7 @@
 """Greedy CTC decoding, frame by frame: the best symbol of each frame, repeats merged, blanks dropped.
 
-Source: Graves et al. 2006, section 3.2 (best path decoding). A letter once emitted never changes, so every word that a
-space has closed is stable.
+Source: Graves et al. 2006, section 3.2 (best path decoding). A letter never changes once emitted, so every word closed
+by a space is stable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 1  # of saved states
 
 @dataclass(slots=True)
 class GreedyState:
-    """One stream: the words that are closed, the letters of the one that is open."""
+    """One stream: the closed words, the letters of the open one."""
 
     skip: int
     frames: int = 0
@@ -39,12 +39,12 @@ class GreedyState:
 
     @property
     def has_text(self) -> bool:
-        """Whether the open segment holds a letter."""
+        """True if the open segment holds a letter."""
         return bool(self.closed or self.letters)
 
 
 class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
-    """A `GreedyState` as bytes are made of it."""
+    """The serialised form of a `GreedyState`."""
 
     version: int
     skip: int
@@ -60,7 +60,7 @@ class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GreedyDecoder:
-    """Owns the vocabulary; the states are its callers'. Key terms make no difference to it."""
+    """Owns the vocabulary; the states belong to its callers. Key terms have no effect."""
 
     supports_bias = False
 
@@ -68,33 +68,33 @@ class GreedyDecoder:
         self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
 
     def warm_up(self) -> None:
-        """Nothing has to be made ready."""
+        """Do nothing: there is nothing to compile."""
 
-    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  a decoder takes it
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
         """Return a fresh state that ignores the first `skip_frames` frames."""
         return GreedyState(skip=skip_frames)
 
     def set_bias(self, state: GreedyState, bias: Bias) -> None:
-        """Nothing changes."""
+        """Do nothing: key terms have no effect."""
 
     def release(self, state: GreedyState) -> None:
-        """Nothing is held. Raises: ValueError the second time, as every decoder does."""
+        """Mark the state as released. Raises: ValueError the second time, as every decoder does."""
         if state.released:
             raise ValueError("this decoder state has been released")
         state.released = True
 
     @property
     def digest(self) -> str:
-        """Of all that decides what it hears."""
+        """Digest of all that its results depend on."""
         return digest_of(f"greedy {VERSION} {self.frame_s!r}", *self.vocabulary)
 
     def save(self, state: GreedyState) -> bytes:
-        """Return all of a state, for `load`; the state goes on."""
+        """Return all of a state, for `load`; the state stays usable."""
         fields = {name: getattr(state, name) for name in SavedGreedy.__struct_fields__ if name != "version"}
         return msgspec.msgpack.encode(SavedGreedy(VERSION, **fields))
 
-    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  a decoder takes it
-        """Return a state that goes on as the saved one would. Raises: ValueError if it cannot be."""
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
+        """Return the saved state. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedGreedy)
         if read.version != VERSION or not 0 <= read.previous < len(self.vocabulary) or read.skip < 0:
             raise ValueError("this is no state of the greedy decoder")
@@ -120,11 +120,11 @@ class GreedyDecoder:
         return (*state.closed, self._open_word(state)) if state.letters else tuple(state.closed)
 
     def stable_words(self, state: GreedyState) -> int:
-        """How many of `words` can no longer change: all but the open one."""
+        """Number of `words` that can no longer change: all but the open one."""
         return len(state.closed)
 
     def take(self, state: GreedyState, count: int | None = None) -> tuple[Word, ...]:
-        """Remove and return the first `count` words (None: all); the open word is closed by being taken."""
+        """Remove and return the first `count` words (None: all); taking the open word closes it."""
         words = self.words(state)
         taken = words if count is None else words[:count]
         if taken:
@@ -181,7 +181,7 @@ class GreedyDecoder:
 
 
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:
-    """Text of one whole utterance (T, V): the definition that the incremental decoder must equal."""
+    """Text of one whole utterance (T, V): the definition that the incremental decoder must match."""
     symbols = np.asarray(log_probs).argmax(axis=1).tolist()
     kept = [s for s, before in zip(symbols, [BLANK, *symbols], strict=False) if s not in (BLANK, before)]
     return " ".join("".join(vocabulary[s] for s in kept).split())

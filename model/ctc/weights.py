@@ -1,4 +1,4 @@
-"""How much the language model, the length of the text and key terms count against the acoustic model."""
+"""Weights of the language model, of words and of key terms against the acoustic model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LARGEST = 1e6  # a sum over a long text stays far from the largest double
 
 @dataclass(frozen=True, slots=True)
 class DecodingWeights:
-    """All in natural logarithms; the acoustic model counts once.
+    """Scores in natural logarithms; the acoustic model has weight 1.
 
-    A word of the vocabulary is worth `lm_weight` times its log-probability, any other costs `unknown_cost` and
-    `unknown_letter_cost` for each letter; `word_bonus` is for every word. `keyterm_boost` is for each letter of a key
-    term of weight 1, others in proportion. The defaults do well on the development set with the shipped model, with a
+    A word of the vocabulary scores `lm_weight` times its log-probability, any other costs `unknown_cost` and
+    `unknown_letter_cost` for each letter; every word scores `word_bonus`. Each letter of a key term of weight 1 scores
+    `keyterm_boost`, of others in proportion. The defaults do well on the development set with the shipped model, with a
     language model and without; `tutti lm tune` finds better ones for a given model.
     """
 
@@ -30,7 +30,7 @@ class DecodingWeights:
     keyterm_boost: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what would turn the search round. Raises: ValueError."""
+        """Raises: ValueError for weights that are not finite, too large, or of the wrong sign."""
         values = dataclasses.asdict(self)
         for name, value in values.items():
             if not math.isfinite(value):

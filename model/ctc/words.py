@@ -1,4 +1,4 @@
-"""A recognised word, and the contract that every CTC decoder keeps."""
+"""A recognised word, and the interface of every CTC decoder."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Word:
 
 
 def digest_of(*parts: str) -> str:
-    """Return a digest that other parts, or the same ones divided otherwise, do not have."""
+    """Return a digest of the parts that also depends on where one ends and the next begins."""
     return hashlib.sha256(
         "".join(f"{len(part)}:{part}" for part in parts).encode(errors="backslashreplace")
     ).hexdigest()
 
 
 class DecoderState(Protocol):
-    """What a decoder remembers of one stream; everything else about it is the decoder's own business."""
+    """The part of a stream's decoder state that callers may read; the rest is private to the decoder."""
 
     @property
     def frames(self) -> int:
-        """Output frames decoded so far, those skipped at the start not counted."""
+        """Output frames decoded so far, without those skipped at the start."""
 
     @property
     def silence_frames(self) -> int:
@@ -45,7 +45,7 @@ class DecoderState(Protocol):
 
     @property
     def has_text(self) -> bool:
-        """Whether the open segment holds a letter."""
+        """True if the open segment holds a letter."""
 
     @property
     def revision(self) -> int:
@@ -53,22 +53,22 @@ class DecoderState(Protocol):
 
 
 class Decoder(Protocol):
-    """Incremental CTC decoding, batched over streams; the seam between greedy and beam search.
+    """Incremental CTC decoding, batched over streams; greedy and beam search implement it.
 
-    A state belongs to one stream and is only ever changed by its owner's calls. Calls for different streams may come
-    from different threads at once. The open segment is what has been decoded and not been taken yet.
+    A state belongs to one stream and changes only by calls for it. Calls for different streams may come from different
+    threads at once. The open segment is the decoded text that was not taken yet.
     """
 
     @property
     def supports_bias(self) -> bool:
-        """Whether key terms make a difference."""
+        """True if key terms have an effect."""
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of all that decides what it hears: equal decoders can load each other's states."""
+        """Hexadecimal digest of all that its results depend on: equal decoders can load each other's states."""
 
     def warm_up(self) -> None:
-        """Do now what would make the first stream wait."""
+        """Compile and load now, before the first stream would wait for it."""
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> Any:
         """Return a fresh state that ignores the first `skip_frames` frames: they lie before the audio."""
@@ -77,22 +77,22 @@ class Decoder(Protocol):
         """Replace the stream's key terms, from the next frame on."""
 
     def release(self, state: Any) -> None:
-        """Give back at once what a state holds; dropping the state does so, too. Raises: ValueError the second time."""
+        """Free a state's memory at once; dropping the state does so, too. Raises: ValueError the second time."""
 
     def advance(self, states: Sequence[Any], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""
 
     def save(self, state: Any) -> bytes:
-        """Return all of a state but its key terms, for `load`; the state goes on."""
+        """Return all of a state but its key terms, for `load`; the state stays usable."""
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
-        """Return a state that goes on as the saved one would, given its key terms. Raises: ValueError."""
+        """Return the saved state, given its key terms again. Raises: ValueError for damaged or foreign bytes."""
 
     def words(self, state: Any) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
 
     def stable_words(self, state: Any) -> int:
-        """How many of `words`, from the first, can no longer change."""
+        """Number of `words`, from the first, that can no longer change."""
 
     def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""

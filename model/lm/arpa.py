@@ -1,7 +1,7 @@
 r"""ARPA files: the standard text form of a back-off model, plain or gzipped.
 
 Base-10 logs in the file, natural logs in memory. N-grams may come in any order within their section.
-Source: SRILM's ngram-format(5); `<unk>` absent and contexts absent as KenLM takes them (Heafield 2011).
+Source: SRILM's ngram-format(5); an absent `<unk>` and absent contexts are handled as in KenLM (Heafield 2011).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from model.lm.errors import LanguageModelError
+from model.errors import LanguageModelError
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 
 LN10 = math.log(10.0)

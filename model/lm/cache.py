@@ -1,4 +1,4 @@
-"""A language model as one file of arrays that is mapped into memory, so that loading reads nothing but what is used.
+"""A language model as one file of arrays, mapped into memory, so that only the pages in use are read.
 
 Layout: magic, length of the header, header (JSON: order, digest of the source, place of each array), arrays aligned to
 64 bytes. Written under a temporary name and renamed, so readers see a whole file or none.
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.lm.errors import LanguageModelError
+from model.errors import LanguageModelError
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -44,7 +44,7 @@ def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
             for array in arrays.values():
                 file.write(_bytes(array))
                 file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
-        Path(name).chmod(0o644)  # a model is for every user of the machine
+        Path(name).chmod(0o644)  # readable for every user of the machine
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The vocabulary as a trie over letters, for the beam search: which words a prefix may become, and the best of them."""
+"""The vocabulary as a trie over letters, for the beam search: words that begin with a prefix, and the best one."""
 
 from __future__ import annotations
 

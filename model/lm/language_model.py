@@ -1,4 +1,4 @@
-"""A word n-gram model ready for the beam search: its words, its back-off trie, its words as a trie of letters."""
+"""A word n-gram model as the beam search uses it: words, back-off trie, trie of letters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.cache import SUFFIX, read_cache, write_cache
 from model.lm.characters import CharacterTrie, build_characters
-from model.lm.errors import LanguageModelError
 from model.lm.score import ROOT, score_text
 from model.lm.trie import END_ID, START_ID, UNKNOWN_ID, BackoffTrie, build_trie
 
@@ -61,7 +61,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path, *, cache_dirs: Sequence[Path] | None = None) -> LanguageModel:
-        """Read an ARPA file, by way of its memory-mapped form where that can be kept, or such a form itself.
+        """Read an ARPA file through its memory-mapped form (a cache, made at first), or such a form itself.
 
         `cache_dirs` are tried in order; by default the file's own folder, then one in the user's home.
         Raises: LanguageModelError when the file is missing, damaged or not a model.
@@ -76,13 +76,13 @@ class LanguageModel:
         folders = _cache_dirs(path) if cache_dirs is None else cache_dirs
         places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
         for place in places:
-            with contextlib.suppress(OSError, LanguageModelError):  # not made yet, or by another version: made anew
+            with contextlib.suppress(OSError, LanguageModelError):  # no such file yet, or of another version
                 cached = cls._mapped(place)
                 if cached.digest == digest:
                     return cached
         model = cls._from_arpa(path, digest)
         for place in places:
-            # A folder that cannot be written, or what was written cannot be read: the next one, or memory alone.
+            # If a folder cannot be written, or its file not read back: the next one, or memory alone.
             with contextlib.suppress(OSError, LanguageModelError):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 model.save(place)
@@ -91,7 +91,7 @@ class LanguageModel:
 
     @property
     def order(self) -> int:
-        """The longest n-grams' length."""
+        """Length of the longest n-grams."""
         return self.trie.order
 
     @property
@@ -104,7 +104,7 @@ class LanguageModel:
         return self._ids.get(word, UNKNOWN_ID)
 
     def __contains__(self, word: str) -> bool:
-        """Whether the vocabulary has a word."""
+        """True if the vocabulary has the word."""
         return word in self._ids
 
     def ids(self, words: Iterable[str]) -> NDArray[np.int32]:

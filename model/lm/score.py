@@ -1,6 +1,6 @@
-"""The one function that reads the language model: the log-probability of a word after a context.
+"""Lookup in the language model: the log-probability of a word after a context, and loops over it.
 
-Compiled, so that the beam search can call it from its own compiled loop; it sees arrays and numbers only.
+Compiled, because the compiled beam search calls it; arguments are arrays and numbers only.
 Source: Katz 1987, back-off; SRILM's ngram-format(5), whose recursion this unrolls.
 """
 

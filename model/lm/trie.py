@@ -39,7 +39,7 @@ class BackoffTrie:
     """The arrays that `lm_score` reads; see the module for the numbering.
 
     first (nodes + 1,), word (nodes,; root -1), log_prob and backoff (nodes,; natural logs), suffix (nodes,; the n-gram
-    without its first word), after (nodes,; the shortest context that predicts the same as this n-gram).
+    without its first word), after (nodes,; the shortest context with the same predictions as this n-gram).
     """
 
     order: int
@@ -131,7 +131,7 @@ def _padded(table: NgramTable, ids: IntArray, kept: NDArray[np.int64]) -> NgramT
 
 
 def _states_after(first: IntArray, backoff: FloatArray, suffix: IntArray, longest: int) -> IntArray:
-    """Return for each node the context to go on from: nodes from `longest` on have no longer n-grams to be part of.
+    """Return for each node the context of the next word; nodes from `longest` on begin no longer n-gram.
 
     A context without n-grams of its own and without a back-off weight predicts what its suffix predicts.
     """

@@ -1,4 +1,4 @@
-"""What happens to a training recording before the network hears it: speed, room, noise, telephone, level, masks."""
+"""Augmentation of training recordings: speed, room, noise, telephone, level, masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an epoch's order to padded batches of augmented audio, made one ahead in a thread of their own."""
+"""Padded batches of augmented audio from an epoch's order, made ahead in a thread of their own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from model.training.augment import Augmenter, Samples, to_tensor
 from model.training.corpus import Corpus
 from model.training.phones import Pronunciations
 
-SHORT_S = 1.5  # recordings below this are words and digits, mostly spoken to us in strings
+SHORT_S = 1.5  # recordings below this are words and digits, which callers mostly say in strings
 Item = tuple[int, ...]  # utterances that are joined into one training example
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a batch's rows say: symbols of all rows end to end, (sum of lengths,) int64; lengths (B,)."""
+    """CTC targets of a batch: symbols of all rows end to end, (sum of lengths,) int64; lengths (B,)."""
 
     symbols: Tensor
     lengths: Tensor
@@ -36,7 +36,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters. `phones` if they are wanted."""
+    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters. `phones` if they are a target."""
 
     pcm: Tensor
     frames: Tensor
@@ -48,7 +48,7 @@ class Batch:
 def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Generator) -> list[Item]:
     """Join short recordings into strings of 1 to 6, and a tenth of the longer ones in pairs.
 
-    A stream holds more than one utterance, with pauses; a network that never heard a pause forgets how to go on.
+    A stream holds more than one utterance, with pauses, and a network trained without them does not recover after one.
     """
     items: list[Item] = []
     short: list[int] = []
@@ -81,7 +81,7 @@ def group(
 ) -> list[list[Item]]:
     """Batches of about `batch_s` padded seconds from items of like length; shortest first if `by_length`.
 
-    Shuffled in runs of `together`, whose lengths are alike: those who work side by side take equally long.
+    Shuffled in runs of `together` batches of like length, so that processes that train together take equally long.
 
     Source of shortest-first in the first epoch: SortaGrad, Deep Speech 2, section 3.2.
     """

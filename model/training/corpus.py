@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.audio import read_pcm
-from model.manifest import Utterance
+from model.recordings import Utterance, read_pcm
 
 
 def _decode(job: tuple[Path, int]) -> NDArray[np.int16]:

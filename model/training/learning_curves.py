@@ -2,7 +2,7 @@
 
 Usage: python -m model.training.learning_curves NAME=LOG… --out loadtest/results/learning_curves
 
-Reads what `tutti train` prints; writes OUT.json, OUT.md and OUT.png. Knows nothing about models.
+Reads the output of `tutti train`; writes OUT.json, OUT.md and OUT.png. Loads no model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Point:
 
 
 def read_log(lines: Iterable[str]) -> list[Point]:
-    """Points of one run, in order; a log that went through an interruption may repeat updates, the last counts."""
+    """Points of one run, in order; the log of an interrupted run may repeat updates, of which the last counts."""
     points: dict[int, Point] = {}
     progress: re.Match[str] | None = None
     for line in lines:

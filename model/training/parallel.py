@@ -1,7 +1,7 @@
-"""Several processes that train one network: each makes its own batches, and every update uses the mean gradient.
+"""Data-parallel training in several processes: each makes its own batches, and every update uses the mean gradient.
 
-On a CPU this beats threads: the recurrence is made of small operations, and threads wait for one another after each.
-All processes hold the same weights without ever sending them: equal gradients make equal updates.
+On a CPU this beats threads: the recurrence consists of small operations, and threads wait for one another after each.
+All processes hold the same weights without sending them, because equal gradients make equal updates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 from torch.multiprocessing.spawn import spawn
 
-WAIT = timedelta(hours=1)  # for the process that validates, at most
+WAIT = timedelta(hours=1)  # longest wait for the process that validates
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Team:
 
     @property
     def leads(self) -> bool:
-        """Whether this process validates, saves and reports."""
+        """True in the process that validates, saves and reports."""
         return self.rank == 0
 
     def mean(self, parameters: Sequence[torch.nn.Parameter], figures: Sequence[float]) -> list[float]:
@@ -73,7 +73,7 @@ def run(size: int, work: Callable[[Team], None]) -> None:
             try:
                 if context.join():
                     break
-            except KeyboardInterrupt:  # the members were sent it too, and agree on where to stop
+            except KeyboardInterrupt:  # the members got the signal too, and stop at the same update
                 interrupted = True
     if interrupted:
         raise KeyboardInterrupt

@@ -1,7 +1,8 @@
-"""A second CTC target for training: the phones of the text, read off a middle layer. Nothing of it is shipped.
+"""A second CTC target for training: the phones of the text, predicted from a middle layer. Nothing of it is shipped.
 
-English spelling is irregular, and a few hours of speech do not teach it together with the sounds; phones are what the
-sounds are. Source of the idea: Fernández et al. 2007 (hierarchical CTC), Sanabria and Metze 2018, arXiv:1807.06234.
+English spelling is irregular, and a few hours of speech do not suffice to learn it together with the sounds; phones
+represent the sounds alone. Source of the idea: Fernández et al. 2007 (hierarchical CTC), Sanabria and Metze 2018,
+arXiv:1807.06234.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Pronunciations:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Pronunciations:
-        """Ask espeak-ng for every word of the texts. Raises: TrainingError if it is not there or fails."""
+        """Pronounce every word of the texts with espeak-ng. Raises: TrainingError if it is missing or fails."""
         words = sorted({word for text in texts for word in text.split()})
         spoken = dict(zip(words, _speak(words), strict=True))
         phones = tuple(sorted({phone for sounds in spoken.values() for phone in sounds}))
@@ -58,21 +59,21 @@ def _speak(words: Sequence[str]) -> list[list[str]]:
 
 
 class PhoneHead(nn.Module):
-    """Phone logits from what the last GRU layer reads; it listens in on the network's forward pass."""
+    """Phone logits from the input of the last GRU layer, captured by a hook on the network's forward pass."""
 
     def __init__(self, network: Network, phones: int) -> None:
         super().__init__()
         self.head = nn.Linear(network.config.hidden, phones + 1)
-        self._heard: list[Tensor] = []
-        network.norms[-1].register_forward_pre_hook(self._listen)
+        self._captured: list[Tensor] = []
+        network.norms[-1].register_forward_pre_hook(self._capture)
 
-    def _listen(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def _capture(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if norm.training:
-            self._heard.append(inputs[0])
+            self._captured.append(inputs[0])
 
     def logits(self) -> Tensor:
         """(B, T, P + 1) of the forward pass just made; call it once after each."""
-        (heard,) = self._heard  # (B, T, H)
-        self._heard.clear()
-        logits: Tensor = self.head(heard)
+        (hidden,) = self._captured  # (B, T, H)
+        self._captured.clear()
+        logits: Tensor = self.head(hidden)
         return logits

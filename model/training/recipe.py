@@ -1,4 +1,4 @@
-"""All that decides a training run, and its JSON form."""
+"""Hyperparameters of a training run, and their JSON form."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ RECIPES = Path(__file__).parent / "recipes"
 class Recipe:
     """Seconds are of audio; learning rates are peaks. Stored in the checkpoint that it made."""
 
-    updates: int = 3_500  # that the schedule is laid out for
-    stop: int | None = None  # update at which the run ends before its schedule does: what follows has another recipe
+    updates: int = 3_500  # length of the schedule
+    stop: int | None = None  # update at which the run ends before its schedule does, for a next run with another recipe
     batch_s: float = 200.0  # of each process
-    processes: int = 1  # that make one update together; on a CPU, one a core
+    processes: int = 1  # that train together; on a CPU, one a core
     matrix_lr: float = 2e-3
     vector_lr: float = 2e-3
     weight_decay: float = 0.05
     warmup: int = 150
     decay: float = 0.7  # share of the updates over which the rates fall to zero
     dropout: float = 0.0
-    phone_weight: float = 0.0  # share of the loss that a middle layer's phones have; 0 = none
+    phone_weight: float = 0.0  # share of the phone target in the loss; 0 = none
     clip_norm: float = 1.0
     seed: int = 1
     speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
@@ -39,7 +39,7 @@ class Recipe:
 
     @property
     def last_update(self) -> int:
-        """Where the run ends."""
+        """Update at which the run ends."""
         return self.updates if self.stop is None else min(self.stop, self.updates)
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Recipe:
 
 
 def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
-    """Read `{"model": {…}, "recipe": {…}}`; what is not named keeps its default. Raises: TrainingError."""
+    """Read `{"model": {…}, "recipe": {…}}`; omitted values keep their defaults. Raises: TrainingError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         recipe = dict(values.get("recipe", {}))

@@ -1,4 +1,4 @@
-"""`tutti train`: manifests in, checkpoint out; validation by source, progress, resume, a tidy end on Ctrl-C."""
+"""`tutti train`: manifests in, checkpoint out; validation by source, progress, resume, saving on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from model import checkpoint
-from model.config import ModelConfig
+from model.config import TAIL_FRAMES, ModelConfig
+from model.ctc.greedy import best_path
 from model.errors import TrainingError
-from model.manifest import read_manifests
+from model.evaluation.scoring import Score, by_source, report
 from model.network import Network
 from model.precision import resolve_device
-from model.scoring import report
+from model.recordings import read_manifests
 from model.training import parallel
 from model.training.corpus import Corpus
 from model.training.parallel import Team
 from model.training.recipe import Recipe
 from model.training.trainer import Progress, Trainer
-from model.training.validation import validate
 
 LOG_EVERY = 50  # updates
+ROWS = 48  # recordings in a batch; they are sorted by length, for little padding
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run reads and writes. `out` is the checkpoint; its resume file stands beside it."""
+    """Files that a run reads and writes. `out` is the checkpoint; its resume file lies beside it."""
 
     manifests: Sequence[Path]
     validation: Sequence[Path]
@@ -41,13 +43,13 @@ class Places:
 
     @property
     def resume(self) -> Path:
-        """What an interrupted run goes on from."""
+        """State of an interrupted run."""
         return self.out.with_suffix(".resume.pt")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every process of a run is told."""
+    """Arguments of every process of a run."""
 
     config: ModelConfig
     recipe: Recipe
@@ -65,7 +67,7 @@ def train(
     validate_every: int = 500,
     announce: Callable[[str], None],
 ) -> Path:
-    """Train, or go on where an earlier run stopped; returns the checkpoint's path. Raises: ModelError."""
+    """Train, or continue an interrupted run; returns the checkpoint's path. Raises: ModelError."""
     announce("reading the audio (decoded once, then cached)")
     corpus, _ = _corpora(config, places)
     if not len(corpus):
@@ -89,7 +91,7 @@ def _member(job: Job, announce: Callable[[str], None], team: Team) -> None:
     config, recipe, places = job.config, job.recipe, job.places
     corpus, held_out = _corpora(config, places)
     if not team.leads:
-        announce = _nobody
+        announce = _silent
     trainer = Trainer(config, recipe, corpus, read_manifests(places.noise), resolve_device(job.device), team=team)
     if places.resume.exists():
         trainer.resume(torch.load(places.resume, weights_only=True))
@@ -107,8 +109,8 @@ def _member(job: Job, announce: Callable[[str], None], team: Team) -> None:
         raise
 
 
-def _nobody(_: str) -> None:
-    """Say nothing."""
+def _silent(_: str) -> None:
+    """Ignore a message."""
 
 
 def _run(
@@ -154,3 +156,31 @@ def _save_resume(trainer: Trainer, places: Places) -> None:
     unfinished = places.resume.with_suffix(".partial")
     torch.save(trainer.state_dict(), unfinished)
     unfinished.replace(places.resume)
+
+
+@torch.no_grad()
+def transcribe_whole(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[str]:
+    """Greedy text of whole recordings, (S,) int16 each, in one padded batch."""
+    config = network.config
+    frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
+    pcm = torch.zeros(len(recordings), (max(frames) + config.delay_frames) * config.frame_samples, dtype=torch.int16)
+    for row, samples in enumerate(recordings):
+        pcm[row, : len(samples)] = torch.from_numpy(np.array(samples))
+    device = network.head.weight.device
+    log_probs, _ = network(pcm.to(device), network.fresh_state(len(recordings)))
+    answers = log_probs[:, config.delay_frames :].cpu().numpy()  # (B, T, V)
+    return [best_path(row[:count], config.vocabulary) for row, count in zip(answers, frames, strict=True)]
+
+
+def validate(network: Network, corpus: Corpus) -> dict[str, Score]:
+    """Greedy scores of whole recordings by source; leaves the network in training mode."""
+    network.eval()
+    order = sorted(range(len(corpus)), key=corpus.samples)
+    scored: list[tuple[str, str, str]] = []
+    for start in range(0, len(order), ROWS):
+        picked = order[start : start + ROWS]
+        texts = transcribe_whole(network, [corpus.pcm(i) for i in picked])
+        rows = [corpus.utterances[i] for i in picked]
+        scored += [(u.source, u.text, text) for u, text in zip(rows, texts, strict=True)]
+    network.train()
+    return by_source(scored)

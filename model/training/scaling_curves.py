@@ -1,9 +1,9 @@
-"""Error rates against one thing that was varied in training: hours of speech, width, …
+"""Error rates against one parameter varied in training: hours of speech, width, …
 
 Usage: python -m model.training.scaling_curves "hours of speech" 1.7=EVALUATION… --out loadtest/results/curve_hours
 
-Each EVALUATION is what `tutti evaluate --json` printed, one row a decoder. Writes OUT.json, OUT.md and OUT.png; knows
-nothing about models.
+Each EVALUATION is the output of `tutti evaluate --json`, one row a decoder. Writes OUT.json, OUT.md and OUT.png; loads
+no model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_point(value: float, text: str) -> list[Point]:
 
 
 def markdown(axis: str, points: Sequence[Point], references: Mapping[str, Mapping[str, float]]) -> str:
-    """One table; below it whatever others reach on the same recordings."""
+    """One table, with the references' rates on the same recordings below it."""
     sources = list(points[0].wer)
     lines = [f"# Word error rate against {axis}", "", f"| {axis} | decoder | " + " | ".join(sources) + " | CER, all |"]
     lines.append("|---:|---|" + "---:|" * (len(sources) + 1))

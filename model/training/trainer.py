@@ -1,4 +1,4 @@
-"""One training run's moving parts: network, optimizers, random state; an update at a time."""
+"""One training run: network, optimizers, random state; an update at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.audio import read_pcm
 from model.config import BLANK, ModelConfig
 from model.errors import TrainingError
-from model.manifest import Utterance
 from model.network import Network
+from model.recordings import Utterance, read_pcm
 from model.training.augment import Augmenter, Samples, mask
 from model.training.batches import Batch, BatchMaker, Item, Targets, group, join
 from model.training.corpus import Corpus, epoch_order
@@ -29,7 +28,7 @@ from model.training.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one update did. `loss` is nats per target character, nan where the gradient was not finite."""
+    """Result of one update. `loss` is nats per target character, nan where the gradient was not finite."""
 
     update: int
     epoch: int
@@ -69,7 +68,7 @@ class Trainer:
         augmenter = make_augmenter(recipe, noise, config.sample_rate)
         self.batches = BatchMaker(config, corpus, augmenter, recipe.seed, spoken)
         self.done, self.epoch, self.audio_s = 0, 0, 0.0
-        self._epoch_start = 0  # updates before the present epoch
+        self._epoch_start = 0  # updates before the current epoch
         self._fresh = True  # weights were random at the start
 
     def fit_features(self, utterances: int = 300) -> None:
@@ -157,7 +156,7 @@ class Trainer:
         return mean_loss, mean_s * self.team.size
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `resume` needs."""
+        """State for `resume`."""
         return {
             "learning": self.learning.state_dict(),
             "optimizers": self.optimizers.state_dict(),
@@ -170,7 +169,7 @@ class Trainer:
         }
 
     def resume(self, saved: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`. Raises: TrainingError if the recipe is another one."""
+        """Continue from `state_dict`. Raises: TrainingError if the recipe is another one."""
         if saved["recipe"] != repr(self.recipe):
             raise TrainingError("the checkpoint was made with another recipe: give that one, or another --out")
         self.learning.load_state_dict(saved["learning"])
@@ -189,7 +188,7 @@ def ctc_loss(logits: Tensor, frames: Tensor, targets: Targets) -> Tensor:
         targets.lengths,
         blank=BLANK,
         reduction="sum",
-        zero_infinity=True,  # a recording too short for its text teaches nothing
+        zero_infinity=True,  # a recording too short for its text has no gradient
     )
     return losses / targets.lengths.sum()
 

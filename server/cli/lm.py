@@ -12,7 +12,7 @@ import typer
 from server.cli.options import ManifestOption, ModelOption, PrecisionOption, SettingsCommand, default_of, fail
 
 if TYPE_CHECKING:
-    from model.lm.tune import Trial
+    from model.lm_training.tune import Trial
 
 lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.", no_args_is_help=True)
 
@@ -51,8 +51,8 @@ def train(
     """
     from model.errors import ModelError
     from model.lm.arpa import write_arpa
-    from model.lm.train import TrainingOptions
-    from model.lm.train import train as make
+    from model.lm_training.train import TrainingOptions
+    from model.lm_training.train import train as make
 
     paths, weights = _weighted(texts)
     options = TrainingOptions(
@@ -122,8 +122,8 @@ def tune(
     from model.decoder import SHIPPED_LM, weights_path
     from model.errors import ModelError
     from model.lm.language_model import LanguageModel
-    from model.lm.tune import hear, search
-    from model.manifest import read_manifests
+    from model.lm_training.tune import hear, search
+    from model.recordings import read_manifests
     from model.runtime import keep_kernels
 
     keep_kernels()
@@ -191,8 +191,8 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 def _named_texts(path: Path) -> dict[str, list[str]]:
     """Return the lines of a text by its name, or those of a manifest by source."""
-    from model.lm.train import read_lines
-    from model.manifest import read_manifest
+    from model.lm_training.train import read_lines
+    from model.recordings import read_manifest
 
     if path.suffix != ".jsonl":
         return {path.name: list(read_lines(path))}

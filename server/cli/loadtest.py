@@ -75,8 +75,8 @@ def ceiling(
     """Time the bare model step by batch size: the ceiling of what a server can do on this machine."""
     from loadtest.planning.engine_times import measure_engine
     from model.acoustic import AcousticModel
-    from model.ceiling import measure
     from model.errors import ModelError
+    from model.evaluation.ceiling import measure
     from model.runtime import set_up_torch
 
     set_up_torch(threads)

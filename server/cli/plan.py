@@ -90,15 +90,14 @@ def plan(
     The calibration that ships with the program is of one machine, which is named: calibrate on your own.
     """
     from batching.batcher import Policy
-    from batching.simulation.calibration import Calibration, shipped
-    from batching.simulation.deep_speech import STREAMS, deep_speech_2
+    from batching.simulation.calibration import DEEP_SPEECH_STREAMS, Calibration, deep_speech_2, shipped
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
 
     try:
         device = deep_speech_2() if deep_speech else Calibration.load(calibration) if calibration else shipped()
         serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
-        loads = plan_runs.parse_levels(levels) if levels else STREAMS if deep_speech else None
+        loads = plan_runs.parse_levels(levels) if levels else DEEP_SPEECH_STREAMS if deep_speech else None
         client = plan_runs.parse_client(client_us)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error

@@ -50,7 +50,7 @@ def synthesize(
 ) -> None:
     """Make synthetic speech for training with espeak-ng and flite, in many voices."""
     from model.errors import ModelError
-    from model.training.synthesize import synthesize as make
+    from model.synthesis.synthesize import synthesize as make
 
     try:
         typer.echo(make(out, hours, seed, jobs, "dev" if dev else "train"))

@@ -1,7 +1,7 @@
-"""Histograms for the event loop: plain numbers while audio flows, a Prometheus family when `/metrics` asks.
+"""Histograms for the event loop: plain numbers while audio flows, Prometheus families when `/metrics` is read.
 
-prometheus_client takes a lock for each value and walks the buckets in Python. These belong to one thread, the event
-loop's, which also answers `/metrics`: 0.15 µs a value instead of 0.7.
+prometheus_client takes a lock for each value and walks the buckets in Python. These histograms belong to one thread,
+the event loop's, which also answers `/metrics`: 0.15 µs a value instead of 0.7.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from prometheus_client.utils import floatToGoString
 
 
 class Spread:
-    """How many values lie at or below each edge, and their sum."""
+    """Values counted by bucket, and their sum."""
 
     __slots__ = ("_counts", "_edges", "total")
 
     def __init__(self, edges: Sequence[float]) -> None:
-        """Take the edges, ascending; a last bucket without end is added."""
+        """`edges` are upper bounds of buckets, ascending; an unbounded bucket is added."""
         self._edges = list(edges)
         self._counts = [0] * (len(edges) + 1)
         self.total = 0.0
 
     @property
     def count(self) -> int:
-        """Values so far."""
+        """Number of values so far."""
         return sum(self._counts)
 
     def observe(self, value: float) -> None:
@@ -38,7 +38,7 @@ class Spread:
         self.total += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Count many values at once: one for each row of a batch."""
+        """Count several values: one for each row of a batch."""
         edges, counts = self._edges, self._counts
         for value in values:
             counts[bisect_left(edges, value)] += 1
@@ -54,7 +54,7 @@ class Spread:
 
 
 class _Family(Collector):
-    """Histograms of one name: one for each value of `label`, or a single one without a label."""
+    """Prometheus family of one name: a histogram for each value of `label`, or a single one without a label."""
 
     def __init__(self, name: str, text: str, label: str | None, spreads: Mapping[str, Spread]) -> None:
         self._name, self._text = name, text

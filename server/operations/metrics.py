@@ -1,6 +1,6 @@
-"""What operators can see: one Prometheus registry per app, never labelled by session, key, address or text.
+"""Prometheus metrics: one registry per app, without labels of session, key, address or text.
 
-Every interval comes from one process's monotonic clock. Source: Prometheus, "Metric and label naming".
+Every interval is of one process's monotonic clock. Source: Prometheus, "Metric and label naming".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
 
 
 class Metrics:
-    """Every metric of the app. Children with labels are made here once: looking them up costs more than counting."""
+    """Every metric of the app. Labelled children are made here once: a lookup costs more than counting."""
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         self.registry = registry = CollectorRegistry()
@@ -60,7 +60,7 @@ class Metrics:
         )
 
     def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
-        """Ask this for the memory of the GPU; without one it is 0."""
+        """Let the GPU memory metric read `allocated_bytes`; without a GPU it stays 0."""
         self.gpu_memory.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
@@ -83,6 +83,7 @@ class Metrics:
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
         for stage in STAGES:
             self.errors.labels(stage)
+        self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
@@ -115,9 +116,9 @@ class Metrics:
         self._latencies(registry)
 
     def _latencies(self, registry: CollectorRegistry) -> None:
-        """The latency of a result, and its parts in their order: they add up to it, but for cutting audio into steps.
+        """Latency of a result, and its consecutive parts; they add up to it, apart from cutting audio into steps.
 
-        The first and the last are counted once a step and once a frame, the others once a batch.
+        The first and the last part are counted once a step and once a frame, the others once a batch.
         """
 
         def spread(name: str, text: str) -> Spread:
@@ -135,6 +136,11 @@ class Metrics:
         self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
         self.decode = spread("decode_seconds", "Search and text of one batch")
         self.write = spread("write_seconds", "Result decoded to its frame written")
+
+    def step_failed(self) -> None:
+        """Count a stream that failed in the model's step."""
+        self.errors.labels("step").inc()
+        self.failed_steps += 1
 
     def exposition(self) -> bytes:
         """Return the Prometheus text format."""

@@ -11,14 +11,12 @@ import sys
 import threading
 from collections.abc import Callable
 
-EXIT_LOST = 70
-"""Exit status of a process whose engine is gone, so that a supervisor starts another. Source: sysexits.h."""
-FILES_BESIDE_STREAMS = 512
-"""Descriptors for requests that are refused, probes, uploads, libraries."""
+EXIT_LOST = 70  # exit status of a process whose engine is lost: a supervisor starts another. Source: sysexits.h
+FILES_BESIDE_STREAMS = 512  # descriptors for refused requests, probes, uploads, libraries
 
 
 def reopen_closed_stdio() -> None:
-    """Open what is closed of descriptors 0 to 2: else a socket gets the number, and what is printed with it."""
+    """Open closed descriptors among 0 to 2; else a socket gets the number, and printed text goes into it."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -33,12 +31,12 @@ def reopen_closed_stdio() -> None:
 
 
 def files_needed(streams: int) -> int:
-    """Descriptors that so many live streams ask for, and what comes beside them."""
+    """Descriptors for this number of live streams and all else that the process opens."""
     return streams + FILES_BESIDE_STREAMS
 
 
 def raise_file_limit(streams: int) -> int:
-    """Raise the limit of open files as far as this process may and needs; return the limit that holds."""
+    """Raise the limit of open files to what the streams need, as far as allowed; return the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = files_needed(streams)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -49,11 +47,11 @@ def raise_file_limit(streams: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def end_within(seconds: float, code: int, last_words: Callable[[], None]) -> threading.Timer:
-    """End the process with this status if it still runs then: a thread inside a device call can hold up any exit."""
+def end_within(seconds: float, code: int, before_exit: Callable[[], None]) -> threading.Timer:
+    """Exit with this status after `seconds` at the latest: a thread inside a device call can block a normal exit."""
 
     def end() -> None:
-        last_words()
+        before_exit()
         os._exit(code)
 
     timer = threading.Timer(seconds, end)
@@ -63,6 +61,6 @@ def end_within(seconds: float, code: int, last_words: Callable[[], None]) -> thr
 
 
 def on_sighup(action: Callable[[], None]) -> None:
-    """Call this at each SIGHUP, on the running loop. Signals reach the main thread alone: elsewhere it is nothing."""
+    """Call `action` at each SIGHUP, on the running loop. Only the main thread gets signals: no effect elsewhere."""
     if threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)

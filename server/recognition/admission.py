@@ -6,31 +6,30 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from batching.capacity import PERIOD_S, Capacity
 from server.errors import ServerFull
 
-RETURN_SHARE = 0.95
-"""Once full, streams must leave until so much of the limit is taken: an estimate that wavers must not flap."""
+RETURN_SHARE = 0.95  # once full, a replica admits again below this share of the limit, so that it does not flap
 FREE_AT_ONCE = 32
-"""Streams that may come within a period whatever the room. Beyond it half of the room is given away, so that what they
-cost is seen before the other half goes: a thousand clients that come back together would all be let in otherwise."""
+"""Streams admitted within a period however small the room. Above it only half of the room is given away in a period, so
+that the cost of those streams is measured first: a thousand clients that reconnect at once would all enter."""
 TAKEN = "all streams are taken"
 FOLLOWING = "this server carries as many streams as it can"
 
 
 class Admission:
-    """One replica's rule. Unless it follows the `capacity`, every slot is given away, and nothing else is asked."""
+    """Admits streams up to the estimate of `capacity`, or, unless it is to `follow` that, up to the number of slots."""
 
     def __init__(self, slots: int, capacity: Capacity, *, follow: bool) -> None:
         self._slots = slots
-        self._capacity = capacity
+        self.capacity = capacity
         self._follow = follow
         self._estimate = 0
         self._full = False
-        self._came = 0
-        self._may_come = FREE_AT_ONCE
+        self._admitted = 0
+        self._may_enter = FREE_AT_ONCE
         self._since_s: float | None = None
 
     @property
@@ -40,30 +39,26 @@ class Admission:
 
     @property
     def estimate(self) -> int:
-        """Live streams that this replica is thought to carry; 0 before anything is known."""
+        """Estimated number of live streams that this replica can carry; 0 before any measurement."""
         return self._estimate
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
-        """Take the service times, by rows, that were measured before the first stream."""
-        self._capacity.warmed_up(step_s)
-        self._estimate = self._capacity.streams()
-
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float]) -> None:
-        """Learn from a batch; see `Capacity.ran`."""
-        self._capacity.ran(rows, step_s, live_ages_s)
+        """Take the service times by batch size that the warm-up measured."""
+        self.capacity.warmed_up(step_s)
+        self._estimate = self.capacity.streams()
 
     def look(self, now: float, busy_s: float, used: int) -> None:
-        """Bring the estimate up to date, as often as one likes; see `Capacity.look`."""
-        if self._capacity.look(now, busy_s, used):
-            self._estimate = self._capacity.streams()
+        """Update the estimate if a period is over; see `Capacity.look`."""
+        if self.capacity.look(now, busy_s, used):
+            self._estimate = self.capacity.streams()
 
     def refuse_if_full(self, used: int) -> None:
-        """Say at once, before a request has cost anything, that nobody can come in. Raises: ServerFull."""
+        """Refuse a request before any work on it if no stream can enter. Raises: ServerFull."""
         if used and used >= self.limit:
             raise ServerFull(FOLLOWING if self._follow else TAKEN)
 
     def check(self, used: int, wanted: int, now: float) -> None:
-        """Let `wanted` more streams in beside `used`. Raises: ServerFull, which changes nothing but the return."""
+        """Admit `wanted` streams beside `used`. Raises: ServerFull; only the hysteresis flag changes then."""
         if not self._follow:
             if used + wanted > self._slots:
                 raise ServerFull(TAKEN)
@@ -73,14 +68,14 @@ class Admission:
         if self._full:
             raise ServerFull(FOLLOWING)
         if self._since_s is None or now - self._since_s >= PERIOD_S:
-            self._since_s, self._came, self._may_come = now, 0, max(FREE_AT_ONCE, room // 2)
-        if self._came + wanted > self._may_come:
+            self._since_s, self._admitted, self._may_enter = now, 0, max(FREE_AT_ONCE, room // 2)
+        if self._admitted + wanted > self._may_enter:
             raise ServerFull("too many streams come at once")
-        self._came += wanted
+        self._admitted += wanted
 
 
 class ThreadTime:
-    """A clock of the thread that first reads it, in seconds. Where the system does not tell of waiting, of computing.
+    """Seconds that the thread which first calls it has computed or waited for a core; only computed, without schedstat.
 
     Source: https://docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-OVERTIME_S = 5.0  # how long a segment may go over its maximum while its only word is unfinished
+OVERTIME_S = 5.0  # beyond its maximum length, for a segment whose only word is unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRules:
-    """None switches a rule off. A `voiceless_s` is the silence that a voice-activity model hears, None without one."""
+    """Endpoint rules; None switches one off. `voiceless_s`: silence by the voice-activity model, None without one."""
 
     endpoint_s: float | None  # silence behind words that closes a segment
     silence_s: float | None  # silence without a word that closes a segment
@@ -23,20 +23,20 @@ class EndpointRules:
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
 
     def ends_words(self, silence_s: float, voiceless_s: float | None) -> bool:
-        """Whether so much silence behind words closes their segment: an utterance ended."""
+        """Whether this silence behind words ends the utterance, and with it the segment."""
         return _lasts(self.endpoint_s, silence_s, voiceless_s)
 
     def ends_silence(self, silent_s: float, voiceless_s: float | None) -> bool:
-        """Whether a segment without a word, silent for so long, should not wait for the next words."""
+        """Whether this silence closes a segment that has no words."""
         return _lasts(self.silence_s, silent_s, voiceless_s)
 
     def cuts(self, length_s: float, *, whole_words: bool) -> bool:
-        """Whether a segment is too long: it ends behind whole words; one unfinished word has until overtime is over."""
+        """Whether a segment is too long. It is cut behind whole words; an unfinished one gets `OVERTIME_S` to end."""
         return length_s >= self.max_utterance_s + (0.0 if whole_words else OVERTIME_S)
 
 
 def _lasts(needed_s: float | None, silence_s: float, voiceless_s: float | None) -> bool:
-    """Silence is what the recogniser and the voice-activity model both call so."""
+    """Silence counts only where the recogniser and the voice-activity model agree."""
     return needed_s is not None and silence_s >= needed_s and (voiceless_s is None or voiceless_s >= needed_s)
 
 
@@ -58,20 +58,20 @@ class VoiceActivity:
 
     @property
     def silence_s(self) -> float:
-        """How long silence has lasted at the sample followed to."""
+        """Length of the silence up to the sample last followed to."""
         return self._silent_windows * self._window_s
 
     def heard(self, end_sample: int, probability: float) -> None:
-        """Take the answer for the window that ends there."""
+        """Take the probability of speech in the window that ends at `end_sample`."""
         self._ahead.append((end_sample, probability))
         self._heard = end_sample
 
     def covers(self, end_sample: int) -> bool:
-        """Return whether every whole window up to this sample was heard."""
+        """Return whether the probabilities of all whole windows up to this sample are known."""
         return end_sample - self._heard < self._window_samples
 
     def follow(self, end_sample: int) -> float | None:
-        """Count the windows up to this sample; return how many seconds before it speech began, None if it did not."""
+        """Count the windows up to this sample; return the seconds since speech began in them, None if it did not."""
         began: float | None = None
         while self._ahead and self._ahead[0][0] <= end_sample:
             end, probability = self._ahead.popleft()
@@ -82,5 +82,5 @@ class VoiceActivity:
         return began
 
     def quiet(self) -> None:
-        """Speech is over: the next window above the threshold begins new speech."""
+        """End the speech: the next window above the threshold begins new speech."""
         self.speaking = False

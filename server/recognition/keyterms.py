@@ -1,4 +1,4 @@
-"""The terms that a connection wants recognised: phrases, weighted words, and the decoder's bias made of both. Pure."""
+"""Key terms of a connection: phrases, weighted words, and the decoder's bias made of both. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.errors import BadParameter, KeytermsTooOften
 
 Keyword = tuple[str, float | None]
 
-# The automaton of so much is built in 6 to 10 ms, on the event loop. The service takes 500 tokens: about as much.
+# An automaton of this size is built in 6 to 10 ms, on the event loop. Deepgram takes 500 tokens, about as much.
 MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
 CHARACTERS_PER_S = 500.0  # of audio: 1 to 2 ms of building, about what decoding that second takes
@@ -18,7 +18,7 @@ CHARACTERS_PER_S = 500.0  # of audio: 1 to 2 ms of building, about what decoding
 
 @dataclass(frozen=True, slots=True)
 class Keyterms:
-    """`phrases` as the client gave them; `keywords` are the older form, each with its boost, None for the default."""
+    """Key terms: `phrases` as the client gave them, `keywords` in the older form with a boost, None for the default."""
 
     phrases: tuple[str, ...] = ()
     keywords: tuple[Keyword, ...] = ()
@@ -49,7 +49,7 @@ NO_KEYTERMS = Keyterms()
 
 
 def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:
-    """Return how many characters they have together: what building costs. Raises: BiasError if there is too much."""
+    """Return their characters together, the cost of building. Raises: BiasError above either limit."""
     if (count := len(phrases) + len(keywords)) > MAX_TERMS:
         raise BiasError(f"{count} key terms, at most {MAX_TERMS}")
     if (characters := sum(map(len, phrases)) + sum(len(word) for word, _ in keywords)) > MAX_CHARACTERS:
@@ -58,10 +58,10 @@ def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:
 
 
 class ChangeAllowance:
-    """How many characters of key terms one connection may still change to, so that it cannot hold up the others.
+    """Limit on changes of key terms, in characters, so that one connection cannot block the event loop for the others.
 
-    A full set at once, and then so much for each second of its own audio. Audio and not the clock decides: the same
-    frames get the same answers at any speed, and who sends faster pays with audio that costs the server more.
+    A full set at once, then `CHARACTERS_PER_S` for each second of the connection's audio. Audio counts instead of
+    the clock, so that the same frames get the same answers at any speed.
     """
 
     def __init__(self) -> None:
@@ -69,15 +69,15 @@ class ChangeAllowance:
         self._at_s = 0.0
 
     def saved(self) -> tuple[float, float]:
-        """Return what is left, and when that was."""
+        """Return the characters left and the stream time of that."""
         return self._left, self._at_s
 
     def restore(self, saved: tuple[float, float]) -> None:
-        """Go on as the one that `saved` told would."""
+        """Go on from a snapshot."""
         self._left, self._at_s = saved
 
     def spend(self, characters: int, audio_s: float) -> None:
-        """Pay for a change at this stream time. Raises: KeytermsTooOften, and nothing is paid."""
+        """Pay for a change at this stream time. Raises: KeytermsTooOften; nothing is paid then."""
         self._left = min(MAX_CHARACTERS, self._left + max(0.0, audio_s - self._at_s) * CHARACTERS_PER_S)
         self._at_s = audio_s
         if characters > self._left:

@@ -4,60 +4,60 @@ from __future__ import annotations
 
 from model.ctc.words import Word
 from server.recognition.events import Partial
-from server.recognition.saved_state import SavedInterims
+from server.recognition.saved_state import SavedPartials
 
 
 class PartialFilter:
-    """What was said last about the open segment of one channel. Time is audio time, so timing decides nothing."""
+    """Decides whether a partial is sent: its words changed and the client's interval of audio is over."""
 
     def __init__(self, *, tell_stable: bool, interval_s: float) -> None:
         self._tell_stable = tell_stable
         self._interval_s = interval_s
-        self._seen: tuple[int, int] | None = None  # revision and stable words looked at last
-        self._told: tuple[tuple[str, ...], int] = ((), 0)
-        self._told_s: float | None = None  # cursor of the segment's last partial
-        self.said_s = 0.0  # where the last result of any kind ended
+        self._checked: tuple[int, int] | None = None  # revision and stable words at the last check
+        self._sent: tuple[tuple[str, ...], int] = ((), 0)  # words and stable words of the segment's last partial
+        self._sent_s: float | None = None  # and its end
+        self.last_end_s = 0.0  # end of the last result of any kind
 
-    def saved(self) -> SavedInterims:
-        """Return all of it."""
-        texts, stable = self._told
-        return SavedInterims(self._seen, texts, stable, self._told_s, self.said_s)
+    def saved(self) -> SavedPartials:
+        """Return a snapshot."""
+        texts, stable = self._sent
+        return SavedPartials(self._checked, texts, stable, self._sent_s, self.last_end_s)
 
-    def restore(self, saved: SavedInterims) -> None:
-        """Go on as the one that `saved` told would."""
-        self._seen, self._told, self._told_s = saved.seen, (saved.texts, saved.stable), saved.told_s
-        self.said_s = saved.said_s
+    def restore(self, saved: SavedPartials) -> None:
+        """Go on from a snapshot."""
+        self._checked, self._sent, self._sent_s = saved.checked, (saved.texts, saved.stable), saved.sent_s
+        self.last_end_s = saved.last_end_s
 
     def restart(self, end_s: float) -> None:
-        """A final ended the segment there; what it left open is news."""
-        self._seen, self._told, self._told_s = None, ((), 0), None
-        self.said_s = end_s
+        """Begin a segment at the end of a final; words that the final left open are news."""
+        self._checked, self._sent, self._sent_s = None, ((), 0), None
+        self.last_end_s = end_s
 
-    def look(self, revision: int, stable: int, cursor_s: float) -> bool:
-        """Whether there may be news, and it may be told now. Cheap: asked after every step."""
-        if self._told_s is not None and cursor_s - self._told_s < self._interval_s:
-            return False  # not seen: it is looked at again when the interval is over
-        before, self._seen = self._seen, (revision, stable)
-        return before != self._seen
+    def due(self, revision: int, stable: int, cursor_s: float) -> bool:
+        """Whether words may have changed since the last check, and the interval is over. Cheap: asked every step."""
+        if self._sent_s is not None and cursor_s - self._sent_s < self._interval_s:
+            return False  # not checked: a change now is still a change when the interval is over
+        before, self._checked = self._checked, (revision, stable)
+        return before != self._checked
 
     def is_news(self, partial: Partial) -> bool:
-        """Whether it says anything that the last one did not; if so, it counts as told."""
+        """Whether the partial differs from the last one; if so, it counts as sent."""
         texts = tuple(word.text for word in partial.words)
-        told = (texts, partial.stable_words if self._tell_stable else 0)
-        if told == self._told:
+        content = (texts, partial.stable_words if self._tell_stable else 0)
+        if content == self._sent:
             return False
-        self._told, self._told_s = told, partial.start_s + partial.duration_s
-        self.said_s = self._told_s
+        self._sent, self._sent_s = content, partial.start_s + partial.duration_s
+        self.last_end_s = self._sent_s
         return True
 
 
 class WordPlacer:
-    """What was placed last, of one segment."""
+    """Places the words of one segment in stream time; words that have not changed are not placed again."""
 
     def __init__(self) -> None:
-        self._words: tuple[Word, ...] = ()  # as the decoder has them
+        self._words: tuple[Word, ...] = ()  # in decoder time, as placed last
         self._placed: tuple[Word, ...] = ()
-        self._settled = 0  # so many, from the first, end before the cursor and keep their place
+        self._settled = 0  # number of words, from the first, that end before the cursor and keep their place
 
     def restart(self) -> None:
         """Begin another segment."""

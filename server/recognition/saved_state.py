@@ -1,7 +1,7 @@
-"""What a ticket knows of a stream: positions in its audio, what is open of its text, its model's and decoder's bytes.
+"""A stream's state inside a ticket: positions in its audio, its open text, the bytes of model and decoder.
 
-Values alone; each class of the session writes and reads its own. Fields are told by their place, so that a change of
-any of these classes needs another `tickets.VERSION`.
+Values only; each class of the session makes and reads its own. Fields are encoded by position, so a change of these
+classes needs another `tickets.VERSION`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import msgspec
 
 
 class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
-    """How much of one channel's audio its state has consumed; what was received beyond that is to be sent again."""
+    """Position in one channel's audio that its state has reached; the client sends again what came after it."""
 
     flushed: int  # samples at the client's rate, before the last flush
     base_sample: int  # model-rate samples before the last flush
@@ -18,22 +18,22 @@ class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     reset: bool  # the next step starts the model afresh
 
 
-class SavedInterims(msgspec.Struct, array_like=True, frozen=True):
-    """What was said last of an open segment."""
+class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
+    """State of `PartialFilter`: the last partial of the open segment."""
 
-    seen: tuple[int, int] | None
+    checked: tuple[int, int] | None
     texts: tuple[str, ...]
     stable: int
-    told_s: float | None
-    said_s: float
+    sent_s: float | None
+    last_end_s: float
 
 
 class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     """The output side of one channel."""
 
     decoder: bytes
-    bias: tuple[tuple[str, float], ...] | None  # None: what the query asks for
-    interims: SavedInterims
+    bias: tuple[tuple[str, float], ...] | None  # None: the query's
+    partials: SavedPartials
     base_s: float
     start_s: float
     cursor_s: float
@@ -42,17 +42,17 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SavedInput(msgspec.Struct, array_like=True, frozen=True):
-    """The input side of a stream, all channels at one moment of it."""
+    """The input side of a stream: all channels at one moment."""
 
     cutters: tuple[SavedCutter, ...]
-    phrases: tuple[str, ...] | None  # None: those of the query
-    allowance: tuple[float, float]  # of changes of key terms: characters left, and when
+    phrases: tuple[str, ...] | None  # None: the query's
+    allowance: tuple[float, float]  # of `ChangeAllowance`: characters left, and the stream time of that
 
 
 class SavedStream(msgspec.Struct, array_like=True, frozen=True):
-    """A stream behind one of its steps."""
+    """The state of a stream after one of its steps."""
 
     audio: SavedInput
     channels: tuple[SavedChannel, ...]
     states: tuple[bytes, ...]  # of the model, by channel
-    finals: int  # that came before, over all channels
+    finals: int  # before this point, over all channels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from model.config import ModelConfig
@@ -19,41 +20,46 @@ T = TypeVar("T")
 
 
 class PendingChanges(Generic[T]):
-    """What holds, and what waits: of changes with no step between them, the last one alone."""
+    """A setting that must not affect audio received earlier: a change waits until the steps before it are answered.
 
-    def __init__(self, held: T) -> None:
-        self.held = held
-        self.pushed = 0  # steps that were handed to the engine
-        self.answered = 0
-        self._waiting: deque[tuple[int, T]] = deque()  # each with the number of steps that go before it
+    Of changes with no step between them only the last is kept.
+    """
 
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
+    def __init__(self, current: T) -> None:
+        self.current = current
+        self.waiting: deque[tuple[int, T]] = deque()  # each with the number of steps that were sent before it
 
     @property
     def latest(self) -> T:
-        """What will hold for audio that comes now."""
-        return self._waiting[-1][1] if self._waiting else self.held
+        """The setting of audio that comes now."""
+        return self.waiting[-1][1] if self.waiting else self.current
 
-    def change(self, to: T) -> None:
-        """Let it hold for the steps to come."""
-        if self._waiting and self._waiting[-1][0] == self.pushed:
-            self._waiting.pop()
-        self._waiting.append((self.pushed, to))
+    def change(self, to: T, steps_sent: int) -> None:
+        """Change the setting for all steps after the first `steps_sent`."""
+        if self.waiting and self.waiting[-1][0] == steps_sent:
+            self.waiting.pop()
+        self.waiting.append((steps_sent, to))
 
-    def turn(self) -> None:
-        """Let hold whatever has its turn."""
-        while self._waiting and self._waiting[0][0] <= self.answered:
-            self.held = self._waiting.popleft()[1]
+    def apply(self, steps_answered: int) -> None:
+        """Make the changes current whose earlier steps are all answered."""
+        while self.waiting and self.waiting[0][0] <= steps_answered:
+            self.current = self.waiting.popleft()[1]
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """How a stretch of audio is heard: towards which words, and where its segments end."""
+    """Settings of a stretch of audio: key-term bias and endpoint rules."""
 
     bias: Bias
     rules: EndpointRules
+
+
+class Closing(Enum):
+    """How a channel ends; it is closed once no flush is on its way."""
+
+    NO = auto()
+    WITH_FINAL = auto()  # the client asked for the end: the last final is sent even if it is empty
+    WITH_TEXT_ONLY = auto()  # the server ends the stream: an empty last final is left out
 
 
 class Segmenter:
@@ -74,33 +80,39 @@ class Segmenter:
     ) -> None:
         self.index = index
         self.speech = speech
-        self._config = config
         self._decoder = decoder
-        self._manners = PendingChanges(ChannelSettings(bias, rules))
-        self.state: DecoderState = decoder.start(config.delay_frames, bias)
-        self._interims = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
-        self._shown = WordPlacer()
+        self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
+        self._settings = PendingChanges(ChannelSettings(bias, rules))
+        self._rules = rules  # the current ones
+        self.steps_sent = 0  # to the engine
+        self._steps_answered = 0
+        self.state: DecoderState = decoder.start(self._delay_frames, bias)
+        self._partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
+        self._placer = WordPlacer()
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
-        self.cursor_s = 0.0  # where the last result ends
+        self.cursor_s = 0.0  # end of the last step that was decoded
         self._speaking = False
         self._last_word_end_s: float | None = None  # of the words frozen last, until a gap or new text follows them
-        self._flushes: deque[list[FinalReason]] = deque()  # flushes on their way, each with the empty finals owed after
-        self.closed = False
-        self._closes = False  # once the flushes on their way are answered
-        self._text_only = False
+        self._flushes: deque[list[FinalReason]] = deque()  # on their way, each with the empty finals that follow it
+        self._closing = Closing.NO
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last final is out."""
+        return self._closing is not Closing.NO and not self._flushes
 
     def release(self) -> None:
         """Give the decoder state back; nothing may be decoded any more."""
         self._decoder.release(self.state)
 
     def saved(self, default: Bias) -> SavedChannel:
-        """Return all of it, between two steps; `default` is the bias that whoever restores it has by itself."""
-        held = self._manners.held.bias
+        """Return a snapshot, taken between two steps. The bias is omitted if it equals `default`, the query's."""
+        bias = self._settings.current.bias
         return SavedChannel(
             decoder=self._decoder.save(self.state),
-            bias=None if held == default else held.phrases,
-            interims=self._interims.saved(),
+            bias=None if bias == default else bias.phrases,
+            partials=self._partials.saved(),
             base_s=self._base_s,
             start_s=self._start_s,
             cursor_s=self.cursor_s,
@@ -109,187 +121,179 @@ class Segmenter:
         )
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
-        """Return what `restore` needs, and change nothing. Raises: ValueError, ModelError."""
+        """Return the arguments of `restore`, and change nothing. Raises: ValueError, ModelError."""
         bias = default if saved.bias is None else Bias.of(saved.bias)
         return self._decoder.load(saved.decoder, bias), bias
 
     def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias) -> None:
-        """Go on as the one that `saved` told would; of a channel that has heard nothing."""
+        """Go on from a snapshot; of a channel that has received no audio."""
         self.release()
-        self.state, self._manners = state, PendingChanges(ChannelSettings(bias, self._rules))
-        self._interims.restore(saved.interims)
+        self.state, self._settings = state, PendingChanges(ChannelSettings(bias, self._rules))
+        self._partials.restore(saved.partials)
         self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
         self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
 
     def start_at(self, stream_s: float) -> None:
-        """Begin the stream time there."""
+        """Let the stream time begin at `stream_s`."""
         self._base_s = self._start_s = self.cursor_s = stream_s
-        self._interims.restart(stream_s)
+        self._partials.restart(stream_s)
+
+    # Settings
 
     def set_bias(self, bias: Bias) -> None:
-        """Bias the words of the steps to come; steps on their way keep the old one, however late they are answered."""
-        self._change(replace(self._manners.latest, bias=bias))
+        """Bias the words of the steps to come; steps on their way keep the old bias, however late they are answered."""
+        self._change(replace(self._settings.latest, bias=bias))
 
     def set_endpoint(self, silence_s: float) -> None:
-        """End utterances by so much silence in the steps to come. Not saved: of a stream that is not resumable."""
-        rules = replace(self._manners.latest.rules, endpoint_s=silence_s, quiet_s=silence_s)
-        self._change(replace(self._manners.latest, rules=rules))
+        """End utterances of the steps to come after `silence_s`. Not saved: for streams that are not resumable."""
+        rules = replace(self._settings.latest.rules, endpoint_s=silence_s, quiet_s=silence_s)
+        self._change(replace(self._settings.latest, rules=rules))
 
-    def _change(self, manner: ChannelSettings) -> None:
-        self._manners.change(manner)
-        self._take_turn()
+    def _change(self, settings: ChannelSettings) -> None:
+        self._settings.change(settings, self.steps_sent)
+        self._apply_changes()
 
-    @property
-    def _rules(self) -> EndpointRules:
-        return self._manners.held.rules
+    def _apply_changes(self) -> None:
+        before = self._settings.current
+        self._settings.apply(self._steps_answered)
+        current = self._settings.current
+        self._rules = current.rules
+        if current.bias is not before.bias:
+            self._decoder.set_bias(self.state, current.bias)
 
-    def pushed(self) -> None:
-        """One more step was handed to the engine."""
-        self._manners.pushed += 1
+    # Flushes and the end
 
     def flushing(self) -> None:
-        """A flush was pushed: its marker will come back."""
+        """Note that a flush was sent: a step with its marker will be answered."""
         self._flushes.append([])
 
     def nothing_to_flush(self, reason: FinalReason) -> list[Event]:
-        """A flush was asked for and nothing was received since the last one: the answer is empty, now or after it."""
+        """Answer a flush without audio since the last one: an empty final, behind the flushes on their way."""
         if self._flushes:
             self._flushes[-1].append(reason)
             return []
-        return self._empty(reason)
+        return self.empty_final(self._start_s, reason)
 
-    def empty_at(self, stream_s: float, reason: FinalReason) -> list[Event]:
-        """As `nothing_to_flush`, but said at once and at this time, where the last flush will end: not yet, maybe."""
-        if reason is FinalReason.CLOSE:
-            self._closes = True
-            self.closed = not self._flushes
-        return [] if self._unasked(reason) else [Final(self.index, stream_s, 0.0, (), reason)]
+    def empty_final(self, stream_s: float, reason: FinalReason) -> list[Event]:
+        """Return an empty final at `stream_s`; none for a close that the server began."""
+        return [] if self._left_out(reason) else [Final(self.index, stream_s, 0.0, (), reason)]
 
-    def close_with_text_only(self) -> None:
-        """The last final is to be left out if it is empty: nobody asked for it."""
-        self._text_only = True
+    def close(self, closing: Closing) -> None:
+        """End with the flushes on their way, or with those that the caller sends next."""
+        self._closing = closing
+
+    # Results
 
     def decoded(self, tag: StepTag) -> list[Event]:
-        """Say what the result of this step changes; the decoder state has been advanced over it."""
+        """Return the events of this step; the decoder state has been advanced over it."""
         events: list[Event] = []
-        self._manners.answered += 1
+        self._steps_answered += 1
         self.cursor_s = tag.end_s
         if self.speech is None:
-            self._notice_text(events)
+            self._detect_text(events)
         else:
-            self._notice_voice(self.speech, tag, events)
-        if tag.marker is Marker.FINALIZE:
-            self._flushed(FinalReason.FINALIZE, events)
+            self._detect_voice(self.speech, tag, events)
+        if tag.marker is Marker.AUDIO:
+            if not self._detect_gap(events):
+                self._extend_segment(events)
+        elif tag.marker is Marker.FINALIZE:
+            self._end_flush(FinalReason.FINALIZE, events)
         elif tag.marker is Marker.CLOSE:
-            self._flushed(FinalReason.CLOSE, events)
-        elif tag.marker is Marker.AUDIO and not self._notice_gap(events):
-            self._extend_segment(events)
-        self._take_turn()
+            self._end_flush(FinalReason.CLOSE, events)
+        if self._settings.waiting:
+            self._apply_changes()
         return events
 
-    def _take_turn(self) -> None:
-        before = self._manners.held.bias
-        self._manners.turn()
-        if self._manners.held.bias is not before:
-            self._decoder.set_bias(self.state, self._manners.held.bias)
-
-    def _notice_text(self, events: list[Event]) -> None:
+    def _detect_text(self, events: list[Event]) -> None:
         """Without a voice-activity model, the first letter after an endpoint is the start of speech."""
-        if self.state.has_text and not self._speaking:
+        if not self._speaking and self.state.has_text:
             self._speaking = True
             events.append(SpeechStarted(self.index, self._absolute(self._decoder.words(self.state)[0]).start_s))
 
-    def _notice_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Event]) -> None:
+    def _detect_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Event]) -> None:
         before_s = speech.follow(tag.end_sample)
         if before_s is not None:
             start_s = max(0.0, self.cursor_s - before_s)
             if not self.state.has_text:
-                self._tell_gap(start_s, events)  # text trails the voice: a gap must be told before what ends it
+                self._end_gap(start_s, events)  # text trails the voice: the gap comes before the speech that ends it
             events.append(SpeechStarted(self.index, start_s))
         if speech.silence_s >= self._rules.quiet_s:
             speech.quiet()
 
-    def _extend_segment(self, events: list[Event]) -> None:
-        if self._at_endpoint():
-            events.append(self._final(FinalReason.ENDPOINT))
-        elif self._at_silence():
-            events.append(self._final(FinalReason.ENDPOINT, until_s=self._silent_until_s()))
-        elif self._too_long():
-            events.append(self._final(FinalReason.MAX_LEN, self._decoder.stable_words(self.state) or None))
-        elif self._rules.every_step:
-            events.append(self._partial())
-        elif self._rules.partials:
-            self._tell_news(events)
-
-    def _tell_news(self, events: list[Event]) -> None:
-        stable = self._decoder.stable_words(self.state) if self._rules.tell_stable else 0
-        if self._interims.look(self.state.revision, stable, self.cursor_s):
-            partial = self._partial()
-            if self._interims.is_news(partial):
-                events.append(partial)
-
-    def _at_endpoint(self) -> bool:
-        return self.state.has_text and self._rules.ends_words(self._silence_s(), self._voiceless_s())
-
-    def _at_silence(self) -> bool:
-        silent_s = self._silent_until_s() - self._start_s
-        return not self.state.has_text and self._rules.ends_silence(silent_s, self._voiceless_s())
-
-    def _silent_until_s(self) -> float:
-        """Where a silent segment may end.
-
-        Not behind what is decoded, or the next word would begin before its segment; not before what was said already,
-        because results never go back. A client that wants an answer to every step was told about all but this one.
-        """
-        if self._rules.every_step:
-            return self.cursor_s
-        return max(self._start_s, self._interims.said_s, min(self._decoded_s(), self.cursor_s))
-
-    def _too_long(self) -> bool:
-        whole_words = not self.state.has_text or self._decoder.stable_words(self.state) > 0
-        return self._rules.cuts(self.cursor_s - self._start_s, whole_words=whole_words)
-
-    def _notice_gap(self, events: list[Event]) -> bool:
-        """Return whether a gap closed the open segment: where no endpoint froze the words, the gap does."""
+    def _detect_gap(self, events: list[Event]) -> bool:
+        """Return whether a gap closed the open segment: it freezes words that no endpoint has frozen."""
         needed_s = self._rules.utterance_gap_s
         if needed_s is None:
             return False
-        froze = self.state.has_text and self._silence_s() >= needed_s and not self._at_endpoint()
-        if froze:
+        has_text = self.state.has_text
+        freezes = has_text and self._silence_s() >= needed_s and not self._at_endpoint()
+        if freezes:
             events.append(self._final(FinalReason.MAX_LEN))
-        elif self.state.has_text:
+        elif has_text:
             self._last_word_end_s = None
         if self.speech is None or not self.speech.speaking:
-            self._tell_gap(self._decoded_s(), events)
-        return froze
+            self._end_gap(self._base_s + self.state.frames * self._frame_s, events)
+        return freezes
 
-    def _tell_gap(self, until_s: float, events: list[Event]) -> None:
+    def _end_gap(self, until_s: float, events: list[Event]) -> None:
         needed_s, last_s = self._rules.utterance_gap_s, self._last_word_end_s
         if needed_s is not None and last_s is not None and until_s - last_s >= needed_s:
             events.append(UtteranceGap(self.index, last_s))
             self._last_word_end_s = None
 
-    def _flushed(self, reason: FinalReason, events: list[Event]) -> None:
+    def _extend_segment(self, events: list[Event]) -> None:
+        """Close the segment behind silence or because it is too long; send a partial otherwise."""
+        rules, has_text = self._rules, self.state.has_text
+        if has_text:
+            if self._at_endpoint():
+                events.append(self._final(FinalReason.ENDPOINT))
+                return
+        else:
+            until_s = self._silent_until_s()
+            if rules.ends_silence(until_s - self._start_s, self._voiceless_s()):
+                events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
+                return
+        stable = self._decoder.stable_words(self.state)
+        if rules.cuts(self.cursor_s - self._start_s, whole_words=not has_text or stable > 0):
+            events.append(self._final(FinalReason.MAX_LEN, stable or None))
+        elif rules.every_step:
+            events.append(self._partial(stable))
+        elif rules.partials and self._partials.due(
+            self.state.revision, stable if rules.tell_stable else 0, self.cursor_s
+        ):
+            partial = self._partial(stable)
+            if self._partials.is_news(partial):
+                events.append(partial)
+
+    def _at_endpoint(self) -> bool:
+        return self._rules.ends_words(self._silence_s(), self._voiceless_s())
+
+    def _silent_until_s(self) -> float:
+        """Where a segment without text may end.
+
+        Not behind what is decoded, or the next word would begin before its segment; not before the end of an earlier
+        result, because results never go back. A client that gets a result for every step has had all but this one.
+        """
+        if self._rules.every_step:
+            return self.cursor_s
+        decoded_s = self._base_s + self.state.frames * self._frame_s
+        return max(self._start_s, self._partials.last_end_s, min(decoded_s, self.cursor_s))
+
+    def _end_flush(self, reason: FinalReason, events: list[Event]) -> None:
         final = self._final(reason)
-        if final.words or not self._unasked(reason):
+        if final.words or not self._left_out(reason):
             events.append(final)
-        self.closed = reason is FinalReason.CLOSE
-        if not self.closed:
+        if reason is not FinalReason.CLOSE:
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
-            self.state = self._decoder.start(self._config.delay_frames, self._manners.held.bias)
+            self.state = self._decoder.start(self._delay_frames, self._settings.current.bias)
         self._base_s = self.cursor_s
         for owed in self._flushes.popleft():
-            events += self._empty(owed)
-        self.closed |= self._closes and not self._flushes
+            events += self.empty_final(self._start_s, owed)
 
-    def _empty(self, reason: FinalReason) -> list[Event]:
-        self.closed = reason is FinalReason.CLOSE
-        return [] if self._unasked(reason) else [Final(self.index, self._start_s, 0.0, (), reason)]
-
-    def _unasked(self, reason: FinalReason) -> bool:
-        """Nobody asked for this answer, and it would say nothing: the end of a stream that the server ends."""
-        return self._text_only and reason is FinalReason.CLOSE
+    def _left_out(self, reason: FinalReason) -> bool:
+        """Whether an empty final is not sent."""
+        return reason is FinalReason.CLOSE and self._closing is Closing.WITH_TEXT_ONLY
 
     def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final:
         """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them."""
@@ -297,17 +301,16 @@ class Segmenter:
         words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
         self._start_s = end_s
-        self._shown.restart()
-        self._interims.restart(end_s)
+        self._placer.restart()
+        self._partials.restart(end_s)
         if reason is not FinalReason.MAX_LEN:
             self._speaking = False
         if words:
             self._last_word_end_s = words[-1].end_s
         return final
 
-    def _partial(self) -> Partial:
-        words = self._shown.place(self._decoder.words(self.state), self._base_s, self._start_s, self.cursor_s)
-        stable = self._decoder.stable_words(self.state)
+    def _partial(self, stable: int) -> Partial:
+        words = self._placer.place(self._decoder.words(self.state), self._base_s, self._start_s, self.cursor_s)
         return Partial(self.index, self._start_s, self.cursor_s - self._start_s, words, stable)
 
     def _absolute(self, word: Word) -> Word:
@@ -317,7 +320,4 @@ class Segmenter:
         return None if self.speech is None else self.speech.silence_s
 
     def _silence_s(self) -> float:
-        return self.state.silence_frames * self._config.frame_s
-
-    def _decoded_s(self) -> float:
-        return self._base_s + self.state.frames * self._config.frame_s
+        return self.state.silence_frames * self._frame_s

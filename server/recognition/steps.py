@@ -1,7 +1,7 @@
-"""The input side of one channel: audio in, steps for the engine out, each with a tag that says what it stands for.
+"""The input side of one channel: audio in, steps for the engine out, each with a tag.
 
-It knows the model's step size and nothing of sockets, engines or text. The tag of a step returns with its result, so
-that the output side (`server.recognition.segmenter`) needs no other word from here.
+It knows the model's step size and nothing of sockets, engines or text. The tag of a step returns with its result; the
+output side (`server.recognition.segmenter`) needs nothing else from here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from server.recognition.saved_state import SavedCutter
 
 
 class Marker(Enum):
-    """What a step's result is an answer to."""
+    """Place of a step in the stream: in its audio, or in a flush."""
 
     AUDIO = "audio"
-    FLUSH = "flush"  # silence that pushes the last audio out of the model; says nothing by itself
+    FLUSH = "flush"  # silence that pushes the last audio out of the model
     FINALIZE = "finalize"  # the last step of a flush that a client asked for
     CLOSE = "close"  # the last step of a channel
 
 
 class StepTag(msgspec.Struct, frozen=True, gc=False):
-    """Where a step ends: in model-rate samples of this channel, and in stream time; and when its audio arrived."""
+    """End of a step, in model-rate samples of its channel and in stream time, and the arrival of its audio."""
 
     end_sample: int
     end_s: float
@@ -35,7 +35,7 @@ class StepTag(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowTag(msgspec.Struct, frozen=True, gc=False):
-    """Where a voice-activity window ends, in model-rate samples of this channel."""
+    """End of a voice-activity window, in model-rate samples of its channel."""
 
     end_sample: int
 
@@ -67,8 +67,8 @@ class StepCutter:
         self._base_sample = 0  # model-rate samples before the last flush
         self._pushed = 0  # model-rate samples in whole steps since the last flush
         self._reset = False
-        self._known_in = self._known_out = 0  # samples to come that a restored state has heard, and the tiler then
-        self._settled = -1  # up to here, that one included, flushes were asked for before the state was saved
+        self._skip_in = self._skip_out = 0  # samples to skip after a restore: before, and after, the resampler
+        self._answered_to = -1  # samples up to which, inclusive, flushes were answered before the state was saved
 
     @property
     def fresh(self) -> bool:
@@ -81,45 +81,45 @@ class StepCutter:
         return self._received / self._sample_rate
 
     @property
-    def behind(self) -> bool:
-        """True while audio is sent again that the restored state has heard; what was asked for there is done."""
-        if self._received <= self._settled:
+    def replaying(self) -> bool:
+        """True while a client replays audio that the restored state contains; flushes there were answered before."""
+        if self._received <= self._answered_to:
             return True
-        heard = self._received - self._flushed
-        return heard * self._config.sample_rate < self._pushed * self._sample_rate
+        since_flush = self._received - self._flushed
+        return since_flush * self._config.sample_rate < self._pushed * self._sample_rate
 
     def saved(self) -> SavedCutter:
-        """Return the place behind the last whole step."""
+        """Return the position behind the last whole step."""
         return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset)
 
     def replay_from(self, saved: SavedCutter) -> int:
-        """Return the sample, at the client's rate, from which on the audio must be sent again for this place."""
+        """Return the sample, at the client's rate, from which a client must send its audio again for this position."""
         return saved.flushed + primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)[0]
 
     def restore(self, saved: SavedCutter, received: int) -> None:
-        """Go on at a place that `saved` told; audio comes from `received` on, at or before its `replay_from`."""
-        start, known = primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)
+        """Go on at a saved position; audio comes from sample `received` on, at or before `replay_from`."""
+        start, self._skip_out = primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)
         self._received = received
-        self._settled = saved.flushed if received < saved.flushed else -1
-        self._known_in, self._known_out = saved.flushed + start - received, known
+        self._answered_to = saved.flushed if received < saved.flushed else -1
+        self._skip_in = saved.flushed + start - received
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
 
     def start_at(self, received: int) -> None:
-        """Begin the stream time at this sample, at the client's rate."""
+        """Let the stream time begin at sample `received`, at the client's rate."""
         self._received = self._flushed = received
         self._base_s = self.received_s
 
     def cut(self, pcm: PCM, now: float) -> list[Work]:
         """Take (S,) int16 at the client's rate; return the work it completes."""
         self._received += len(pcm)
-        if self._known_in:
-            known = min(self._known_in, len(pcm))
-            self._known_in, pcm = self._known_in - known, pcm[known:]
+        if self._skip_in:
+            skipped = min(self._skip_in, len(pcm))
+            self._skip_in, pcm = self._skip_in - skipped, pcm[skipped:]
         return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
 
     def flush(self, marker: Marker, now: float) -> list[Work]:
-        """Push out everything received: the last step, whose result completes the text, carries `marker`."""
+        """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
         work = self._cut(self._resampler.flush(), now) if self._resampler else []
         end_sample = self._base_sample + self._pushed + self._steps.filled
         tiles = [self._steps.pad()] if self._steps.filled else []
@@ -130,7 +130,7 @@ class StepCutter:
             tag = StepTag(end_sample, end_s, marker if number == len(tiles) else Marker.FLUSH, now)
             work.append(Work(self._channel, tile, tag, self._take_reset()))
         self._flushed, self._base_s = self._received, end_s
-        self._known_in = self._known_out = 0
+        self._skip_in = self._skip_out = 0
         self._base_sample, self._pushed = end_sample, 0
         self._reset = True
         return work
@@ -138,9 +138,9 @@ class StepCutter:
     def _cut(self, pcm: PCM, now: float) -> list[Work]:
         work: list[Work] = []
         received_s = self.received_s
-        if self._known_out:
-            known = min(self._known_out, len(pcm))
-            self._known_out, pcm = self._known_out - known, pcm[known:]
+        if self._skip_out:
+            skipped = min(self._skip_out, len(pcm))
+            self._skip_out, pcm = self._skip_out - skipped, pcm[skipped:]
         for tile in self._steps.push(pcm):
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.

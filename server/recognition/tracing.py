@@ -1,7 +1,7 @@
-"""Traces of streams by OpenTelemetry: one span a stream, an event a final, and never a word of what was said.
+"""OpenTelemetry traces: one span a stream, one event a final, no transcript text.
 
-Off unless an endpoint is named; needs the extra `otel`. The trace of a request bears the request's own name: its id
-without the dashes. A span costs nothing while audio flows, and nothing at all where tracing is off.
+Off unless an endpoint is named; needs the extra `otel`. The trace id of a request is its request id without dashes. A
+span costs nothing while audio flows, and nothing at all where tracing is off.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ CLOSE_TIMEOUT_S = 2.0  # for the last spans to be sent
 
 
 class Tracing:
-    """Makes sessions that are traced."""
+    """Makes traced sessions."""
 
     def __init__(self, processor: SpanProcessor, resource: Mapping[str, str]) -> None:
-        ours = Resource.create({"service.name": "tutti", "service.version": version("tutti"), **resource})
-        theirs = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
-        self._provider = TracerProvider(resource=ours.merge(theirs), id_generator=_RequestIds(), shutdown_on_exit=False)
+        own = Resource.create({"service.name": "tutti", "service.version": version("tutti"), **resource})
+        both = own.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
+        self._provider = TracerProvider(resource=both, id_generator=_RequestIds(), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("tutti", version("tutti"))
 
     @classmethod
     def over_http(cls, endpoint: str | None, resource: Mapping[str, str]) -> Tracing:
-        """Send spans to a collector: `endpoint` without its path, None: as the `OTEL_…` variables say."""
+        """Send spans to the collector at `endpoint`, without its path; None: that of the `OTEL_…` variables."""
         url = None if endpoint is None else endpoint.rstrip("/") + "/v1/traces"
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)), resource)
 
@@ -61,44 +61,44 @@ class Tracing:
         return TracedSession(span, options, config, decoder, limits, window_samples)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what waits, if the collector takes it within so long."""
-        last = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
-        last.start()
-        last.join(timeout_s)
+        """Send the waiting spans, for at most `timeout_s`."""
+        shutdown = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        shutdown.start()
+        shutdown.join(timeout_s)
 
 
 class TracedSession(Session):
-    """A session that tells its span what it says, but for the words."""
+    """A session that records its finals in a span, without their words."""
 
     def __init__(self, span: Span, *args: Any) -> None:
-        """Take the span and what a `Session` takes."""
+        """Take a span, then the arguments of `Session`."""
         super().__init__(*args)
         self._span = span
         self._finals = 0
 
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """As `Session`."""
-        return self._told(super().decoded(channel, tag))
+        return self._recorded(super().decoded(channel, tag))
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
         """As `Session`."""
         work, events = super().finalize(channel, now)
-        return work, self._told(events)
+        return work, self._recorded(events)
 
     def close(self, reason: CloseReason, now: float) -> tuple[list[Work], list[Event]]:
         """As `Session`."""
         self._span.set_attribute("tutti.close_reason", reason.value)
         work, events = super().close(reason, now)
-        return work, self._told(events)
+        return work, self._recorded(events)
 
     def release(self) -> None:
-        """As `Session`; nothing follows it. Without a close reason the connection was cut, or recognition failed."""
+        """As `Session`, and end the span. It lacks a close reason if the connection was cut or recognition failed."""
         totals = {"tutti.audio_s": self.audio_s, "tutti.steps": self.steps, "tutti.finals": self._finals}
         self._span.set_attributes(totals)
         self._span.end()
         super().release()
 
-    def _told(self, events: list[Event]) -> list[Event]:
+    def _recorded(self, events: list[Event]) -> list[Event]:
         for event in events:
             if isinstance(event, Final):
                 self._finals += 1
@@ -107,10 +107,10 @@ class TracedSession(Session):
 
 
 class _RequestIds(RandomIdGenerator):
-    """Trace ids that are request ids."""
+    """Makes request ids the trace ids."""
 
     def generate_trace_id(self) -> int:
-        """Take the id of the context's request."""
+        """Return the id of the context's request, a random one outside any."""
         request_id = current_request_id()
         return super().generate_trace_id() if request_id is None else uuid.UUID(request_id).int
 

@@ -1,4 +1,4 @@
-"""Tickets: a stream's state with what it belongs to, compressed, sealed, in base64; and when one is refused."""
+"""Tickets: a stream's state with its owner and its model, compressed, sealed, in base64; when one is refused."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from server.errors import TicketCode, TicketRefused
 from server.recognition.saved_state import SavedStream
 from server.resume.seal import Seal, Unsealed
 
-VERSION = 1  # of everything inside; a change of `saved`, or of what its bytes mean, needs another
+VERSION = 1  # of everything inside; a change of `saved_state`, or of the meaning of its bytes, needs another
 MAX_BYTES = 4 * 2**20  # of a ticket's plain form: many channels, large models
-COMPRESSION = 1  # a model's state is noise; the rest gains nearly all at the lowest level
+COMPRESSION = 1  # a model's state does not compress; the rest gains nearly all at the lowest level
+DIGEST_BYTES = 16
+ID_BYTES = 16
+AHEAD_S = 60.0  # by which the clock of another replica may be ahead
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
 
 
 class Ticket(msgspec.Struct, array_like=True, frozen=True):
-    """A stream's state, and whose it is. `model` and `tenant` are digests; times are seconds since 1970."""
+    """A stream's state and its owner. `model` and `tenant` are digests; times are seconds since 1970."""
 
     id: bytes
     stream_id: str
@@ -38,14 +43,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def write_ticket(ticket: Ticket, seal: Seal) -> str:
-    """Return the text that clients keep."""
+    """Return the text form that clients keep."""
     header = bytes([VERSION])
     sealed = header + seal.close(zlib.compress(_encode(ticket), COMPRESSION), header)
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
 
 def read_ticket(text: str, seal: Seal) -> Ticket:
-    """Return what `write_ticket` wrote. Raises: TicketRefused."""
+    """Decode the text form. Raises: TicketRefused."""
     sealed = _from_base64(text)
     if not sealed:
         raise TicketRefused(TicketCode.MALFORMED, "the ticket is no base64")
@@ -69,45 +74,40 @@ def _from_base64(text: str) -> bytes:
         return b""
 
 
-DIGEST_BYTES = 16
-ID_BYTES = 16
-AHEAD_S = 60.0
-"""A ticket may come from a replica whose clock is ahead by so much."""
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
-
-
 class TicketService:
-    """Gives tickets out and takes them back. `setup` names all that a state depends on: model, precision, decoder."""
+    """Issues tickets and checks those that clients bring."""
 
     def __init__(
         self, keys: list[bytes], *, ttl_s: float, setup: Callable[[], Iterable[str]], clock: Callable[[], float]
     ) -> None:
-        """Without a key make one: its tickets are of use here alone. `clock` tells seconds since 1970."""
-        self._own = not keys
+        """`setup` names all that a state depends on: model, precision, decoder. `clock` gives seconds since 1970.
+
+        Without keys it makes one, and its tickets are valid in this process only.
+        """
+        self._own_key = not keys
         self._seal = Seal(keys or [os.urandom(32)])
         self._ttl_s = ttl_s
         self._setup = setup
         self._model: bytes | None = None
         self._clock = clock
-        self._used: dict[bytes, float] = {}  # ticket -> when it was issued
+        self._used: dict[bytes, float] = {}  # ticket id -> time of issue
         self._warned = False
 
     @property
     def model(self) -> bytes:
-        """Digest of what a state depends on; made when it is first wanted."""
+        """Digest of all that a state depends on; made on first use."""
         if self._model is None:
             self._model = _digest(*self._setup())
         return self._model
 
     def opened(self) -> None:
-        """A resumable stream began."""
-        if self._own and not self._warned:
+        """Note that a resumable stream began; the first one logs a missing key."""
+        if self._own_key and not self._warned:
             self._warned = True
             _log.warning("no resume key is set: streams can be resumed at this server alone, and until it restarts")
 
     def ages(self, since_s: float) -> bool:
-        """Whether what was issued then should be replaced, although nothing was said since."""
+        """Whether a ticket issued at `since_s` should be replaced for its age alone."""
         return self._clock() - since_s > self._ttl_s / 2
 
     def now(self) -> float:
@@ -117,19 +117,19 @@ class TicketService:
     def issue(
         self, stream: SavedStream, *, stream_id: str, tenant: bytes, openings: tuple[tuple[str, ...], ...]
     ) -> Ticket:
-        """Make a ticket of now."""
+        """Make a ticket."""
         return Ticket(os.urandom(ID_BYTES), stream_id, self._clock(), self.model, tenant, openings, stream)
 
     def renewed(self, ticket: Ticket) -> Ticket:
-        """Make another ticket, of now, for the same place."""
+        """Make a fresh ticket of the same state."""
         return msgspec.structs.replace(ticket, id=os.urandom(ID_BYTES), issued_s=self._clock())
 
     def write(self, ticket: Ticket) -> str:
-        """Seal it. On any thread."""
+        """Return the sealed text form. On any thread."""
         return write_ticket(ticket, self._seal)
 
     def take(self, text: str, tenant: bytes) -> Ticket:
-        """Read a ticket that somebody brings. Raises: TicketRefused."""
+        """Read and check a client's ticket. Raises: TicketRefused."""
         ticket = read_ticket(text, self._seal)
         if ticket.tenant != tenant:
             raise TicketRefused(TicketCode.TENANT, "the ticket is another key's, or of a stream with another query")
@@ -142,7 +142,7 @@ class TicketService:
         return ticket
 
     def used(self, ticket: Ticket) -> None:
-        """A stream went on from it: nobody else can here."""
+        """Refuse this ticket from now on: a stream went on from it."""
         now = self._clock()
         while self._used and now - next(iter(self._used.values())) > self._ttl_s + AHEAD_S:
             del self._used[next(iter(self._used))]
@@ -154,5 +154,5 @@ def _digest(*parts: str) -> bytes:
 
 
 def tenant_digest(caller: str, query: Iterable[tuple[str, str]]) -> bytes:
-    """Say whose stream it is and what was asked of it; the order of different parameters means nothing."""
+    """Return a digest of the caller and the query; the order of different parameters does not count."""
     return _digest(caller, *(part for pair in sorted(query, key=lambda pair: pair[0]) for part in pair))

@@ -1,4 +1,4 @@
-"""From recognised words to text for people: capitals, a mark at the end of a sentence, digits. Pure, and English only.
+"""Formatting of recognised words: capitals, a mark at the end of a sentence, digits. Pure, English only.
 
 The model writes lower-case letters and apostrophes, so this is guesswork from the words alone, off unless a client asks
 for it. Times are never changed: a number written with digits lasts from its first word's start to its last word's end.
@@ -31,7 +31,7 @@ _VERBS = _NEVER_COMMANDS | _MAYBE_COMMANDS | {"had"}
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a client asked for; nothing by default."""
+    """Formatting that a client asked for; none by default."""
 
     punctuate: bool = False
     numerals: bool = False
@@ -42,28 +42,28 @@ PLAIN = Style()
 
 @dataclass(frozen=True, slots=True)
 class FormattedWord:
-    """A recognised word, or the words of one number joined by spaces, and how it is shown."""
+    """A recognised word, or the words of one number joined by spaces, and its formatted text."""
 
     word: Word
     text: str
 
 
 class Sentences:
-    """Formats the segments of one channel in their order: what begins a sentence depends on what came before it."""
+    """Formats the segments of one channel in order, because a sentence may go on from one segment to the next."""
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self.opening: tuple[str, ...] = ()  # the first two words of the sentence that a cut left open
+        self.opening: tuple[str, ...] = ()  # the first two words of a sentence that a cut left open
 
     def partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
-        """Format an unfinished segment, so that no word changes because another one follows it.
+        """Format an unfinished segment so that later words change none of it: "twenty" may yet become 21.
 
-        Hence without digits and without an end: "twenty" may yet become 21.
+        Hence without digits and without a mark at the end.
         """
         return format_words(words, replace(self._style, numerals=False), self.opening, ends=False)
 
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[FormattedWord, ...]:
-        """Format a segment; `ends` is false where it was only cut for its length and the sentence goes on."""
+        """Format a segment; `ends` is false if it was cut for its length and the sentence goes on."""
         formatted = format_words(words, self._style, self.opening, ends=ends)
         self.opening = () if ends else (*self.opening, *(word.text for word in words[:2]))[:2]
         return formatted
@@ -72,7 +72,7 @@ class Sentences:
 def format_words(
     words: Sequence[Word], style: Style = PLAIN, opening: tuple[str, ...] = (), *, ends: bool = True
 ) -> tuple[FormattedWord, ...]:
-    """Format the words of one sentence, of which `opening` went before; at most as many come out as went in."""
+    """Format the words of one sentence, which follow its `opening`; never returns more words than it got."""
     formatted = _with_digits(words) if style.numerals else [FormattedWord(word, word.text) for word in words]
     if style.punctuate and formatted:
         formatted = [replace(f, text=_capital_i(f.text)) for f in formatted]
@@ -108,13 +108,13 @@ def _capital_i(text: str) -> str:
 
 
 def _capitalised(text: str) -> str:
-    """With its first letter in upper case, behind whatever apostrophe it begins with."""
+    """Return the text with its first letter in upper case; apostrophes before it stay."""
     bare = text.lstrip("'")
     return text[: len(text) - len(bare)] + bare[:1].upper() + bare[1:]
 
 
 def _is_question(opening: tuple[str, ...]) -> bool:
-    """Tell from the first two words: "is it", "do you", "what are", "how many", "where's"; never from the voice."""
+    """Decide by the first two words: "is it", "do you", "what are", "how many", "where's"."""
     first, second = (*opening, "", "")[:2]
     if first in _ASKED:
         return True

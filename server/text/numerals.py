@@ -1,7 +1,7 @@
-"""Numbers in words, found and written with digits. Pure, and English only.
+"""Numbers in words, found and written with digits. Pure, English only.
 
-The library knows how a number is put together; what is decided here is what is a number at all, when English leaves it
-open: digits that are told one by one stay apart, a pair of numbers may be a year, and "hundreds" is no hundred.
+`text_to_num` composes numbers; this module decides which words are a number where English is ambiguous: digits spoken
+one by one stay apart, a pair of numbers may be a year, and "hundreds" is no number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TENS = {
     "ninety": "9",
 }  # fmt: skip
 _POWERS = {"hundred", "thousand", "million", "billion", "trillion"}
-_ZERO = {"oh", "o"}  # between digits alone; anywhere else it is a sigh, or the time
+_ZERO = {"oh", "o"}  # digits only between digits; elsewhere a sigh, or the time
 _NAMES = {**_DIGITS, **dict.fromkeys(_ZERO, "0")}
 _LINKS = {"and", "point"}
 _PARTS = {*_NAMES, *_TEENS, *_TENS, *_POWERS, *_LINKS}
@@ -38,7 +38,7 @@ _CENTURIES = {"seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """The words from `start` up to `end` are this number; `text` has digits."""
+    """A number: words `start` to `end` (exclusive), and its text in digits."""
 
     start: int
     end: int
@@ -49,18 +49,18 @@ def numbers(words: Sequence[Word]) -> list[Number]:
     """Find the numbers to write with digits, in order; they do not overlap."""
     texts = [word.text for word in words]
     joined = [i > 0 and words[i].start_s - words[i - 1].end_s < PAUSE_S for i in range(len(words))]
-    found = _told(texts, joined)
+    found = _years_and_digits(texts, joined)
     taken = {i for number in found for i in range(number.start, number.end)}
     tokens = [_Token(text, joined[i], i in taken) for i, text in enumerate(texts)]
     for number in find_numbers(tokens, "en", SMALL):
-        start = _beginning(texts, number.start, ordinal=number.is_ordinal)
+        start = _start_of(texts, number.start, ordinal=number.is_ordinal)
         if start is not None and start not in taken:
             found.append(Number(start, number.end, number.text))
     return sorted(found, key=lambda number: number.start)
 
 
 class _Token:
-    """A word as `text_to_num` wants it: its `Token` protocol."""
+    """A word in the `Token` protocol of `text_to_num`."""
 
     def __init__(self, text: str, joined: bool, taken: bool) -> None:
         self._text = text
@@ -78,8 +78,8 @@ class _Token:
         return self._taken or self._text in _ZERO or self._text.endswith("s")
 
 
-def _beginning(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None:
-    """Return where a number begins, its article included; None for words that are better left alone."""
+def _start_of(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None:
+    """Return the start of a number, its article included; None if its words are to stay."""
     before = texts[start - 1] if start else ""
     if ordinal:  # "a third of it", "one fifth", "a tenth time"
         return None if before in ("a", "one") else start
@@ -89,16 +89,16 @@ def _beginning(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None
     return start - 1 if before == "a" and (start < 2 or texts[start - 2] != "half") else None
 
 
-def _told(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
-    """Find years, and digits that are told one by one, each a number of its own."""
+def _years_and_digits(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
+    """Find years, and digits spoken one by one, each a number of its own."""
     found: list[Number] = []
-    for begin, end in _stretches(_PARTS, texts, joined):
+    for begin, end in _runs(_PARTS, texts, joined):
         found += _year(texts, begin, end) or _digits(texts, joined, begin, end)
     return found
 
 
-def _stretches(allowed: Container[str], texts: Sequence[str], joined: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Where words of a kind follow each other without a pause; not begun or ended by what is no number by itself."""
+def _runs(allowed: Container[str], texts: Sequence[str], joined: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Find runs of allowed words without a pause, less the links and zeros ("and", "point", "oh") at their ends."""
     begin = 0
     while begin < len(texts):
         end = begin + 1
@@ -116,7 +116,7 @@ def _stretches(allowed: Container[str], texts: Sequence[str], joined: Sequence[b
 
 
 def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
-    """A stretch that is a century and two more digits, and nothing else: "nineteen eighty four", "twenty oh five"."""
+    """Match a run that is a century and two more digits, nothing else: "nineteen eighty four", "twenty oh five"."""
     century, rest = _CENTURIES.get(texts[begin]), tuple(texts[begin + 1 : end])
     if century is None:
         return []
@@ -133,9 +133,9 @@ def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
 
 
 def _digits(texts: Sequence[str], joined: Sequence[bool], begin: int, end: int) -> list[Number]:
-    """Digits in a row, two or more, that are no part of a longer number: a telephone's number, a room's."""
+    """Find two or more digits in a row that are no part of a longer number: telephone numbers, room numbers."""
     found: list[Number] = []
-    for first, last in _stretches(_NAMES, texts[begin:end], joined[begin:end]):
+    for first, last in _runs(_NAMES, texts[begin:end], joined[begin:end]):
         i, stop = begin + first, begin + last
         before, after = texts[i - 1] if i > begin else "", texts[stop] if stop < end else ""
         i += before in _POWERS or before in _TENS or before == "and"  # "twenty one", "a hundred and one"

@@ -15,12 +15,12 @@ import torch
 from batching.stepper import Stepper
 from model import checkpoint
 from model.acoustic import AcousticModel
-from model.caches import SLOW_NS, read_ns, weight_bytes
 from model.compiled import kept_in
 from model.config import ModelConfig
-from model.ctc import kernel
+from model.ctc.search import kernel
 from model.decoder import language_model_path, make_decoder
 from model.errors import PrecisionError
+from model.evaluation.ceiling import SLOW_NS, read_ns, weight_bytes
 from model.precision import native_bf16
 from model.runtime import set_up_torch
 from server.replica import TILE_ROWS

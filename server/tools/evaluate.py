@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from model.manifest import Utterance
-from model.scoring import by_source, report
-from model.stability import ShownWord, Stability, View
+from model.evaluation.scoring import by_source, report
+from model.evaluation.stability import ShownWord, Stability, View
+from model.recordings import Utterance
 from server.audio.pcm import PCM
 from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import typer
 
-from model import compare
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.decoder import resolve_decoder
-from model.manifest import Utterance, read_manifests
+from model.evaluation import compare
+from model.recordings import Utterance, read_manifests, read_pcm
 from model.runtime import set_up_torch
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote

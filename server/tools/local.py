@@ -46,7 +46,7 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
     try:
         yield LocalTranscriber(replica, **query)
     finally:
-        await asyncio.to_thread(replica.recognizer.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
 
 
 class LocalTranscriber:

@@ -60,7 +60,7 @@ class SavedRun:
         """Return the state behind the last whole step."""
         self._session.mark()
         self._session.exported(self._session.channels[0], self._stepper.pool.export(self._handle))
-        saved = self._session.delivery.take_saved()
+        saved = self._session.result_order.take_saved()
         assert saved is not None, "nothing is on its way"
         return saved
 

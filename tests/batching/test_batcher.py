@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from batching.batcher import Batcher, Policy
+from batching.batcher import Batcher, Pace, Policy
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
-from batching.pace import Pace
 from batching.service_times import ServiceTimes
 
 T0 = 8_675_309.25  # no test depends on where time starts
@@ -44,7 +43,7 @@ def test_single_runs_one_step_at_a_time_in_deadline_order() -> None:
     assert [streams(batcher, T0 + 1) for _ in range(3)] == [[1], [2], []]
 
 
-def test_a_batch_holds_one_step_of_a_stream_and_the_others_follow_in_order() -> None:
+def test_a_batch_holds_one_step_of_a_stream_and_later_ones_follow_in_order() -> None:
     batcher = make(live=1)
     for item in "abc":
         batcher.push(1, item, T0)
@@ -85,7 +84,7 @@ def test_background_steps_fill_a_batch_alone_but_only_a_part_beside_live_steps()
     assert streams(batcher, T0) == [1, 11, 12]
 
 
-def test_of_background_steps_the_earliest_ride() -> None:
+def test_the_background_steps_with_the_earliest_deadlines_join_live_ones() -> None:
     batcher = make(live=1)
     for stream, budget_s in ((11, 9.0), (12, 7.0), (13, 8.0)):
         batcher.open(stream, budget_s=budget_s, background=True)
@@ -94,7 +93,7 @@ def test_of_background_steps_the_earliest_ride() -> None:
     assert streams(batcher, T0) == [1, 12, 13]
 
 
-def test_a_background_step_that_waited_out_its_budget_goes_before_live_steps() -> None:
+def test_a_background_step_past_its_deadline_goes_before_live_steps() -> None:
     batcher = make(max_batch=2, live=3)
     batcher.open(11, budget_s=10.0, background=True)
     batcher.push(11, None, T0)
@@ -113,7 +112,7 @@ def test_a_full_queue_refuses_the_stream_that_filled_it_and_no_other() -> None:
     assert batcher.queued == 4
 
 
-def test_closing_drops_what_waits_and_a_reopened_id_starts_empty() -> None:
+def test_closing_drops_waiting_steps_and_a_reopened_id_starts_empty() -> None:
     batcher = make(live=2)
     for _ in range(2):
         batcher.push(1, "old", T0)
@@ -126,7 +125,7 @@ def test_closing_drops_what_waits_and_a_reopened_id_starts_empty() -> None:
     assert [step.item for step in batcher.next_batch(T0)] == ["new"]
 
 
-def test_what_is_not_open_is_unknown_and_what_is_open_is_not_opened_again() -> None:
+def test_unknown_streams_and_a_second_open_are_refused() -> None:
     batcher = make(live=1)
     with pytest.raises(UnknownStream):
         batcher.push(7, None, T0)
@@ -137,7 +136,7 @@ def test_what_is_not_open_is_unknown_and_what_is_open_is_not_opened_again() -> N
 
 
 @pytest.mark.parametrize("budget_s", [0.0, -1.0, math.inf, math.nan])
-def test_an_endless_or_empty_budget_is_refused(budget_s: float) -> None:
+def test_a_budget_that_is_not_positive_and_finite_is_refused(budget_s: float) -> None:
     with pytest.raises(ValueError, match="budget_s"):
         make().open(1, budget_s=budget_s)
 
@@ -157,7 +156,7 @@ class TestDeadlinePolicy:
             batcher.ran(rows, 0.010)
         return batcher
 
-    def test_waits_for_company_until_the_last_moment_and_then_goes(self) -> None:
+    def test_a_batch_is_held_until_the_last_moment_that_keeps_the_deadline(self) -> None:
         batcher = self.ready(live=2)
         batcher.push(1, None, T0)
         assert batcher.next_batch(T0) == ()
@@ -167,30 +166,30 @@ class TestDeadlinePolicy:
         assert batcher.next_batch(math.nextafter(wake_at, 0)) == ()
         assert streams(batcher, wake_at) == [1]
 
-    def test_goes_when_every_live_stream_is_ready(self) -> None:
+    def test_a_batch_starts_when_every_live_stream_is_ready(self) -> None:
         batcher = self.ready(live=2)
         batcher.push(1, None, T0)
         batcher.push(2, None, T0)
         assert streams(batcher, T0) == [1, 2]
 
-    def test_goes_when_the_missing_stream_closes(self) -> None:
+    def test_a_batch_starts_when_the_missing_stream_closes(self) -> None:
         batcher = self.ready(live=2)
         batcher.push(1, None, T0)
         batcher.close(2)
         assert streams(batcher, T0) == [1]
 
-    def test_goes_when_the_batch_is_full(self) -> None:
+    def test_a_batch_starts_when_it_is_full(self) -> None:
         batcher = self.ready(live=3, max_batch=2)
         batcher.push(1, None, T0)
         batcher.push(2, None, T0)
         assert streams(batcher, T0) == [1, 2]
 
-    def test_goes_at_once_while_nothing_is_known_of_service_times(self) -> None:
+    def test_a_batch_starts_at_once_before_service_times_are_measured(self) -> None:
         batcher = make(Policy.DEADLINE, live=2)
         batcher.push(1, None, T0)
         assert streams(batcher, T0) == [1]
 
-    def test_background_steps_run_while_a_batch_is_held_and_not_once_that_would_make_it_late(self) -> None:
+    def test_background_steps_run_while_a_batch_is_held_unless_they_would_delay_it(self) -> None:
         batcher = self.ready(live=2)
         batcher.open(11, budget_s=10.0, background=True)
         batcher.push(1, None, T0)
@@ -202,14 +201,14 @@ class TestDeadlinePolicy:
         batcher.push(2, None, late_s)
         assert streams(batcher, late_s) == [1, 2, 11]
 
-    def test_does_not_wait_past_the_deadline_of_a_background_step_either(self) -> None:
+    def test_a_batch_is_not_held_past_the_deadline_of_a_background_step(self) -> None:
         batcher = self.ready(live=2)
         batcher.open(11, budget_s=0.02, background=True)
         batcher.push(11, None, T0)
         batcher.push(1, None, T0)
         assert batcher.wake_at(T0) == pytest.approx(T0 + 0.02 - 0.010 - 0.005, rel=0, abs=1e-6)
 
-    def test_a_stream_with_a_short_budget_makes_its_batch_start_early_and_the_others_ride(self) -> None:
+    def test_a_short_budget_starts_the_batch_early_for_all_its_streams(self) -> None:
         batcher = self.ready(live=2)
         batcher.open(3, budget_s=0.03)
         batcher.push(1, None, T0)
@@ -230,7 +229,7 @@ class TestAheadOfTime:
             batcher.open(stream, budget_s=0.1)
         return batcher
 
-    def test_what_comes_in_real_time_is_due_when_it_comes(self) -> None:
+    def test_steps_in_real_time_are_due_when_they_come(self) -> None:
         batcher = self.make()
         for n in range(100):
             now = T0 + 0.08 * n + (0.05 if n % 7 == 3 else 0.0)  # some are late
@@ -238,14 +237,14 @@ class TestAheadOfTime:
             (step,) = batcher.next_batch(now)
             assert (step.due_s, step.deadline_s) == (now, now + 0.1)
 
-    def test_what_comes_at_once_is_due_as_if_it_came_in_real_time_but_for_the_tolerance(self) -> None:
+    def test_a_burst_beyond_the_tolerance_is_due_as_if_sent_in_real_time(self) -> None:
         batcher = self.make()
         for _ in range(5):
             batcher.push(1, None, T0)
         due_s = [step.due_s - T0 for _ in range(5) for step in batcher.next_batch(T0)]
         assert due_s == pytest.approx([0, 0, 0.028, 0.092, 0.156])
 
-    def test_a_stream_that_stalled_is_forgiven_in_time(self) -> None:
+    def test_a_stalled_stream_is_in_time_again_after_a_while(self) -> None:
         batcher = self.make()
         for _ in range(12):  # a second of audio at once
             batcher.push(1, None, T0)
@@ -258,7 +257,7 @@ class TestAheadOfTime:
         assert max(late) > 0.5
         assert late[-10:] == [0.0] * 10
 
-    def test_a_hasty_stream_does_not_push_others_back_and_runs_between_their_batches(self) -> None:
+    def test_a_stream_ahead_of_time_does_not_delay_others_and_runs_between_their_batches(self) -> None:
         batcher = self.make(live=4)
         for _ in range(100):
             batcher.push(1, None, T0)
@@ -270,7 +269,7 @@ class TestAheadOfTime:
         for n in range(50):
             assert streams(batcher, T0 + 0.002 + n * 1e-4) == [1]
 
-    def test_many_hasty_streams_share_the_rows_that_they_may_have(self) -> None:
+    def test_streams_ahead_of_time_share_the_filling_rows(self) -> None:
         batcher = self.make(live=6)
         for stream in (1, 2, 3):
             for _ in range(20):
@@ -282,7 +281,7 @@ class TestAheadOfTime:
         assert sorted(streams(batcher, T0 + 0.001)) == [1, 4, 5, 6]  # background_rows is 1
         assert streams(batcher, T0 + 0.001) == [2, 3, 1]
 
-    def test_a_step_whose_time_has_come_is_live_again(self) -> None:
+    def test_a_step_ahead_of_time_is_live_once_it_is_due(self) -> None:
         batcher = self.make(live=6)
         for stream in (1, 2, 3):
             for _ in range(4):
@@ -299,7 +298,7 @@ class TestAheadOfTime:
             batcher.push(11, None, T0)
         assert [step.due_s for _ in range(9) for step in batcher.next_batch(T0)] == [T0] * 9
 
-    def test_filling_steps_wait_a_moment_where_a_due_step_is_about_to_come(self) -> None:
+    def test_fillers_wait_shortly_where_a_due_step_is_expected(self) -> None:
         batcher = self.make(live=80, service=ServiceTimes({1: 0.002, 4: 0.003}))
         batcher.open(99, budget_s=10.0, background=True)  # 80 live streams: a step every millisecond
         batcher.push(99, None, T0)
@@ -311,7 +310,7 @@ class TestAheadOfTime:
         assert batcher.next_batch(T0 + 0.003) == ()
         assert streams(batcher, T0 + 0.005) == [99]
 
-    def test_a_stream_ahead_of_its_time_is_here_and_not_waited_for(self) -> None:
+    def test_the_deadline_policy_does_not_wait_for_a_stream_ahead_of_time(self) -> None:
         batcher = self.make(Policy.DEADLINE, live=2, service=ServiceTimes({1: 0.01, 4: 0.011}))
         for _ in range(9):
             batcher.push(1, None, T0)

@@ -1,4 +1,4 @@
-"""The batcher against a naive model of itself, under random use with time going by.
+"""The batcher against a naive model of itself, under random operations with time passing.
 
 20,000 steps a run; `TUTTI_STATEFUL_STEPS=1000000` in the environment for more.
 """
@@ -23,10 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from batching.batcher import Batcher, Pending, Policy
+from batching.batcher import Batcher, Pace, Pending, Policy
 from batching.errors import QueueFull, UnknownStream
 from batching.filling import Filling
-from batching.pace import Pace
 from batching.service_times import ServiceTimes
 
 WANTED_STEPS = int(os.environ.get("TUTTI_STATEFUL_STEPS", "20000"))
@@ -36,11 +35,11 @@ MARGIN_S = 0.005
 BUDGETS_S = (0.02, 0.1, 0.1, 0.25)
 BACKGROUND_BUDGETS = 2.5  # times those of live streams
 PACE = Pace(step_s=0.08, burst_s=0.05, lead=1.25)
-EARLIER_S = 0.08 / 1.25  # a step so much after the last is in time
+EARLIER_S = 0.08 / 1.25  # interval after which the next step is in time
 
 
 class NaiveStep(NamedTuple):
-    """A step as it should be."""
+    """A step with its expected times."""
 
     item: int
     due_s: float
@@ -58,7 +57,7 @@ class NaiveStream:
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Every rule does the same to a `Batcher` and to plain lists, and compares what can be seen."""
+    """Every rule acts on a `Batcher` and on plain lists, and compares their visible state."""
 
     policy: ClassVar[Policy]
     steps: ClassVar[int] = 0
@@ -74,7 +73,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.pushed: set[object] = set()
         self.gone: set[object] = set()  # items that ran or were dropped
         self.service = ServiceTimes()  # it and `Filling` have tests of their own
-        self.quiet_since_s: float | None = None
+        self.none_due_since_s: float | None = None
         self.running: tuple[Pending, ...] = ()
 
     @initialize(max_batch=st.integers(1, 6), background_rows=st.integers(1, 3), paced=st.booleans())
@@ -120,7 +119,7 @@ class BatcherMachine(RuleBasedStateMachine):
                 self.pushed.add(self.items)
 
     def due(self, owner: NaiveStream) -> float:
-        """When the stream's next step is due, spelled out."""
+        """Due time of the stream's next step: the rate rule, written out."""
         if owner.background or not self.pace.step_s:
             return self.now
         theoretical_s = max(self.now, owner.in_time_s)
@@ -130,7 +129,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.naive)
     @rule(choice=st.integers(0, 7))
     def close(self, choice: int) -> None:
-        """Also the streams whose step is in the batch that runs: the batch keeps it, the queue forgets the rest."""
+        """Close any stream, also one with a step in the running batch: the batch keeps it, the queue drops the rest."""
         stream = sorted(self.naive)[choice % len(self.naive)]
         dropped = self.naive.pop(stream).waiting
         assert self.batcher.close(stream) == len(dropped)
@@ -144,7 +143,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @rule()
     def sleep_until_woken(self) -> None:
-        """A caller sleeps as told, with nothing pushed meanwhile."""
+        """Sleep until `wake_at`, with nothing pushed meanwhile."""
         wake_at = self.wake_at()
         if wake_at is None:
             assert not self.oldest()
@@ -152,7 +151,7 @@ class BatcherMachine(RuleBasedStateMachine):
             self.sleep(wake_at)
 
     def sleep(self, wake_at: float) -> None:
-        """Whoever wakes when told gets a batch, unless a step came due in the sleep and is held for a fuller one."""
+        """At `wake_at` there is a batch, unless a step became due during the sleep and is held for a fuller one."""
         assert wake_at >= self.now
         slept_from, self.now = self.now, wake_at
         self.take()
@@ -197,8 +196,8 @@ class BatcherMachine(RuleBasedStateMachine):
         if not due:
             return math.inf
         members = self.mixed()
-        everybody_is_here = len(due) + ahead == live
-        if self.policy is not Policy.DEADLINE or everybody_is_here or len(members) >= self.max_batch:
+        every_live_stream_is_ready = len(due) + ahead == live
+        if self.policy is not Policy.DEADLINE or every_live_stream_is_ready or len(members) >= self.max_batch:
             return -math.inf
         return min(due + self.fillers()) - self.service.at_worst(len(members) + 1) - MARGIN_S
 
@@ -216,26 +215,26 @@ class BatcherMachine(RuleBasedStateMachine):
             return self.now if self.now + self.service.at_worst(rows) <= self.start_at() else math.inf
         live, ahead = self.live()
         gap_s = self.pace.step_s / (live - ahead) if live > ahead else math.inf
-        assert self.quiet_since_s is not None
-        return self.quiet_since_s + self.filling.hold_s(rows, gap_s)
+        assert self.none_due_since_s is not None
+        return self.none_due_since_s + self.filling.hold_s(rows, gap_s)
 
-    def look(self) -> None:
-        """Whoever asks the batcher makes it notice that no step is due."""
+    def note_due_steps(self) -> None:
+        """Note since when no step is due, as every call of the batcher does."""
         if self.due_steps():
-            self.quiet_since_s = None
-        elif self.quiet_since_s is None:
-            self.quiet_since_s = self.now
+            self.none_due_since_s = None
+        elif self.none_due_since_s is None:
+            self.none_due_since_s = self.now
 
     def wake_at(self) -> float | None:
-        """Ask when to ask again, and hold it against the rules."""
-        self.look()
+        """Compare `wake_at` with the rules."""
+        self.note_due_steps()
         wake_at = self.batcher.wake_at(self.now)
         assert wake_at == (max(self.now, min(self.start_at(), self.fill_at())) if self.oldest() else None)
         return wake_at
 
     def take(self) -> None:
-        """Ask for a batch and hold it against every promise."""
-        self.look()
+        """Take a batch and compare it with every promise."""
+        self.note_due_steps()
         expected: list[float] = []
         starts = self.due_steps() and self.now >= self.start_at()
         if starts:
@@ -256,16 +255,15 @@ class BatcherMachine(RuleBasedStateMachine):
             self.gone.add(step.item)
 
     @invariant()
-    def what_can_be_seen_agrees(self) -> None:
+    def visible_state_agrees(self) -> None:
         type(self).steps += 1
         if hasattr(self, "batcher"):
             assert self.batcher.streams == len(self.naive)
-            assert self.batcher.live_streams == self.live()[0]
             assert self.batcher.queued == sum(len(owner.waiting) for owner in self.naive.values())
             self.wake_at()
 
     def teardown(self) -> None:
-        """Left alone, everything that waits runs, each step once."""
+        """Without further pushes every waiting step runs, each once."""
         if not hasattr(self, "batcher"):
             return
         while (wake_at := self.wake_at()) is not None:

@@ -1,4 +1,4 @@
-"""The estimate of how many streams a replica carries: from service times, and from what it sees."""
+"""The estimate of a replica's capacity: from service times, and from load while serving."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T0 = 8_675_309.25
 
 
 def line(fixed_s: float, row_s: float) -> dict[int, float]:
-    """Times of a model that takes so long for a batch and for each of its rows."""
+    """Seconds by rows of a model with a fixed part and a part for each row."""
     return {rows: fixed_s + row_s * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}
 
 
@@ -22,7 +22,7 @@ def make(objective_s: float = 0.1, *, loop: dict[int, float] = NO_LOOP, max_batc
     return capacity
 
 
-def test_the_largest_batches_that_keep_the_objective_say_how_many_streams_there_can_be() -> None:
+def test_capacity_follows_from_the_largest_batches_within_the_objective() -> None:
     capacity = make()
     capacity.warmed_up(line(0.001, 0.0001))
     assert capacity.streams() == int(HEADROOM * 128 * STEP_S / 0.0138)
@@ -34,13 +34,13 @@ def test_a_shorter_objective_allows_only_smaller_batches() -> None:
     assert capacity.streams() == pytest.approx(HEADROOM * 40 * STEP_S / 0.005, rel=0.03)  # two batches of 5 ms
 
 
-def test_where_one_step_takes_longer_than_the_objective_one_stream_is_admitted_all_the_same() -> None:
+def test_at_least_one_stream_is_admitted_even_if_a_step_exceeds_the_objective() -> None:
     capacity = make(objective_s=0.01)
     capacity.warmed_up({1: 0.02})
     assert capacity.streams() == 1
 
 
-def test_sizes_not_seen_are_on_the_line_through_those_that_were() -> None:
+def test_unmeasured_sizes_are_extrapolated_linearly() -> None:
     capacity = make()
     capacity.warmed_up({1: 0.0011, 8: 0.0018})
     assert capacity.streams() == pytest.approx(HEADROOM * 128 * STEP_S / 0.0138, rel=0.01)
@@ -57,7 +57,7 @@ def test_slower_batches_than_in_the_warm_up_lower_the_estimate() -> None:
     assert capacity.streams() == pytest.approx(before / 2, rel=0.02)
 
 
-def test_the_thread_of_the_results_can_be_the_narrow_place() -> None:
+def test_the_results_thread_can_be_the_bottleneck() -> None:
     capacity = make(loop={1: 0.0002, 128: 0.0202})
     capacity.warmed_up(line(0.001, 0.0001))
     assert capacity.streams() == int(HEADROOM * 128 * STEP_S / 0.0202)
@@ -65,7 +65,7 @@ def test_the_thread_of_the_results_can_be_the_narrow_place() -> None:
     for _ in range(40):
         for _ in range(20):
             capacity.ran(11, 0.0021, ())
-        now, cpu_s = now + PERIOD_S, cpu_s + 20 * 2 * 0.001775  # twice what was thought of batches of 11
+        now, cpu_s = now + PERIOD_S, cpu_s + 20 * 2 * 0.001775  # twice the prior of batches of 11
         assert capacity.look(now, cpu_s, 128)
     assert capacity.streams() == pytest.approx(HEADROOM * 128 * STEP_S / 0.0404, rel=0.02)
 
@@ -77,7 +77,7 @@ def test_a_period_that_is_not_over_changes_nothing() -> None:
 
 
 class Load:
-    """A second of batches after another, some of their steps late."""
+    """Period after period of batches, some of their steps late."""
 
     def __init__(self) -> None:
         self.capacity = make()
@@ -85,7 +85,7 @@ class Load:
         self.now = T0
 
     def period(self, streams: int, late_of_100: int) -> int:
-        """Run a period in which so many steps were late. Returns: the estimate after it."""
+        """Run a period with `late_of_100` late steps. Returns: the estimate after it."""
         self.capacity.ran(100, 0.011, [0.09] * late_of_100 + [0.01] * (100 - late_of_100))
         self.now += PERIOD_S
         assert self.capacity.look(self.now, 0.0, streams)
@@ -113,7 +113,7 @@ def test_a_bound_set_by_pressure_is_lifted_step_by_step() -> None:
     assert seen[-1] == free
 
 
-def test_an_idle_replica_forgets_the_pressure_too() -> None:
+def test_the_pressure_bound_is_lifted_on_an_idle_replica() -> None:
     load = Load()
     free = load.period(300, 0)
     for _ in range(2):

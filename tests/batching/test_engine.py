@@ -25,7 +25,7 @@ def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:
     assert answers == {stream: [[value, n + 1] for n in range(10)] for stream, value in streams.items()}
 
 
-def test_steps_that_gather_during_a_batch_run_in_the_next_one(start_engine: Start) -> None:
+def test_steps_pushed_during_a_batch_run_in_the_next_one(start_engine: Start) -> None:
     model = GatedModel()
     bench = start_engine(model)
     a, b, c = (bench.engine.open() for _ in range(3))
@@ -58,7 +58,7 @@ def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_en
     assert (second.queue_wait_s, second.step_s, second.queued) == ((0.75,), 0.0, 1)
 
 
-def test_outputs_stay_as_they_were_when_later_batches_run(start_engine: Start) -> None:
+def test_later_batches_do_not_overwrite_delivered_outputs(start_engine: Start) -> None:
     class Passing(EchoModel):
         """Returns its very inputs and states."""
 
@@ -89,7 +89,7 @@ def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) 
     assert bench.answers(6) == {a: [[1, 1], [1, 2], [4, 1], [4, 2]], b: [[2, 1], [2, 2]]}
 
 
-def test_small_batches_are_padded_to_what_the_model_needs(start_engine: Start) -> None:
+def test_small_batches_are_padded_to_min_rows(start_engine: Start) -> None:
     seen: list[list[int]] = []
 
     class Watching(GatedModel):
@@ -177,13 +177,13 @@ def test_the_deadline_policy_holds_a_batch_for_the_streams_that_are_missing(star
     bench = start_engine(EchoModel(), policy=Policy.DEADLINE)
     a, b = bench.engine.open(budget_s=WAIT_S), bench.engine.open(budget_s=WAIT_S)
     bench.engine.push(a, step(1))
-    assert bench.done().streams == (a,)  # nothing is known of service times yet, so it does not wait
+    assert bench.done().streams == (a,)  # no service times measured yet, so it does not wait
     bench.engine.push(a, step(1))
     bench.engine.push(b, step(2))
     assert bench.done().streams == (a, b)
 
 
-def test_a_held_batch_goes_when_its_deadline_comes_near(start_engine: Start) -> None:
+def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
     bench = start_engine(EchoModel(), policy=Policy.DEADLINE)
     a, _silent = bench.engine.open(budget_s=0.3), bench.engine.open(budget_s=0.3)
     for _ in range(2):
@@ -192,9 +192,9 @@ def test_a_held_batch_goes_when_its_deadline_comes_near(start_engine: Start) -> 
     assert waited_s > 0.01
 
 
-def test_background_steps_leave_the_batch_to_live_ones(start_engine: Start) -> None:
+def test_live_steps_go_before_background_steps(start_engine: Start) -> None:
     model = GatedModel()
-    bench = start_engine(model, background_rows=1)
+    bench = start_engine(model, background_rows=1, clock=FakeClock())  # real service times would bound the fillers
     files = [bench.engine.open(budget_s=10.0, background=True) for _ in range(3)]
     live = bench.engine.open()
     bench.engine.push(live, step(1))
@@ -209,7 +209,7 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
     sizes: list[int] = []
 
     class Counting(EchoModel):
-        """Notes the sizes that it was called with."""
+        """Records the batch sizes of its calls."""
 
         def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             sizes.append(len(inputs))
@@ -220,17 +220,21 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
     bench.engine.push(stream, step(7))
     warmed_up = bench.event()
     assert isinstance(warmed_up, WarmedUp)
-    assert sorted(warmed_up.step_s) == [1, 2, 4, 5]  # what it tells of: powers of two and the largest
+    assert sorted(warmed_up.step_s) == [1, 2, 4, 5]  # powers of two and the largest
     assert all(seconds > 0 for seconds in warmed_up.step_s.values())
     assert bench.answers(1) == {stream: [[7, 1]]}
     assert list(dict.fromkeys(sizes)) == [1, 2, 3, 4, 5]
 
 
-def test_the_steps_of_one_message_go_in_together(start_engine: Start) -> None:
+def test_steps_run_in_the_order_of_their_pushes_and_a_refused_one_leaves_the_stream_as_it_was(
+    start_engine: Start,
+) -> None:
     model = GatedModel()
     bench = start_engine(model)
     a, b = bench.engine.open(), bench.engine.open()
-    bench.engine.push_all(a, [(step(1), "a1", False), (step(2), "a2", False), (step(3), "a3", True)])
+    bench.engine.push(a, step(1), tag="a1")
+    bench.engine.push(a, step(2), tag="a2")
+    bench.engine.push(a, step(3), tag="a3", reset=True)
     bench.engine.push(b, step(9), tag="b")
     model.go_on(10)
     rows: list[tuple[object, list[int]]] = []
@@ -238,16 +242,16 @@ def test_the_steps_of_one_message_go_in_together(start_engine: Start) -> None:
         rows += _tagged(bench.done())
     assert sorted(rows) == [("a1", [1, 1]), ("a2", [1, 2]), ("a3", [3, 1]), ("b", [9, 1])]
     with pytest.raises(WrongInput):
-        bench.engine.push_all(a, [(step(1), None, False), (step(1, samples=3), None, False)])
+        bench.engine.push(a, step(1, samples=3))
     bench.engine.push(a, step(4), tag="a4")
-    assert _tagged(bench.done()) == [("a4", [3, 2])]  # nothing of the refused message went in
+    assert _tagged(bench.done()) == [("a4", [3, 2])]
 
 
 def _tagged(batch: BatchDone) -> list[tuple[object, list[int]]]:
     return list(zip(batch.tags, batch.outputs.tolist(), strict=True))
 
 
-def test_a_batch_tells_how_long_live_steps_were_overdue_and_nothing_of_others(start_engine: Start) -> None:
+def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_engine: Start) -> None:
     model, clock = GatedModel(), FakeClock()
     bench = start_engine(model, clock=clock, step_s=0.08, max_queued=20)
     live, file = bench.engine.open(), bench.engine.open(background=True, budget_s=10.0)
@@ -267,7 +271,7 @@ def test_a_batch_tells_how_long_live_steps_were_overdue_and_nothing_of_others(st
     assert waits[9] == pytest.approx(0.02 - (9 * 0.064 - 0.5))
 
 
-def test_fixed_tiles_are_warmed_up_in_their_one_size(start_engine: Start) -> None:
+def test_with_tiles_warm_up_steps_the_tile_size_only(start_engine: Start) -> None:
     model = GatedModel()
     start_engine(model, capacity=8, max_batch=5, tile_rows=4, warm_up=True)
     assert model.wait_inside() == 4

@@ -1,4 +1,4 @@
-"""The engine when things end or go wrong: a fault stays where it happened, and nobody gets what was another's."""
+"""Ends and faults of the engine: a fault stays within its batch, and no stream gets another's answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed,
 # Closing, and bounds.
 
 
-def test_closing_drops_what_waits_and_frees_the_slot(start_engine: Start) -> None:
+def test_closing_drops_waiting_steps_and_frees_the_slot(start_engine: Start) -> None:
     model = GatedModel()
     bench = start_engine(model, capacity=2)
     a, b = bench.engine.open(), bench.engine.open()
@@ -41,16 +41,16 @@ def test_a_late_result_never_reaches_the_next_user_of_the_slot(start_engine: Sta
     bench.engine.push(gone, step(1))
     model.wait_inside()
     bench.engine.close(gone)  # the client vanishes with its step in the running batch
-    heir = bench.engine.open()
-    bench.engine.push(heir, step(2))
+    successor = bench.engine.open()
+    bench.engine.push(successor, step(2))
     model.go_on(2)
     late = bench.done()
     assert (late.streams, late.outputs.tolist()) == ((gone,), [[1, 1]])
     assert bench.event() == StreamClosed(gone)
-    assert bench.answers(1) == {heir: [[2, 1]]}
+    assert bench.answers(1) == {successor: [[2, 1]]}
 
 
-def test_a_stream_too_many_fails_and_the_others_go_on(start_engine: Start) -> None:
+def test_a_stream_beyond_capacity_fails_and_the_others_continue(start_engine: Start) -> None:
     bench = start_engine(EchoModel(), capacity=1)
     first, extra = bench.engine.open(), bench.engine.open()
     bench.engine.push(extra, step(2))  # ignored
@@ -65,9 +65,9 @@ def test_a_stream_too_many_fails_and_the_others_go_on(start_engine: Start) -> No
     assert isinstance(bench.failed().error, UnknownStream)
     bench.engine.close(first)
     assert bench.event() == StreamClosed(first)
-    heir = bench.engine.open()
-    bench.engine.push(heir, step(3))
-    assert bench.answers(1) == {heir: [[3, 1]]}
+    successor = bench.engine.open()
+    bench.engine.push(successor, step(3))
+    assert bench.answers(1) == {successor: [[3, 1]]}
 
 
 def test_a_stream_that_overflows_its_queue_fails_alone(start_engine: Start) -> None:
@@ -87,7 +87,7 @@ def test_a_stream_that_overflows_its_queue_fails_alone(start_engine: Start) -> N
     assert bench.answers(1) == {a: [[1, 2]]}
 
 
-def test_a_hung_model_thread_does_not_let_its_queue_grow_without_end(start_engine: Start) -> None:
+def test_the_command_queue_of_a_hung_model_thread_is_bounded(start_engine: Start) -> None:
     model = GatedModel()
     bench = start_engine(model, capacity=2, max_queued=2)
     stream = bench.engine.open()
@@ -101,7 +101,7 @@ def test_a_hung_model_thread_does_not_let_its_queue_grow_without_end(start_engin
         bench.engine.open()
 
 
-def test_what_was_never_opened_or_is_closed_is_reported_and_harms_nobody(start_engine: Start) -> None:
+def test_commands_for_unknown_or_closed_streams_are_reported_and_leave_other_streams_alone(start_engine: Start) -> None:
     bench = start_engine(EchoModel())
     stream = bench.engine.open()
     bench.engine.close(stream)
@@ -119,13 +119,13 @@ def test_what_was_never_opened_or_is_closed_is_reported_and_harms_nobody(start_e
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3, np.int16), np.zeros((1, 4), np.int16), np.zeros(4, np.float32)])
-def test_input_that_the_model_cannot_take_is_refused_at_the_door(bad: np.ndarray) -> None:
+def test_push_refuses_input_of_another_shape_or_dtype(bad: np.ndarray) -> None:
     bench = Bench(EchoModel())
     with pytest.raises(WrongInput, match=r"int16 \(4,\)"):
         bench.engine.push(bench.engine.open(), bad)
 
 
-def test_a_bad_budget_is_refused_at_the_door() -> None:
+def test_open_refuses_a_bad_budget() -> None:
     with pytest.raises(ValueError, match="budget_s"):
         Bench(EchoModel()).engine.open(budget_s=0.0)
 
@@ -163,9 +163,9 @@ def test_a_failed_streams_slot_is_free_and_clean_before_its_owner_closes_it(star
     failed = bench.engine.open()
     bench.engine.push(failed, step(FailingModel.POISON))
     assert bench.failed().stream == failed
-    heir = bench.engine.open()
-    bench.engine.push(heir, step(5))
-    assert bench.answers(1) == {heir: [[5, 1]]}
+    successor = bench.engine.open()
+    bench.engine.push(successor, step(5))
+    assert bench.answers(1) == {successor: [[5, 1]]}
 
 
 @pytest.mark.parametrize("wrong", ["outputs", "state"])
@@ -197,7 +197,7 @@ def test_stopping_waits_for_the_running_batch_and_drops_the_rest(start_engine: S
     assert (bench.engine.alive, bench.engine.failure, bench.engine.busy_since()) == (False, None, None)
 
 
-def test_after_the_end_nothing_opens_and_nothing_hangs(start_engine: Start) -> None:
+def test_after_stop_open_raises_and_push_and_close_return(start_engine: Start) -> None:
     bench = start_engine(EchoModel())
     stream = bench.engine.open()
     bench.engine.stop(WAIT_S)
@@ -218,13 +218,13 @@ def test_an_engine_that_never_started_stops_at_once() -> None:
 
 @pytest.fixture
 def crash(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[threading.ExceptHookArgs]:
-    """What reaches threading.excepthook, which otherwise prints it."""
+    """Arguments of threading.excepthook, which otherwise prints them."""
     seen: queue.SimpleQueue[threading.ExceptHookArgs] = queue.SimpleQueue()
     monkeypatch.setattr(threading, "excepthook", seen.put)
     return seen
 
 
-def test_the_death_of_the_engine_is_seen_by_all(
+def test_a_fatal_error_is_delivered_kept_and_raised_by_open(
     start_engine: Start, crash: queue.SimpleQueue[threading.ExceptHookArgs]
 ) -> None:
     class Fatal(EchoModel):
@@ -247,7 +247,7 @@ def test_the_death_of_the_engine_is_seen_by_all(
     assert refused.value.__cause__ is stopped.error
 
 
-def test_a_result_that_cannot_be_delivered_ends_the_engine_loudly(
+def test_an_error_in_deliver_ends_the_engine_and_reaches_the_excepthook(
     start_engine: Start, crash: queue.SimpleQueue[threading.ExceptHookArgs]
 ) -> None:
     delivered: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
@@ -269,7 +269,7 @@ def test_a_result_that_cannot_be_delivered_ends_the_engine_loudly(
 # Everything at once.
 
 
-def test_nothing_leaks_between_streams_that_come_and_go_at_random(start_engine: Start) -> None:
+def test_streams_opened_and_closed_at_random_get_only_tsuccessor_own_answers(start_engine: Start) -> None:
     """Two threads open, push, poison and close more streams than there are slots; each answer names its own stream."""
     bench = start_engine(FailingModel(), capacity=4, max_batch=3, max_queued=8)
     first_value: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""States that leave their engine and go on in another: the pool's bytes, and the engine's order of things."""
+"""Export and restore of states: the pool's bytes, and the engine's order of events."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 
 def filled(spec: TensorSpec) -> torch.Tensor:
-    """Anything that is not zeros, of whatever dtype."""
+    """Values other than zero, of any dtype."""
     return (torch.rand(spec.shape) * 100 + 1).to(spec.dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)], ids=str)
-def test_a_row_of_any_dtype_and_shape_comes_back_to_the_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_export_and_restore_of_any_dtype_and_shape_are_exact(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     spec = {"a": TensorSpec((2,), torch.int16), "b": TensorSpec(shape, dtype), "none": TensorSpec((0,), torch.int32)}
     here, there = StatePool(spec, 3, CPU), StatePool(spec, 2, CPU)
     handles = [here.take() for _ in range(3)]
@@ -66,7 +66,7 @@ def test_a_pool_refuses_stale_handles_and_states_of_another_size() -> None:
         pool.restore(handle, b"1234")
 
 
-def test_a_stream_goes_on_in_another_engine_as_if_nothing_had_happened(start_engine: Start) -> None:
+def test_a_stream_restored_in_another_engine_gives_the_same_answers(start_engine: Start) -> None:
     here, there = start_engine(EchoModel()), start_engine(EchoModel())
     stream = here.engine.open()
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_a_stream_goes_on_in_another_engine_as_if_nothing_had_happened(start_eng
     assert there.answers(1) == {other: [[42, 4]]}
 
 
-def test_a_state_is_told_right_behind_the_step_it_was_asked_for_whatever_was_pushed_since(start_engine: Start) -> None:
+def test_a_state_is_delivered_after_the_last_step_pushed_before_export(start_engine: Start) -> None:
     model = GatedModel()
     bench, there = start_engine(model), start_engine(EchoModel())
     stream, neighbour = bench.engine.open(), bench.engine.open()
@@ -113,7 +113,7 @@ def test_a_state_is_told_right_behind_the_step_it_was_asked_for_whatever_was_pus
     bench.done()
 
 
-def test_a_stream_that_fails_or_ends_tells_no_state(start_engine: Start) -> None:
+def test_pending_exports_of_a_failed_or_closed_stream_are_dropped(start_engine: Start) -> None:
     model = GatedModel()
     bench = start_engine(model)
     failing, closing = bench.engine.open(), bench.engine.open()
@@ -137,7 +137,7 @@ def test_a_stream_that_fails_or_ends_tells_no_state(start_engine: Start) -> None
     assert isinstance(gone.error, UnknownStream)
 
 
-def test_a_state_that_does_not_fit_is_refused(start_engine: Start) -> None:
+def test_restore_refuses_a_state_of_another_size_and_a_stream_with_waiting_steps(start_engine: Start) -> None:
     model = GatedModel()
     bench = start_engine(model)
     stream = bench.engine.open()
@@ -146,15 +146,17 @@ def test_a_state_that_does_not_fit_is_refused(start_engine: Start) -> None:
     bench.engine.push(stream, step(1))
     model.wait_inside()
     bench.engine.push(stream, step(1))
-    bench.engine.restore(stream, bytes(bench.engine.state_bytes))  # would change the step that waits
+    bench.engine.restore(stream, bytes(bench.engine.state_bytes))  # refused: it would change the waiting step
     model.go_on(2)
     bench.done()
     failed = bench.failed()
     assert isinstance(failed.error, WrongState)
 
 
-def test_the_queue_is_empty_when_the_last_stream_went_with_its_steps(live_server: Callable[..., Any]) -> None:
-    """The last batch tells of steps that wait behind it; no batch tells that they were dropped."""
+def test_the_queue_metric_is_zero_after_the_last_stream_closed_with_waiting_steps(
+    live_server: Callable[..., Any],
+) -> None:
+    """The last batch reports waiting steps; no later batch reports that they were dropped."""
     model = GatedSpellingModel()
     server = live_server(model=model)
     with server.listen() as client:
@@ -169,7 +171,7 @@ def test_the_queue_is_empty_when_the_last_stream_went_with_its_steps(live_server
 
 
 class MovingMachine(RuleBasedStateMachine):
-    """Streams move between two engines at will; each must answer as one that stayed."""
+    """Streams move between two engines at random; each must answer as one that stayed."""
 
     moves: ClassVar[int] = 0
 
@@ -199,7 +201,7 @@ class MovingMachine(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 5))
     @precondition(lambda self: self.streams)
     def move(self, choice: int) -> None:
-        """Export, close, open elsewhere with it."""
+        """Export, close, open in the other engine, restore."""
         place = choice % len(self.streams)
         engine, stream, expected, answered = self.streams[place]
         self.engines[engine].export(stream, "move")
@@ -214,11 +216,11 @@ class MovingMachine(RuleBasedStateMachine):
 
     @rule(engine=st.integers(0, 1))
     def run(self, engine: int) -> None:
-        """Let the engine do all that waits, on this thread: what its own thread does between two sleeps."""
+        """Run all waiting commands and batches on this thread, as the engine's own does between two sleeps."""
         one = self.engines[engine]
         done = len(self.events[engine])
         while one._mail or one._worker.wake_at(one._clock()) is not None:
-            one._obey()
+            one._drain_commands()
             one._worker.run_batch()
         for event in self.events[engine][done:]:
             assert not isinstance(event, StreamFailed)
@@ -231,7 +233,7 @@ class MovingMachine(RuleBasedStateMachine):
         assert all(expected == answered for _, _, expected, answered in self.streams)
 
 
-def test_streams_that_move_between_engines_answer_as_if_they_had_stayed() -> None:
+def test_streams_moved_between_engines_give_the_same_answers() -> None:
     class Machine(MovingMachine):
         pass
 

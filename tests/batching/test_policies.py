@@ -1,4 +1,4 @@
-"""What the policies promise, on a virtual clock: streams with budgets of their own, a model with known times."""
+"""Latency and batch sizes of the policies, on a virtual clock, with per-stream budgets and a model of known times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batching.batcher import Batcher, Policy
-from batching.pace import Pace
+from batching.batcher import Batcher, Pace, Policy
 from batching.service_times import ServiceTimes
 
 STEP_S = 0.08
@@ -23,7 +22,7 @@ def batch_s(rows: int) -> float:
 
 @dataclass
 class Run:
-    """What came of it: batch sizes, and each live stream's waits from push to answer."""
+    """Outcome: batch sizes, and each live stream's waits from push to answer."""
 
     batches: list[int] = field(default_factory=list)
     waits_s: dict[int, list[float]] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class Run:
 
 
 class World:
-    """Streams that send in real time, files that send whenever answered, streams in haste; one model."""
+    """Streams that send in real time, uploads that send when answered, streams faster than real time; one model."""
 
     def __init__(self, policy: Policy, *, jitter: float = 0.0, seed: int = 1) -> None:
         self.batcher = Batcher(policy, max_batch=128, max_queued=1_000, pace=Pace(STEP_S), service=ServiceTimes())
@@ -52,7 +51,7 @@ class World:
         self.count = 0
 
     def live(self, budget_s: float = 0.1) -> int:
-        """A stream in real time, from any moment of the first step."""
+        """A stream in real time, with a random offset within the first step."""
         self.count += 1
         self.batcher.open(self.count, budget_s=budget_s)
         self.run.waits_s[self.count] = []
@@ -60,7 +59,7 @@ class World:
         return self.count
 
     def file(self) -> int:
-        """An upload, which always has some steps waiting."""
+        """An upload: always has steps waiting."""
         self.count += 1
         self.files.add(self.count)
         self.batcher.open(self.count, budget_s=10.0, background=True)
@@ -69,7 +68,7 @@ class World:
         return self.count
 
     def hasty(self, steps: int) -> int:
-        """A live stream that sends so many steps at once, and then nothing."""
+        """A live stream that sends `steps` at once, and then nothing."""
         self.count += 1
         self.batcher.open(self.count, budget_s=0.1)
         for _ in range(steps):
@@ -77,7 +76,7 @@ class World:
         return self.count
 
     def go(self, seconds: float) -> Run:
-        """Let time pass: sends, sleeps as told, batches."""
+        """Run the virtual clock: sends, sleeps until `wake_at`, batches."""
         now = T0
         while now < T0 + seconds:
             while self.events and self.events[0][0] <= now:
@@ -114,7 +113,7 @@ def test_the_deadline_policy_keeps_every_budget_and_fills_batches(jitter: float)
     assert runs[Policy.DEADLINE].mean_batch() > 3 * runs[Policy.EAGER].mean_batch()
 
 
-def test_a_patient_crowd_makes_fuller_batches_than_an_impatient_one() -> None:
+def test_longer_budgets_make_fuller_batches() -> None:
     def mean(budget_s: float) -> float:
         world = World(Policy.DEADLINE)
         for _ in range(100):
@@ -125,7 +124,7 @@ def test_a_patient_crowd_makes_fuller_batches_than_an_impatient_one() -> None:
 
 
 @pytest.mark.parametrize("live", [10, 100, 300])
-def test_files_use_what_is_left_and_raise_live_latency_by_a_fifth_at_most(live: int) -> None:
+def test_uploads_use_idle_time_and_raise_live_latency_by_a_fifth_at_most(live: int) -> None:
     def world(files: int) -> World:
         made = World(Policy.EAGER)
         for _ in range(live):
@@ -143,7 +142,7 @@ def test_files_use_what_is_left_and_raise_live_latency_by_a_fifth_at_most(live: 
 
 
 @pytest.mark.parametrize("policy", [Policy.EAGER, Policy.DEADLINE])
-def test_streams_in_haste_hurt_nobody_and_catch_up_much_faster_than_real_time(policy: Policy) -> None:
+def test_streams_faster_than_real_time_do_not_delay_others_and_catch_up_quickly(policy: Policy) -> None:
     def world(hasty: int) -> World:
         made = World(policy)
         for _ in range(200):
@@ -158,8 +157,8 @@ def test_streams_in_haste_hurt_nobody_and_catch_up_much_faster_than_real_time(po
     assert busy.batcher.queued <= 200, "ten seconds of audio were not caught up with in five"
 
 
-def test_a_stall_of_everybody_is_over_in_a_moment() -> None:
-    """All streams at once have two seconds of audio: what came late is due with its neighbours', and all recover."""
+def test_all_streams_recover_quickly_from_a_common_stall() -> None:
+    """All streams have two seconds of audio at once: late steps are due like the others', and all recover."""
     world = World(Policy.EAGER)
     for _ in range(300):
         stream = world.live()

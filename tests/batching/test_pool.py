@@ -65,7 +65,7 @@ def test_scatter_touches_only_its_own_streams() -> None:
     assert_same(pool.gather([handles[i] for i in others], 3), {name: value[others] for name, value in state.items()})
 
 
-def test_what_is_gathered_is_a_copy() -> None:
+def test_gather_returns_copies() -> None:
     pool = make()
     handle = pool.take()
     pool.gather([handle], 1)["hidden"].fill_(7)
@@ -113,7 +113,7 @@ def test_a_full_pool_refuses_until_a_slot_is_released() -> None:
 
 
 @pytest.mark.parametrize("use", ["release", "reset", "gather", "scatter"])
-def test_a_stale_handle_opens_nothing_also_when_its_slot_has_a_new_owner(use: str) -> None:
+def test_a_stale_handle_is_refused_even_if_its_slot_has_a_new_owner(use: str) -> None:
     pool = make(capacity=1)
     stale = pool.take()
     pool.release(stale)
@@ -127,7 +127,7 @@ def test_a_stale_handle_opens_nothing_also_when_its_slot_has_a_new_owner(use: st
 
 @pytest.mark.parametrize("use", ["release", "reset", "gather", "scatter"])
 @pytest.mark.parametrize("slot", [0, 1, -1, 99])
-def test_a_handle_of_another_pool_opens_nothing(use: str, slot: int) -> None:
+def test_a_handle_of_another_pool_is_refused(use: str, slot: int) -> None:
     pool = make(capacity=2)
     own = pool.take()
     with pytest.raises(StaleHandle):

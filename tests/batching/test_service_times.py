@@ -1,4 +1,4 @@
-"""What is known of service times, what is allowed for, and the bounds that follow for work that can wait."""
+"""Service times: estimate, allowance for spread, and the bounds on filling steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batching.service_times import ServiceTimes
 LINE = {rows: 0.001 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}  # 1 ms, and 0.1 ms for each row
 
 
-def test_nothing_measured_is_endless() -> None:
+def test_the_estimate_is_infinite_before_any_measurement() -> None:
     times = ServiceTimes()
     assert not times.known
     assert times.estimate(1) == times.at_worst(1) == times.per_row() == math.inf
@@ -28,12 +28,12 @@ def test_a_table_gives_a_straight_line_between_its_sizes() -> None:
 
 
 @pytest.mark.parametrize("table", [{0: 0.1}, {1: 0.0}, {1: -1.0}, {1: math.inf}])
-def test_a_table_that_cannot_be_is_refused(table: dict[int, float]) -> None:
+def test_impossible_sizes_and_times_are_refused(table: dict[int, float]) -> None:
     with pytest.raises(ValueError, match="cannot take"):
         ServiceTimes(table)
 
 
-def test_beyond_what_was_seen_the_estimate_errs_to_the_long_side_and_the_extrapolation_does_not() -> None:
+def test_estimate_is_proportional_and_extrapolate_linear_beyond_the_largest_size() -> None:
     times = ServiceTimes({8: LINE[8], 64: LINE[64]})
     assert times.estimate(2) == LINE[8]
     assert times.estimate(128) == pytest.approx(2 * LINE[64])
@@ -57,7 +57,7 @@ def test_measurements_are_smoothed_in_time_and_in_rows() -> None:
     assert times.estimate(8) > times.estimate(5)  # the point stands for 5.4 rows now
 
 
-def test_what_varies_is_allowed_for_and_what_does_not_is_not() -> None:
+def test_at_worst_grows_with_the_spread_of_the_measurements() -> None:
     times = ServiceTimes()
     for _ in range(50):
         times.learn(4, 0.010)
@@ -67,7 +67,7 @@ def test_what_varies_is_allowed_for_and_what_does_not_is_not() -> None:
     assert times.at_worst(4) > 0.020
 
 
-def test_where_each_row_takes_its_time_few_steps_ride_and_where_rows_are_nearly_free_many() -> None:
+def test_few_fillers_join_where_rows_are_slow_and_many_where_they_are_nearly_free() -> None:
     def filling(table: dict[int, float]) -> Filling:
         return Filling(ServiceTimes(table), background_rows=8, max_batch=64)
 
@@ -80,7 +80,7 @@ def test_where_each_row_takes_its_time_few_steps_ride_and_where_rows_are_nearly_
     assert (unknown.riding(), unknown.alone()) == (8, 64)
 
 
-def test_filling_steps_wait_for_a_due_one_only_where_it_would_come_before_they_are_done() -> None:
+def test_fillers_wait_for_a_due_step_only_if_it_would_come_before_they_finish() -> None:
     filling = Filling(ServiceTimes(LINE), background_rows=8, max_batch=64)
     assert filling.hold_s(1, gap_s=0.0005) == 0.001
     assert filling.hold_s(1, gap_s=0.0012) == 0.0

@@ -1,4 +1,4 @@
-"""The simulator: nothing is lost, queues obey theory, policies rank as they should, and the same seed says the same."""
+"""The simulator: no step is lost, queues follow theory, policies rank as expected, the same seed gives the same."""
 
 from collections import defaultdict
 

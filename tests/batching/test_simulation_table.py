@@ -47,12 +47,12 @@ def test_a_larger_batch_of_rising_times_is_never_faster(one, other):
         ((1,), (0.5,), ((0.1, 0.2),)),
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused(rows, quantiles, seconds):
+def test_a_malformed_table_is_refused(rows, quantiles, seconds):
     with pytest.raises(ValueError):
         ServiceTable(rows, quantiles, seconds)
 
 
-def test_a_calibration_survives_its_file(tmp_path):
+def test_a_saved_calibration_loads_equal(tmp_path):
     before = Calibration(
         Provenance("a machine", 2, versions={"torch": "1"}),
         0.08,
@@ -73,7 +73,7 @@ def test_another_file_is_refused_with_its_name(tmp_path, text):
         Calibration.load(path)
 
 
-def test_the_shipped_calibration_says_of_what_it_is():
+def test_the_shipped_calibration_names_its_machine_and_model():
     found = shipped()
     assert found.provenance.hardware
     assert found.provenance.digest

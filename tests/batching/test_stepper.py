@@ -1,4 +1,4 @@
-"""The stepper: a model that steps rows of slabs by itself is the same as one that does not, and harms nothing."""
+"""The stepper: a `SlabModel` gives the same answers as a plain `StepModel`, and faults stay in tsuccessor batch."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class SlabEcho(EchoModel):
 
 
 def inputs(*values: int) -> list[np.ndarray]:
-    """One step of each stream, told by its value."""
+    """One step of each stream, identified by its value."""
     return [np.full(4, value, dtype=np.int16) for value in values]
 
 
 @pytest.mark.parametrize("kind", [EchoModel, SlabEcho])
 @pytest.mark.parametrize(("tile_rows", "sizes"), [(None, [3, 5, 3]), (4, [4, 4, 4, 4])])
-def test_rows_go_to_their_own_streams_in_batches_and_tiles(
+def test_rows_go_to_tsuccessor_own_streams_in_batches_and_tiles(
     kind: type[EchoModel], tile_rows: int | None, sizes: list[int]
 ) -> None:
     model = kind(min_rows=3)
@@ -58,13 +58,13 @@ def test_rows_go_to_their_own_streams_in_batches_and_tiles(
     assert not any(value.any() for value in padded.values()), "a padding row was written"
 
 
-def test_a_view_with_gaps_is_an_input_like_any_other() -> None:
+def test_inputs_may_be_views_with_gaps() -> None:
     stepper = Stepper(SlabEcho(), capacity=2, max_batch=2, tile_rows=None)
     gaps = np.arange(8, dtype=np.int16)[1::2]
     assert stepper.run([stepper.pool.take()], [gaps]).tolist() == [[1, 1]]
 
 
-def test_a_failed_step_in_slabs_is_told_and_leaves_the_others_states() -> None:
+def test_a_failed_step_in_slabs_raises_and_leaves_the_other_streams_states() -> None:
     stepper = Stepper(SlabEcho(), capacity=3, max_batch=3, tile_rows=None)
     bystander, victim = stepper.pool.take(), stepper.pool.take()
     stepper.run([bystander], inputs(7))
@@ -73,12 +73,12 @@ def test_a_failed_step_in_slabs_is_told_and_leaves_the_others_states() -> None:
     stepper.pool.release(victim)
     with pytest.raises(StaleHandle):
         stepper.run([bystander, victim], inputs(1, 1))
-    heir = stepper.pool.take()
-    assert stepper.run([heir, bystander], inputs(8, 1)).tolist() == [[8, 1], [7, 2]]
+    successor = stepper.pool.take()
+    assert stepper.run([successor, bystander], inputs(8, 1)).tolist() == [[8, 1], [7, 2]]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_acoustic_model_takes_the_way_through_slabs_with_the_answers_of_the_other(precision: str) -> None:
+def test_the_acoustic_model_gives_the_same_answers_in_slabs_and_by_gather_and_scatter(precision: str) -> None:
     need_precision(precision)
     model = AcousticModel.random(precision=precision)
     noise = np.random.default_rng(0).integers(-8_000, 8_000, (6, 3, model.config.step_samples), dtype=np.int16)

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from model.audio import read_pcm as read_pcm_in_process
+from model.recordings import read_pcm as read_pcm_in_process
 from tutti_asr_client.errors import AudioError
 from tutti_asr_client.files.audio import read_pcm
 

@@ -39,7 +39,7 @@ def cut_all(server: LiveServer) -> None:
     """What clients see of a server that is killed: their connections break."""
 
     def cut() -> None:
-        for session in server.replica.sessions.everyone():
+        for session in server.replica.sessions.snapshot():
             session._wire.abort()
 
     server.server.loop.call_soon_threadsafe(cut)

@@ -18,7 +18,7 @@ from loadtest.peers.launch import launched
 from loadtest.peers.network import PeerNetwork
 from loadtest.peers.stream import Stream
 from model import precision
-from model.audio import read_pcm
+from model.recordings import read_pcm
 
 SHORT = next(u for u in samples() if u.audio.stem == "yes")
 

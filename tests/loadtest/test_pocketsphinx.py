@@ -17,7 +17,7 @@ from loadtest import pocketsphinx
 from loadtest.environment import describe
 from loadtest.errors import BadManifest, PeerMissing
 from loadtest.pocketsphinx import Peer, markdown, pooled, read_kept, read_ours, rows, write
-from model.scoring import by_source, report
+from model.evaluation.scoring import by_source, report
 
 RATES = report(by_source([("x", "a b", "a c"), ("y", "a", "a")]))
 OURS = report(by_source([("x", "a b", "a b"), ("z", "a", "b")]))

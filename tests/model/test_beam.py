@@ -1,4 +1,4 @@
-"""Prefix beam search: incremental == whole, alone == batched, to the bit; stable words stay; times, takes, releases."""
+"""Prefix beam search: any split and any batch give the same to the bit; stable words; times; takes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -32,7 +32,7 @@ def test_any_split_of_the_frames_gives_the_same_to_the_bit(seed, frames, beams, 
     one_by_one = made.start(2, bias)
     for row in rows:
         made.advance([one_by_one], row[None, None])
-        made.words(one_by_one)  # looking changes nothing
+        made.words(one_by_one)  # reading words changes nothing
     assert made.take(one_by_one) == made.take(made_again(made, rows, bias))
 
 
@@ -77,7 +77,7 @@ def test_threads_may_decode_different_streams_at_once():
         assert list(pool.map(texts, range(8))) == alone
 
 
-def test_other_forms_of_the_same_log_probs_give_the_same():
+def test_layout_and_dtype_of_the_log_probs_do_not_matter():
     made, rows = decoder(), speech_like(1, 50)
     frozen = rows.copy()
     frozen.flags.writeable = False
@@ -94,7 +94,7 @@ def test_other_forms_of_the_same_log_probs_give_the_same():
 @given(seeds, st.sampled_from([1, 4, 16]), st.booleans(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_stable_words_never_change_and_every_word_is_taken_once(seed, beams, with_lm, data):
-    """Texts, times and confidences; whatever is taken in between, of the stable words or of more."""
+    """Texts, times and confidences, with takes in between, of stable words alone or of more."""
     made, frames = decoder(beams, lm=with_lm), 150
     state, taken, shown = made.start(0), [], []
     for row in speech_like(seed, frames):
@@ -121,8 +121,8 @@ def test_stable_words_never_change_and_every_word_is_taken_once(seed, beams, wit
     assert all(w.start_s < w.end_s <= frames * FRAME_S and 0 <= w.confidence <= 1 for w in taken)
 
 
-def test_a_word_that_stays_in_doubt_is_forced_before_the_memory_ends():
-    """The first word is `a` or `b` to the end; what follows is beyond doubt, and longer than the tree."""
+def test_an_ambiguous_first_word_is_committed_before_the_tree_is_full():
+    """The first word stays ambiguous (`a` or `b`); the certain text after it is longer than the tree."""
     rows = np.concatenate([log_probs(spell("_a_ "), certainty=0.97), *[log_probs(spell("ab_ "), certainty=0.97)] * 400])
     rows[1, [LETTERS.index("a"), LETTERS.index("b")]] = np.log(0.48), np.log(0.4799)
     made = decoder(4, lm=False, weights=PLAIN)
@@ -136,13 +136,13 @@ def test_a_word_that_stays_in_doubt_is_forced_before_the_memory_ends():
     assert [w.text for w in made.take(state)] == ["a", *["ab"] * 400]
 
 
-# the same meaning as the greedy decoder's
+# agreement with the greedy decoder
 
 
 @given(symbols_lists, st.integers(0, 5), st.sampled_from([1, 8]))
 @settings(max_examples=100, deadline=None)
 def test_clear_speech_reads_as_the_greedy_decoder_reads_it(symbols, skip, beams):
-    """Text, times, confidence, counters: where there is no doubt the two agree."""
+    """Text, times, confidence, counters: on clear frames the two agree."""
     rows = log_probs(symbols, certainty=0.999)
     beam, greedy = decoder(beams, lm=False, weights=PLAIN), GreedyDecoder(LETTERS, FRAME_S)
     one, other = beam.start(skip), greedy.start(skip)
@@ -153,7 +153,7 @@ def test_clear_speech_reads_as_the_greedy_decoder_reads_it(symbols, skip, beams)
         assert a.confidence == pytest.approx(b.confidence)
     assert (one.frames, one.silence_frames, one.has_text) == (other.frames, other.silence_frames, other.has_text)
     assert beam.stable_words(one) <= greedy.stable_words(other)
-    if beams == 1:  # nothing else is alive: what is closed is stable
+    if beams == 1:  # no other hypothesis: closed words are stable
         assert beam.stable_words(one) == greedy.stable_words(other)
 
 
@@ -168,8 +168,8 @@ def test_confidence_is_the_geometric_mean_of_each_letters_best_frame():
     assert word.confidence == pytest.approx((0.9 * 0.6) ** 0.5, rel=1e-5)
 
 
-def test_alignments_of_one_text_add_up():
-    """`a` is the best in no frame, and yet the likeliest text: the beam knows, best path decoding does not."""
+def test_the_probabilities_of_all_alignments_of_a_text_are_summed():
+    """`a` is the best symbol of no frame, and yet the likeliest text: unlike best path decoding, the beam finds it."""
     rows = np.log(np.array([[[0.5, 1e-9, 0.4, 0.05, 0.05]] * 2], np.float32))
     made = decoder(8, lm=False, weights=PLAIN)
     state = made.start(0)
@@ -187,8 +187,8 @@ def test_revision_moves_only_with_the_words():
     assert state.revision > before
 
 
-def test_sure_blanks_change_nothing_but_the_count_of_frames():
-    """The short cut is taken from a probability of 0.99; just below it the same frames go the long way."""
+def test_certain_blanks_change_only_the_count_of_frames():
+    """Blanks of 0.99 and more take the short cut; just below, the same frames take the full search."""
     made, rows = decoder(), speech_like(3, 120)
     near = rows.copy()
     sure = np.exp(rows[:, 0]) >= 0.99
@@ -216,7 +216,7 @@ def test_a_letter_that_still_sounds_when_its_word_is_taken_is_not_written_again(
     assert [w.text for w in made.take(state)] == ["b"]
 
 
-def test_the_language_model_remembers_what_was_taken():
+def test_the_language_models_context_includes_taken_words():
     """`a` is likelier than `ba` by 1.8 at the start of a text and by 3.0 after `ab`; the sound is for `ba` by 2.4."""
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
     made = decoder(8, weights=weights)
@@ -233,7 +233,7 @@ def test_the_language_model_remembers_what_was_taken():
     assert texts == [["ba"], ["a"]]
 
 
-def test_the_end_of_a_text_has_its_price():
+def test_taking_all_words_scores_the_end_of_the_sentence():
     """`a` is likelier than `ba` by 1.8, with the end after it by 3.5; the sound is for `ba` by 2.4."""
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
     made = decoder(8, weights=weights)
@@ -245,7 +245,7 @@ def test_the_end_of_a_text_has_its_price():
     assert [w.text for w in made.take(state)] == ["a"]
 
 
-def test_taking_where_there_is_nothing_changes_nothing():
+def test_taking_from_an_empty_segment_changes_nothing():
     made, state = heard("____")
     before = state.revision
     assert made.take(state) == ()

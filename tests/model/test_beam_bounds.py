@@ -1,4 +1,4 @@
-"""Prefix beam search: what it takes in time and memory stays bounded, and what it cannot search is refused."""
+"""Prefix beam search: bounds on time and memory, refusal of unsupported arguments."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_a_text_without_any_space_stays_bounded(beams):
     assert [len(w.text) for w in words] == [48]
 
 
-def test_letters_beyond_the_longest_word_are_heard_as_blank():
+def test_letters_beyond_the_longest_word_count_as_blank():
     """The last letter once more as well, else the search is driven to texts that the frames are against."""
     made, state = heard("a_" * 60 + "____ab")
     assert [w.text for w in made.take(state)] == ["a" * 48]
@@ -46,7 +46,7 @@ def test_letters_beyond_the_longest_word_are_heard_as_blank():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("beams", [1, 8])
-def test_frames_that_are_no_distribution_are_passed_over(value, beams):
+def test_frames_that_are_no_distribution_are_ignored(value, beams):
     made, state = heard("_ab", beams)
     made.advance([state], np.full((1, 3, len(LETTERS)), value, np.float32))
     assert state.frames == 6
@@ -56,8 +56,8 @@ def test_frames_that_are_no_distribution_are_passed_over(value, beams):
 
 @given(seeds, st.sampled_from([1, 4]), st.sampled_from([np.nan, np.inf, -np.inf, -1e30]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_a_broken_model_harms_its_own_stream_at_most_for_a_while(seed, beams, value, with_lm):
-    """Single values that are no log-probabilities, anywhere: the stream can be read, and what follows is heard.
+def test_invalid_log_probs_disturb_their_own_stream_for_a_while_only(seed, beams, value, with_lm):
+    """Single values that are no log-probabilities, anywhere: the stream stays readable, and later speech is recognised.
 
     A letter that was doubtful when the text was taken may still join the word that follows.
     """
@@ -80,7 +80,7 @@ def test_no_frames_and_no_streams_change_nothing():
     assert seen(made, state) == before
 
 
-def test_a_vocabulary_of_the_blank_alone_hears_nothing():
+def test_a_vocabulary_of_the_blank_alone_gives_no_text():
     made = BeamDecoder(("",), FRAME_S)
     state = made.start(0)
     made.advance([state], np.zeros((1, 5, 1), np.float32))
@@ -89,8 +89,8 @@ def test_a_vocabulary_of_the_blank_alone_hears_nothing():
 
 @given(seeds, st.sampled_from([1, 8]))
 @settings(max_examples=40, deadline=None)
-def test_other_key_terms_in_the_middle_of_one_and_back_again_change_nothing(seed, beams):
-    """As long as no word is committed: what is committed is not judged again, and begins no key term afterwards."""
+def test_replacing_key_terms_and_restoring_them_changes_nothing(seed, beams):
+    """As long as no word is committed: committed words are not scored again, and begin no key term afterwards."""
     first, other = Bias.of([("a b", 3.0), ("cab", 2.0)]), Bias.of([("ab", 2.0)])
     made, rows = decoder(beams), speech_like(seed, 30)
     state, never = made.start(0, first), made.start(0, first)
@@ -105,7 +105,7 @@ def test_other_key_terms_in_the_middle_of_one_and_back_again_change_nothing(seed
 
 def test_a_released_state_is_refused():
     made, state = heard("ab")
-    made.words(state)  # which are remembered
+    made.words(state)  # which the state caches
     made.release(state)
     uses = [made.release, made.words, made.take, lambda s: made.take(s, 0), lambda s: made.set_bias(s, NO_BIAS)]
     for use in [*uses, lambda s: made.set_bias(s, Bias.of([("a", 1.0)]))]:
@@ -126,7 +126,7 @@ UNFIT = [(0, LETTERS), (65, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", *"x" * 
 
 
 @pytest.mark.parametrize(("beams", "vocabulary"), UNFIT)
-def test_what_cannot_be_searched_is_refused(beams, vocabulary):
+def test_unsupported_beams_and_vocabularies_are_refused(beams, vocabulary):
     with pytest.raises(ValueError):
         BeamDecoder(vocabulary, FRAME_S, beams=beams)
 
@@ -134,20 +134,20 @@ def test_what_cannot_be_searched_is_refused(beams, vocabulary):
 @pytest.mark.parametrize(
     "options", [{"kept_share": 0}, {"kept_share": 1.1}, {"kept_share": np.nan}, {"kept_symbols": 0}]
 )
-def test_a_frame_keeps_something(options):
+def test_a_frame_keeps_at_least_one_symbol(options):
     with pytest.raises(ValueError, match="keep"):
         BeamDecoder(LETTERS, FRAME_S, **options)
 
 
 @pytest.mark.parametrize("weights", [{"word_bonus": 1e300}, {"word_bonus": -1e300}, {"keyterm_boost": np.nan}])
-def test_weights_that_no_sum_can_hold_are_refused(weights):
+def test_weights_that_are_not_finite_or_too_large_are_refused(weights):
     with pytest.raises(ValueError, match=next(iter(weights))):
         DecodingWeights(**weights)
 
 
 @pytest.mark.parametrize("bonus", [-9, 9])
 def test_warming_up_writes_words_whether_or_not_there_are_any(bonus, monkeypatch):
-    from model.ctc import kernel
+    from model.ctc.search import kernel
 
     calls, write_best = [], kernel.write_best
     monkeypatch.setattr(kernel, "write_best", lambda *arguments: calls.append(arguments) or write_best(*arguments))
@@ -156,7 +156,7 @@ def test_warming_up_writes_words_whether_or_not_there_are_any(bonus, monkeypatch
 
 
 def test_warming_up_leaves_nothing_to_compile():
-    from model.ctc import kernel
+    from model.ctc.search import kernel
 
     made = decoder()
     made.warm_up()

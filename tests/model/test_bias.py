@@ -1,4 +1,4 @@
-"""Key terms: the automaton against a naive reading, and their effect on what a beam search hears."""
+"""Key terms: the automaton against a naive implementation, and their effect on the beam search."""
 
 import numpy as np
 import pytest
@@ -7,32 +7,32 @@ from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.ctc import terms as automaton
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias, BiasError
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
 from model.lm.characters import LETTERS as COLUMNS
 
 
 def score(bias, text, *, ended=True):
-    """What a text earns so far, or for good if it ends: the automaton, walked letter by letter."""
-    state, earned = automaton.START, 0.0
+    """The score of a text so far, or the final one if it ends: the automaton, followed letter by letter."""
+    state, earned = at.TERM_START, 0.0
     for character in text + " " * ended:
-        column = automaton.SPACE_COLUMN if character == " " else COLUMNS.find(character)
+        column = at.SPACE_COLUMN if character == " " else COLUMNS.find(character)
         while True:
-            children = range(bias.ints[state, automaton.FIRST], bias.ints[state + 1, automaton.FIRST])
-            fitting = [child for child in children if bias.ints[child, automaton.COLUMN] == column]
-            if fitting or state in (automaton.START, automaton.ELSEWHERE):
+            children = range(bias.ints[state, at.TERM_FIRST], bias.ints[state + 1, at.TERM_FIRST])
+            fitting = [child for child in children if bias.ints[child, at.TERM_COLUMN] == column]
+            if fitting or state in (at.TERM_START, at.TERM_ELSEWHERE):
                 break
-            earned += bias.floats[state, automaton.BANK]
-            state = int(bias.ints[state, automaton.FAIL])
-        state = fitting[0] if fitting else automaton.START if character == " " else automaton.ELSEWHERE
-    return earned + float(bias.floats[state, automaton.BANK if ended else automaton.VALUE])
+            earned += bias.floats[state, at.TERM_BANK]
+            state = int(bias.ints[state, at.TERM_FAIL])
+        state = fitting[0] if fitting else at.TERM_START if character == " " else at.TERM_ELSEWHERE
+    return earned + float(bias.floats[state, at.TERM_BANK if ended else at.TERM_VALUE])
 
 
 def most_earned(phrases, words):
-    """The most that phrases without overlap can earn."""
+    """Highest sum of the scores of phrases that do not overlap."""
     best = [0.0]
     for end in range(1, len(words) + 1):
         options = [best[-1]]
@@ -66,7 +66,7 @@ def test_single_words_earn_each_for_itself(weights, words):
 
 @given(st.dictionaries(phrases_of_words, st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=6), texts)
 @settings(max_examples=500, deadline=None)
-def test_phrases_that_overlap_earn_something_and_never_more_than_could_be(weights, words):
+def test_overlapping_phrases_earn_something_and_at_most_the_best_sum(weights, words):
     text, bias = " ".join(words), Bias.of(weights.items())
     most = most_earned(list(weights.items()), words)
     assert score(bias, text) <= most + 1e-9
@@ -75,10 +75,10 @@ def test_phrases_that_overlap_earn_something_and_never_more_than_could_be(weight
 
 @given(st.dictionaries(phrases_of_words, st.sampled_from([-2.0, 0.5, 2.0]), min_size=1, max_size=6), texts)
 @settings(max_examples=300, deadline=None)
-def test_no_symbol_adds_more_than_the_search_reckons_with(weights, words):
+def test_no_symbol_adds_more_than_the_bound_of_the_search(weights, words):
     bias, text = Bias.of(weights.items()), " ".join(words)
     so_far = [score(bias, text[:i], ended=False) for i in range(len(text) + 1)]
-    assert max(np.diff(so_far), default=0.0) <= bias.floats[0, automaton.GAIN] + 1e-9
+    assert max(np.diff(so_far), default=0.0) <= bias.floats[0, at.TERM_GAIN] + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_symbol_adds_more_than_the_search_reckons_with(weights, words):
     [
         ("k", 1),  # letter by letter
         ("kube", 4),
-        ("kuber", 0),  # and given back
+        ("kuber", 0),  # and subtracted again
         ("kub ", 0),
         ("kube ", 4),  # kept at the end of the word
         ("kube x", 4),
@@ -97,16 +97,16 @@ def test_no_symbol_adds_more_than_the_search_reckons_with(weights, words):
         ("new yorker", 0),
         ("new york c", 16),  # a longer phrase takes over
         ("new york city ", 22),
-        ("new york city x", 14),  # what it promised is given back, what was complete is not
+        ("new york city x", 14),  # the longer phrase is subtracted, the complete one kept
         ("new york city hall ", 30),
     ],
 )
-def test_what_a_beginning_has_earned(text, earned):
+def test_the_score_of_a_prefix(text, earned):
     bias = Bias.of([("kube", 1.0), ("new york", 2.0), ("new york city hall", 2.0)])
     assert score(bias, text, ended=False) == earned
 
 
-def test_a_text_that_ends_gives_back_what_is_not_complete():
+def test_the_end_of_a_text_subtracts_incomplete_phrases():
     bias = Bias.of([("new york", 2.0)])
     assert score(bias, "new", ended=False) == 6
     assert score(bias, "new") == 0
@@ -143,7 +143,7 @@ def test_equal_key_terms_share_one_automaton():
         [("a", float("nan"))],
     ],
 )
-def test_too_much_is_refused(phrases):
+def test_too_many_or_too_long_key_terms_are_refused(phrases):
     with pytest.raises(BiasError):
         Bias.of(phrases)
 
@@ -168,7 +168,7 @@ def text_with(rows, bias, lm=None, weights=WEIGHTS):
     return " ".join(w.text for w in made.take(state))
 
 
-def test_a_key_term_wins_over_what_sounds_a_little_likelier_without_a_language_model():
+def test_a_key_term_wins_over_a_slightly_likelier_word_without_a_language_model():
     rows = doubt("_cac_", 3, "b", 2.0)
     assert text_with(rows, NO_BIAS) == "cab"
     assert text_with(rows, Bias.of([("cac", 1.0)])) == "cac"
@@ -178,7 +178,7 @@ def test_a_key_term_wins_over_what_sounds_a_little_likelier_without_a_language_m
     assert text_with(rows, Bias.of([("ca", -5.0)])) == "cab"  # another word
 
 
-def test_an_unknown_word_of_a_key_term_costs_no_more_than_what_it_began_as():
+def test_an_unknown_word_of_a_key_term_costs_at_most_the_known_word_it_begins_as():
     """`cac` is unknown and begins as `cab`, which is known."""
     lm, known = toy_lm(), toy_lm().score(["cab"], eos=False)[0]
     cost = known - unknown(3, WEIGHTS), known - began_as("cac", lm, WEIGHTS)
@@ -200,7 +200,7 @@ def test_streams_of_one_batch_have_their_own_key_terms():
 
 
 def test_key_terms_may_change_while_a_word_is_open():
-    """What has been heard and is not stable is judged by the new ones; the old ones leave no trace."""
+    """Words not yet stable are scored with the new key terms; the old ones leave no trace."""
     made = BeamDecoder(LETTERS, FRAME_S, beams=16, weights=WEIGHTS, lm=toy_lm())
     rows, wanted = doubt("_cac_ a", 3, "b", 2.0), Bias.of([("cac", 3.0)])
     for cut in range(len(rows)):

@@ -1,4 +1,4 @@
-"""Checkpoints: what is written is what is read, and damage is named."""
+"""Checkpoints: writing and reading back; damage is named. Precision and device choices."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_truncated_weights_are_named(written):
         ({"hidden": 128}, "does not hold the weights"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_explained(written, change, message):
+def test_a_configuration_that_does_not_fit_is_refused_with_its_reason(written, change, message):
     _, path = written
     config = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**config, **change}))
@@ -72,7 +72,7 @@ def test_the_configuration_survives_json():
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_precision_that_is_not_to_be_had_is_refused_with_a_way_out():
+def test_an_unavailable_precision_is_refused_with_an_alternative():
     cpu = resolve_device("cpu")
     with pytest.raises(PrecisionError, match="fp16 needs a GPU"):
         resolve_precision("fp16", cpu)
@@ -82,7 +82,7 @@ def test_precision_that_is_not_to_be_had_is_refused_with_a_way_out():
 
 
 @pytest.mark.parametrize("named", ["bf16", "int8"])
-def test_a_processor_without_bfloat16_products_is_refused_what_needs_them(monkeypatch, named):
+def test_bf16_and_int8_are_refused_on_a_processor_without_bfloat16_products(monkeypatch, named):
     """int8 weights are multiplied by bf16 activations. A GPU does its products itself."""
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
     with pytest.raises(PrecisionError, match=rf"^precision {named} needs .* AVX-512 .*: use --precision fp32 or auto$"):
@@ -91,8 +91,8 @@ def test_a_processor_without_bfloat16_products_is_refused_what_needs_them(monkey
     assert resolve_precision("bf16", torch.device("cuda")) == "bf16"
 
 
-def test_what_the_processor_multiplies_is_what_onednn_may_use():
-    """An older processor, as oneDNN is told to take this one for: the flags of the real one do not count."""
+def test_bf16_support_follows_onednns_own_instruction_limit():
+    """oneDNN limited to AVX2 stands for an older processor: the flags of the real one do not count."""
     code = (
         "import torch; from model import precision as p; "
         "print(p.multiplies_bf16(), p.native_bf16(), p.resolve_precision('auto', torch.device('cpu')))"

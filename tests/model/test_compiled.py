@@ -1,4 +1,4 @@
-"""Machine code on disk: where it is kept, when it is thrown away, and that nothing needs it."""
+"""Machine code on disk: its folder, its removal when sources change, and decoding without it."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 
 import model
 from model import compiled
-from model.ctc import kernel, warm_up
+from model.ctc import beam
+from model.ctc.search import kernel
 
 ROOT = Path(model.__file__).parent
 MARKS = {"compiled", "compiled_maker", "entry_point"}
@@ -19,9 +20,9 @@ def double(x):
     return 2 * x
 
 
-def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same(monkeypatch):
+def test_a_function_is_compiled_even_if_its_code_cannot_be_kept(monkeypatch):
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
-    with pytest.raises(RuntimeError):  # what numba makes of it
+    with pytest.raises(RuntimeError):  # numba's own error
         numba.njit(cache=True)(double)
     made = compiled.entry_point(double)
     assert made(4) == 8
@@ -29,20 +30,20 @@ def test_a_function_whose_code_cannot_be_kept_is_compiled_all_the_same(monkeypat
 
 
 def marked(path):
-    """Whether a file has compiled functions."""
+    """True if a file has compiled functions."""
     functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     return any(isinstance(mark, ast.Name) and mark.id in MARKS for f in functions for mark in f.decorator_list)
 
 
 def imported(path):
-    """The files of ours that a file takes names from."""
+    """The project's files that a file imports from."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("model"):
             here = ROOT.parent / Path(*node.module.split("."))
             yield from [here.with_suffix(".py")] if not here.is_dir() else [here / f"{a.name}.py" for a in node.names]
 
 
-def test_every_source_of_compiled_functions_counts_for_the_digest():
+def test_the_digest_covers_exactly_the_files_with_compiled_functions_and_their_imports():
     """Else an edit of one file leaves its old code inside another's; and the list holds no other files."""
     listed = {ROOT / f"{name}.py" for name in compiled.SOURCES}
     holding = {path for path in ROOT.rglob("*.py") if marked(path)}
@@ -51,7 +52,7 @@ def test_every_source_of_compiled_functions_counts_for_the_digest():
     assert listed == holding | taken
 
 
-def test_code_of_other_sources_is_removed_and_other_functions_code_is_not(tmp_path):
+def test_stale_code_of_the_same_function_is_removed_and_no_other(tmp_path):
     names = [
         "kernel.f-1.py311-aaaaaaaaaaaaaaaa.nbi",
         "kernel.f-1.py311-bbbbbbbbbbbbbbbb.1.nbc",
@@ -68,7 +69,7 @@ def test_code_of_other_sources_is_removed_and_other_functions_code_is_not(tmp_pa
     assert kept._cache_file.load("key") is None
 
 
-def test_a_folder_that_fails_later_costs_a_compilation_only(tmp_path):
+def test_an_unusable_cache_folder_costs_a_compilation_only(tmp_path):
     folder = tmp_path / "kept"
     folder.mkdir()
     kept = SimpleNamespace(_impl=SimpleNamespace(filename_base="kernel.f-1.py311"), cache_path=str(folder))
@@ -79,7 +80,7 @@ def test_a_folder_that_fails_later_costs_a_compilation_only(tmp_path):
     assert kept._cache_file.load("key") is None
 
 
-def test_warming_up_from_the_command_line_says_where_the_code_is(capsys):
-    warm_up.main()
+def test_warming_up_from_the_command_line_prints_the_cache_folder(capsys):
+    beam.main()
     (line,) = capsys.readouterr().out.splitlines()
     assert str(compiled.kept_in(kernel.advance_streams)) in line

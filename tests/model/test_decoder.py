@@ -1,4 +1,4 @@
-"""The decoder that names and files come to, and what it is made with."""
+"""Choice of the decoder, its language model and weights from names and files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
         make_decoder(lm=arpa, beams=2, config=CONFIG)
 
 
-def test_a_language_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_language_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.arpa"):
         make_decoder(lm=tmp_path / "absent.arpa", config=CONFIG)
 

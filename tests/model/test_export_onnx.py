@@ -11,7 +11,6 @@ from needs import need_package
 from speech import samples
 
 from model import checkpoint
-from model.audio import read_pcm
 from model.export_onnx import (
     BLANK_TOKEN,
     SPACE_TOKEN,
@@ -24,8 +23,8 @@ from model.export_onnx import (
     sherpa_filters,
     tokens,
 )
-from model.features import mel_filters
-from model.network import Network
+from model.network import Network, mel_filters
+from model.recordings import read_pcm
 
 FRAMES = 8
 STEPS = 12

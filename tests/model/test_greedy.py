@@ -80,7 +80,7 @@ def test_confidence_is_the_geometric_mean_of_the_letters():
     assert decoder.words(state)[0].confidence == pytest.approx(0.9, rel=1e-5)
 
 
-def test_skipped_frames_say_nothing_and_take_no_time():
+def test_skipped_frames_give_no_text_and_no_time():
     decoder, state = decode(spell("ca_b"), skip=2)
     assert [w.text for w in decoder.words(state)] == ["b"]
     assert decoder.words(state)[0].start_s == pytest.approx(FRAME_S)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import as_dict, as_ngrams
 
+from model.errors import LanguageModelError
 from model.lm.arpa import LN10, read_arpa, write_arpa
-from model.lm.errors import LanguageModelError
 
 GOOD = r"""any text may go first
 
@@ -105,7 +105,7 @@ LOG = st.floats(-8.0, 0.0).map(lambda value: round(value, 4))
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_written_model_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     order = data.draw(st.integers(1, 3))
     model = {(w,): (data.draw(LOG), data.draw(LOG)) for w in range(6)}
     for n in range(2, order + 1):

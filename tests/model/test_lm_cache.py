@@ -1,4 +1,4 @@
-"""Models from disk: the mapped form is the same model, kept where it can be, trusted only when whole."""
+"""Memory-mapped models: equal to the ARPA file, written where a folder allows, refused when damaged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, write_arpa
-from model.lm.counting import choose_vocabulary, count_ngrams, count_words, number_words
-from model.lm.errors import LanguageModelError
-from model.lm.kneser_ney import estimate
 from model.lm.language_model import LanguageModel
+from model.lm_training.counting import choose_vocabulary, count_ngrams, count_words, number_words
+from model.lm_training.kneser_ney import estimate
 
 LINES = ["turn on the light", "turn off the light", "what is the time", "it's late"]
 
@@ -40,7 +40,7 @@ def assert_same(one: LanguageModel, two: LanguageModel) -> None:
         assert np.array_equal(getattr(one.characters, name), getattr(two.characters, name))
 
 
-def test_the_second_load_maps_what_the_first_one_made(arpa: Path) -> None:
+def test_the_second_load_maps_the_file_of_the_first(arpa: Path) -> None:
     first = LanguageModel.load(arpa)
     (mapped,) = mapped_files(arpa.parent)
     made = mapped.stat().st_mtime_ns
@@ -61,7 +61,7 @@ def test_a_changed_file_is_read_anew(arpa: Path) -> None:
     assert after.digest != before.digest
 
 
-def test_a_folder_that_cannot_be_written_is_passed_over(arpa: Path, tmp_path: Path) -> None:
+def test_a_read_only_folder_is_skipped(arpa: Path, tmp_path: Path) -> None:
     blocked, cache = tmp_path / "file", tmp_path / "cache"
     blocked.write_text("not a folder")
     alone = LanguageModel.load(arpa, cache_dirs=[blocked / "x"])
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written_is_passed_over(arpa: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
-def test_a_damaged_form_is_made_anew_and_never_read(arpa: Path, damage: str) -> None:
+def test_a_damaged_cache_is_replaced_and_never_read(arpa: Path, damage: str) -> None:
     whole = LanguageModel.load(arpa)
     (mapped,) = mapped_files(arpa.parent)
     content = bytearray(mapped.read_bytes())
@@ -86,20 +86,20 @@ def test_a_damaged_form_is_made_anew_and_never_read(arpa: Path, damage: str) -> 
     assert_same(whole, LanguageModel.load(mapped))
 
 
-def test_no_folder_for_the_mapped_form_means_none(arpa: Path) -> None:
+def test_without_cache_folders_nothing_is_written(arpa: Path) -> None:
     LanguageModel.load(arpa, cache_dirs=[])
     assert mapped_files(arpa.parent) == []
 
 
 @pytest.mark.parametrize("header", ["[]", '{"arrays": []}', '{"arrays": {"word": {}}}', "{"])
-def test_a_header_of_another_kind_is_damage(tmp_path: Path, header: str) -> None:
+def test_a_malformed_header_counts_as_damage(tmp_path: Path, header: str) -> None:
     path = tmp_path / "other.lm"
     path.write_bytes(b"tuttilm1" + len(header).to_bytes(8, "little") + header.encode())
     with pytest.raises(LanguageModelError, match="damaged"):
         LanguageModel.load(path)
 
 
-def test_a_missing_model_is_the_operators_to_mend(tmp_path: Path) -> None:
+def test_a_missing_language_model_raises_language_model_error(tmp_path: Path) -> None:
     for name in ("none.arpa", "none.lm"):
         with pytest.raises(LanguageModelError, match="cannot read"):
             LanguageModel.load(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Kneser-Ney models, mixtures of them and pruned ones are distributions, and predict what they should."""
+"""Kneser-Ney estimation, mixtures and pruning: probabilities sum to 1 and match their definitions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import as_dict, backoff_log_prob
 
-from model.lm.counting import count_ngrams, number_words
-from model.lm.kneser_ney import discounts, estimate
-from model.lm.mixture import mix, token_log_probs, tune_weights
-from model.lm.pair_counts import pair_model
-from model.lm.pruning import prune
 from model.lm.trie import SPECIAL_WORDS, START_ID, NgramTable, build_trie
+from model.lm_training.counting import count_ngrams, number_words
+from model.lm_training.kneser_ney import discounts, estimate
+from model.lm_training.mixture import mix, token_log_probs, tune_weights
+from model.lm_training.pair_counts import pair_model
+from model.lm_training.pruning import prune
 
 WORDS = (*SPECIAL_WORDS, "a", "b", "c", "d")
 TEXTS = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=6).map(" ".join), min_size=1, max_size=12)
@@ -113,14 +113,14 @@ def test_counts_are_those_of_a_plain_loop(lines: list[str], order: int) -> None:
             assert (below[table.suffix] == table.ids[:, 1:]).all()
 
 
-def test_weights_go_to_the_model_that_fits() -> None:
+def test_the_model_that_fits_the_held_out_text_gets_the_weight() -> None:
     tries = [build_trie(model_of(lines, 2)) for lines in (["a b", "a b c"], ["d d d", "c d"])]
     weights = tune_weights(tries, number_words(["d d", "c d d"], WORDS))
     assert weights.sum() == pytest.approx(1.0)
     assert weights[1] > 0.8
 
 
-def test_cut_offs_may_not_fall() -> None:
+def test_cut_offs_must_not_decrease_with_the_order() -> None:
     with pytest.raises(ValueError, match="least count"):
         model_of(["a b"], 2, (2, 1))
 

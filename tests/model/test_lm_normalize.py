@@ -1,4 +1,4 @@
-"""Written English as it is said."""
+"""Normalisation of written English to spoken words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm.normalize import spoken
-from model.lm.texts import sentences_of
+from model.lm_training.normalize import spoken
+from model.lm_training.texts import sentences_of
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ from model.lm.texts import sentences_of
         ("?!", ""),
     ],
 )
-def test_texts_are_spelled_as_they_are_said(written: str, said: str) -> None:
+def test_texts_are_spelled_as_spoken(written: str, said: str) -> None:
     assert spoken(written) == said
 
 
 @given(st.text(max_size=60))
-def test_nothing_but_the_acoustic_models_letters_comes_out_and_it_stays(text: str) -> None:
+def test_normalised_text_has_only_the_models_letters_and_normalising_is_idempotent(text: str) -> None:
     said = spoken(text)
     assert re.fullmatch(r"(?:[a-z]+(?:'+[a-z]+)*(?: |$))*", said), said
     assert spoken(said) == said

@@ -52,7 +52,7 @@ def test_children_are_contiguous_and_sorted(case: tuple[Model, int]) -> None:
     assert trie.word[1 : 1 + trie.first[1] - 1].tolist() == list(range(trie.first[1] - 1))
 
 
-def test_a_context_that_predicts_nothing_of_its_own_is_no_state() -> None:
+def test_a_context_without_ngrams_and_weight_is_replaced_by_its_suffix() -> None:
     """Hypotheses that differ only in words the model has no use for can be merged."""
     model = {(w,): (-1.0, -0.5) for w in range(5)} | {(3, 4): (-0.1, 0.0)}
     trie = build_trie(as_ngrams(model, 3).tables)
@@ -86,7 +86,7 @@ def test_perplexity_leaves_unknown_words_out() -> None:
     assert found.unknown_rate == 0.25
 
 
-def test_letters_lead_to_words_and_show_the_best_below() -> None:
+def test_the_letter_trie_leads_to_words_and_keeps_the_best_score_below_each_node() -> None:
     model: Model = {(0,): (-9.0, 0.0), (1,): (-9.0, 0.0), (2,): (-9.0, 0.0), (3,): (-3.0, 0.0), (4,): (-1.0, 0.0)}
     tables = as_ngrams(model, 1).tables
     from model.lm.characters import build_characters

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.lm.language_model import LanguageModel
-from model.manifest import read_manifest
+from model.recordings import read_manifest
 
 WEIGHTS = Path(__file__).parents[2] / "model" / "weights"
 ARPA = WEIGHTS / "tutti-words.arpa.gz"
@@ -18,12 +18,12 @@ def shipped() -> LanguageModel:
     return LanguageModel.load(ARPA)
 
 
-def test_it_is_small_and_its_card_says_what_it_is_made_of(shipped: LanguageModel) -> None:
+def test_it_is_small_and_its_card_lists_its_sources(shipped: LanguageModel) -> None:
     assert ARPA.stat().st_size <= 8_000_000
     assert shipped.order == 3
     card = (WEIGHTS / "LANGUAGE_MODEL.md").read_text(encoding="utf-8")
     assert shipped.digest in card
-    from model.lm.sources import PACKAGES, PAIR_COUNTS
+    from model.lm_training.sources import PACKAGES, PAIR_COUNTS
 
     for source in (*PACKAGES, PAIR_COUNTS):
         assert f"{source.package} {source.version}" in card
@@ -45,7 +45,7 @@ def test_digits_and_requests_stay_likely(shipped: LanguageModel) -> None:
     assert shipped.perplexity(digits).perplexity < 100
 
 
-def test_english_is_likelier_than_what_sounds_like_it(shipped: LanguageModel) -> None:
+def test_english_is_likelier_than_similar_sounding_text(shipped: LanguageModel) -> None:
     for said, misheard in (
         ("recognise speech", "wreck a nice beach"),
         ("they went to their house", "they went to there house"),

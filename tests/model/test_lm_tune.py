@@ -18,8 +18,8 @@ from model.acoustic import AcousticModel
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
-from model.lm.tune import RANGES, Heard, decode, hear, propose, search
-from model.manifest import Utterance
+from model.lm_training.tune import RANGES, Heard, decode, hear, propose, search
+from model.recordings import Utterance
 from server.cli.lm import lm
 
 torch.set_num_threads(1)
@@ -50,7 +50,7 @@ def heard(source: str, text: str = "right " * 20) -> Heard:
     return Heard(Utterance(Path("x"), text.strip(), source, "s", 1.0), np.zeros((3, 4), np.float32))
 
 
-def test_the_search_comes_near_the_best_weights_and_reports_what_is_better() -> None:
+def test_the_search_approaches_the_best_weights_and_reports_improvements() -> None:
     reported = []
     with ThreadPoolExecutor(2) as executor:
         done = search(
@@ -87,7 +87,7 @@ def test_proposals_stay_within_their_ranges() -> None:
         assert weights.keyterm_boost == DecodingWeights().keyterm_boost
 
 
-def test_sources_count_alike_in_the_mean_and_by_words_when_pooled() -> None:
+def test_the_mean_objective_weighs_sources_equally_and_the_pooled_one_by_words() -> None:
     rows = [heard("long"), heard("short", "wrong")]
     with ThreadPoolExecutor(1) as executor:
         (trial,) = search(rows, Sensitive, IDEAL, 1, "mean", executor=executor)  # type: ignore[arg-type]
@@ -109,8 +109,8 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_recordings_are_heard_as_if_each_were_alone(recordings: Path) -> None:
-    from model.manifest import read_manifest
+def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path) -> None:
+    from model.recordings import read_manifest
 
     model = AcousticModel.random(precision="fp32")
     rows = read_manifest(recordings)

@@ -10,9 +10,7 @@ from needs import need_precision
 
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
-from model.features import LogMel, mel_filters
-from model.gru import GRULayer
-from model.network import Network
+from model.network import GRULayer, LogMel, Network, mel_filters
 
 SMALL = ModelConfig(conv_channels=32, hidden=64, layers=2, lookahead=4)
 
@@ -48,7 +46,7 @@ def test_any_split_into_calls_gives_the_same_log_probs(split):
     assert torch.equal(run(network, pcm, split).argmax(-1), whole.argmax(-1))
 
 
-def test_answers_trail_the_audio_by_the_lookahead_and_never_look_further():
+def test_outputs_trail_the_audio_by_the_lookahead_and_depend_on_no_later_audio():
     network, pcm = small_network(), noise(2, 8)
     changed = pcm.clone()
     changed[:, 5 * SMALL.step_samples :] = 0
@@ -99,7 +97,7 @@ def test_gru_scan_has_the_gradients_of_the_step_loop():
         assert torch.allclose(ours.double(), reference, atol=1e-5)
 
 
-def test_features_are_the_same_however_the_samples_arrive():
+def test_any_split_of_the_samples_gives_the_same_features():
     features = LogMel(SMALL)
     pcm = noise(2, 4)
     whole, _ = features(pcm, torch.zeros(2, features.overlap, dtype=torch.int16))
@@ -144,7 +142,7 @@ def test_a_row_is_the_same_to_the_bit_in_every_batch(precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_recorded_step_is_the_network_to_the_bit(precision):
+def test_the_recorded_step_equals_the_network_to_the_bit(precision):
     need_precision(precision)
     model = AcousticModel.random(precision=precision)
     for rows in (1, 2, 5, 32):
@@ -158,7 +156,7 @@ def test_the_recorded_step_is_the_network_to_the_bit(precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_step_in_slabs_is_the_network_to_the_bit_and_keeps_only_what_it_is_told(precision):
+def test_the_step_in_slabs_equals_the_network_to_the_bit_and_stores_only_kept_rows(precision):
     need_precision(precision)
     model, generator = AcousticModel.random(precision=precision), torch.Generator().manual_seed(0)
     slabs = model.network.fresh_state(12)

@@ -1,4 +1,4 @@
-"""Phones as a second target: what espeak-ng says, and a middle layer that learns it."""
+"""Phones as a second target: espeak-ng's pronunciations, and the head on a middle layer."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from model.training.phones import PhoneHead, Pronunciations
 TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=2, lookahead=2)
 
 
-def test_words_that_sound_alike_have_the_same_phones_and_others_have_not():
+def test_words_that_sound_alike_have_the_same_phones_and_others_differ():
     need_programs("espeak-ng")
     spoken = Pronunciations.of(["to sea", "two see", "don't"])
     assert spoken.target("two see") == spoken.target("to sea")
@@ -21,7 +21,7 @@ def test_words_that_sound_alike_have_the_same_phones_and_others_have_not():
     assert all(1 <= phone <= len(spoken.phones) for phone in spoken.target("two see don't"))
 
 
-def test_a_missing_espeak_is_named(monkeypatch):
+def test_a_missing_espeak_is_named_in_the_error(monkeypatch):
     monkeypatch.setattr(phones, "SPEAK", ("no-such-program",))
     with pytest.raises(TrainingError, match="espeak-ng"):
         Pronunciations.of(["a word"])

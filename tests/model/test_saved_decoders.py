@@ -1,4 +1,4 @@
-"""Decoder states as bytes: a stream that goes on from them goes on as if nothing had happened, to the bit."""
+"""Decoder states as bytes: a restored stream gives the same results to the bit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TERMS = [("abc", 2.0), ("cab ab", None), ("bb", -1.0)]
 STEP = 4  # frames
 
 
-def told(decoder: Decoder, state: Any) -> tuple[Any, ...]:
-    """All that can be seen of a state."""
+def snapshot(decoder: Decoder, state: Any) -> tuple[Any, ...]:
+    """Everything that a caller can read of a state."""
     seen = (state.frames, state.silence_frames, state.has_text, state.revision)
     return *seen, decoder.words(state), decoder.stable_words(state)
 
 
 def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]) -> list[Any]:
-    """Decode step by step; at some steps take words, at some go on from what was saved."""
+    """Decode step by step; at some steps take words, at some save and restore the state."""
     state = decoder.start(3, bias)
     heard: list[Any] = []
     for number, first in enumerate(range(0, len(rows), STEP)):
         decoder.advance([state], rows[None, first : first + STEP])
-        heard.append(told(decoder, state))
+        heard.append(snapshot(decoder, state))
         if takes and number % 9 == 8:
             heard.append(decoder.take(state, takes[number // 9 % len(takes)]))
         if number % 25 == 24 and bias:
@@ -42,7 +42,7 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
             saved = decoder.save(state)
             assert decoder.save(state) == saved, "saving changes nothing"
             moved = decoder.load(saved, held)
-            assert told(decoder, moved) == told(decoder, state)
+            assert snapshot(decoder, moved) == snapshot(decoder, state)
             decoder.release(state)
             state = moved
     return [*heard, decoder.take(state)]
@@ -57,7 +57,7 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
     takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
     moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
 )
-def test_a_beam_search_goes_on_from_its_bytes_to_the_bit(
+def test_a_restored_beam_search_gives_the_same_results_to_the_bit(
     *, seed: int, beams: int, with_lm: bool, terms: bool, takes: list[int | None], moves: set[int]
 ) -> None:
     decoder = BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if with_lm else None)
@@ -72,14 +72,14 @@ def test_a_beam_search_goes_on_from_its_bytes_to_the_bit(
     takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
     moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
 )
-def test_a_greedy_decoder_goes_on_from_its_bytes(seed: int, takes: list[int | None], moves: set[int]) -> None:
+def test_a_restored_greedy_decoder_gives_the_same_results(seed: int, takes: list[int | None], moves: set[int]) -> None:
     decoder = GreedyDecoder(LETTERS, FRAME_S)
     rows = speech_like(seed, 100 * STEP)
     assert run(decoder, rows, NO_BIAS, takes, moves) == run(decoder, rows, NO_BIAS, takes, set())
 
 
-def test_a_tree_that_was_full_is_cleared_at_the_same_frame() -> None:
-    """Words in doubt for long: the tree fills, dead prefixes live again, and nothing of it depends on the move."""
+def test_a_restored_full_tree_is_compacted_at_the_same_frame() -> None:
+    """Words that stay ambiguous: the tree fills and dead prefixes become alive again, the same after a move."""
     decoder = BeamDecoder(LETTERS, FRAME_S, beams=4, lm=toy_lm())
     rows = speech_like(5, 4_000, len(LETTERS))
     assert run(decoder, rows, NO_BIAS, [None], set(range(1_000))) == run(decoder, rows, NO_BIAS, [None], set())
@@ -102,8 +102,8 @@ def greedy_bytes() -> tuple[GreedyDecoder, bytes]:
 @pytest.mark.parametrize("made", [beam_bytes, greedy_bytes])
 @settings(max_examples=300, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), length=st.floats(0, 1))
-def test_bytes_that_were_changed_are_refused_or_harmless(made: Any, place: float, flip: int, length: float) -> None:
-    """Tickets are sealed, so this is for our own mistakes: an error, and never a wild write."""
+def test_changed_bytes_are_refused_or_cause_no_wild_write(made: Any, place: float, flip: int, length: float) -> None:
+    """Tickets are sealed, so only our own mistakes lead here: an error, and never a wild write."""
     decoder, saved = made()
     broken = bytearray(saved)
     broken[int(place * len(broken))] ^= flip
@@ -133,7 +133,7 @@ def test_a_released_state_is_not_saved() -> None:
         decoder.save(state)
 
 
-def test_the_digest_tells_decoders_apart_that_would_hear_otherwise() -> None:
+def test_decoders_with_different_results_have_different_digests() -> None:
     decoders: list[Decoder] = [
         GreedyDecoder(LETTERS, FRAME_S),
         GreedyDecoder(LETTERS[:-1], FRAME_S),

@@ -49,7 +49,7 @@ def test_the_command_writes_a_table_with_the_reference_below_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "nothing"])
-def test_what_is_no_evaluation_is_refused_by_name(tmp_path, text):
+def test_a_file_that_is_no_evaluation_is_refused_by_name(tmp_path, text):
     (tmp_path / "bad").write_text(text)
     done = run(tmp_path, "hours", f"1={tmp_path / 'bad'}")
     assert done.exit_code == 2

@@ -4,7 +4,7 @@ import jiwer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.scoring import aligned, by_source, edit_distance, report, score, score_terms
+from model.evaluation.scoring import aligned, by_source, edit_distance, report, score, score_terms
 
 texts = st.lists(st.sampled_from(["a", "bb", "ccc", "turn", "on"]), min_size=1, max_size=8).map(" ".join)
 
@@ -36,7 +36,7 @@ def test_an_alignment_has_both_texts_and_costs_the_edit_distance(reference, hypo
     assert sum(left != right for left, right in pairs) == edit_distance(expected, found)
 
 
-def test_a_key_term_that_is_heard_is_recalled_and_its_errors_are_not_those_of_other_words():
+def test_recognised_key_terms_are_recalled_and_not_counted_as_other_words():
     heard = score_terms("call doctor okonkwo now", "call doctor okonkwo no", ["okonkwo"])
     missed = score_terms("call doctor okonkwo now", "call doctor a konko now", ["okonkwo"])
     assert (heard.terms, heard.recalled, heard.other_words, heard.other_errors) == (1, 1, 3, 1)
@@ -48,7 +48,7 @@ def test_a_phrase_is_recalled_whole_or_not_at_all():
     assert score_terms("ask mary okonkwo", "ask mary konko", ["mary okonkwo"]).recalled == 0
 
 
-def test_a_listed_term_that_nobody_said_is_a_false_one_and_an_error_of_other_words():
+def test_a_listed_term_absent_from_the_reference_is_false_and_an_error_of_other_words():
     found = score_terms("two words", "quimby words", [], ["quimby", "okonkwo"])
     assert (found.false_terms, found.other_errors, found.terms) == (1, 1, 0)
     assert score_terms("quimby quimby", "quimby", ["quimby"], ["quimby"]).recalled == 1

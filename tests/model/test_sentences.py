@@ -6,10 +6,10 @@ from itertools import islice
 
 import pytest
 
-from model.training import spoken_numbers as numbers
-from model.training.samples import SAMPLES
-from model.training.sentences import MAX_WORDS, MIX, Sentence, Split, sample_texts, sentences
-from model.training.wordlists import COMMANDS_FILE, VOCABULARY_FILE, parse_noun, parse_verb, read_sections
+from model.synthesis import spoken_numbers as numbers
+from model.synthesis.samples import SAMPLES
+from model.synthesis.sentences import MAX_WORDS, MIX, Sentence, Split, sample_texts, sentences
+from model.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, parse_noun, parse_verb, read_sections
 
 _CLEAN = re.compile(r"[a-z']+( [a-z']+)*")
 
@@ -45,10 +45,10 @@ def test_lengths_are_bounded_and_vocabulary_is_wide(corpus: list[Sentence]) -> N
     assert len({word for sentence in corpus for word in sentence.text.split()}) > 3000
 
 
-def test_a_drawn_sample_text_is_refused_and_the_next_draw_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawn_sample_text_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generators can produce a sample text; the stream drops it."""
     held_out = next(sentence.text for sentence in draw(50) if sentence.kind == "command")
-    monkeypatch.setattr("model.training.sentences.SAMPLE_SENTENCES", (held_out,))
+    monkeypatch.setattr("model.synthesis.sentences.SAMPLE_SENTENCES", (held_out,))
     assert held_out not in {sentence.text for sentence in draw(50)}
 
 
@@ -95,7 +95,7 @@ def test_ordinals(value: int, words: str) -> None:
     assert numbers.ordinal(value) == words
 
 
-def test_cardinal_refuses_what_it_cannot_say() -> None:
+def test_cardinal_refuses_numbers_out_of_range() -> None:
     with pytest.raises(ValueError, match="1000000"):
         numbers.cardinal(1_000_000)
 

@@ -18,10 +18,10 @@ from batching.engine import Engine
 from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.ctc.greedy import best_path
 from model.decoder import make_decoder
-from model.scoring import by_source
+from model.evaluation.scoring import by_source
+from model.recordings import read_pcm
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
@@ -40,7 +40,7 @@ def recognised(utterances, concurrency=32, **options):
     return asyncio.run(evaluate(utterances, lambda: open_local(chosen), concurrency))
 
 
-def test_every_shipped_recording_is_transcribed_right():
+def test_every_shipped_recording_is_transcribed_correctly():
     utterances = samples()
     texts = recognised(utterances).texts
     assert dict(zip([u.audio.name for u in utterances], texts, strict=True)) == {
@@ -48,7 +48,7 @@ def test_every_shipped_recording_is_transcribed_right():
     }
 
 
-def test_spoken_digits_of_an_unheard_speaker_are_recognised():
+def test_spoken_digits_of_a_held_out_speaker_are_recognised():
     digits = [u for u in development() if u.source == "fsdd_digits"]
     evaluation = recognised(digits)
     score = by_source(zip([u.source for u in digits], [u.text for u in digits], evaluation.texts, strict=True))
@@ -187,7 +187,7 @@ def test_whole_utterance_and_steps_agree_on_real_speech():
         assert best_path(whole[0].numpy(), config.vocabulary) == best_path(stepped, config.vocabulary)
 
 
-def test_the_shipped_checkpoint_is_small_and_says_how_it_was_made(model):
+def test_the_shipped_checkpoint_is_small_and_holds_its_recipe(model):
     assert checkpoint.SHIPPED.stat().st_size <= 25 * 2**20
     facts = model.config.training
     assert facts["updates"] == facts["recipe"]["updates"], "the run was not finished"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.stability import ShownWord, Stability, View
+from model.evaluation.stability import ShownWord, Stability, View
 
 
 def view(cursor_s, text, stable=0, *, final=False, end_s=0.0):
@@ -47,7 +47,7 @@ def test_changes_before_the_last_word_are_counted_apart():
     assert followed(view(1, "a"), view(2, "b c"), view(3, "b c", final=True)).inside == 0
 
 
-def test_a_promise_that_is_not_kept_is_counted():
+def test_a_change_of_a_stable_word_is_counted():
     assert followed(view(1, "one two", 1), view(2, "won two", 1), view(3, "won two", final=True)).broken == 1
     assert followed(view(1, "one", 1), view(2, "ones", final=True)).broken == 1  # even by growing
     assert followed(view(1, "one two", 2), view(2, "one"), view(3, "one", final=True)).broken == 1
@@ -69,12 +69,12 @@ def test_words_that_a_final_leaves_to_the_next_segment_are_not_changed():
     assert (found.shown, found.changed, found.finals) == (4, 0, 4)
 
 
-def test_words_that_a_final_left_out_and_nobody_shows_again_are_changed():
+def test_words_left_out_of_a_final_and_not_shown_again_are_changed():
     found = followed(view(1, "a b c"), view(2, "a b", final=True), view(3, ""))
     assert (found.shown, found.changed) == (3, 1)
 
 
-def test_nothing_shown_has_no_figures():
+def test_figures_without_words_are_none():
     figures = Stability().figures()
     assert figures["changed_share"] is None
     assert figures["word_end_to_stable_ms"] is None

@@ -6,9 +6,9 @@ import soundfile
 from needs import need_programs
 
 from model.errors import SynthesizerError
-from model.manifest import read_manifest
-from model.training import voices
-from model.training.synthesize import synthesize
+from model.recordings import read_manifest
+from model.synthesis import voices
+from model.synthesis.synthesize import synthesize
 
 PROGRAMS = ("espeak-ng", "flite")
 

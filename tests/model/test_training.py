@@ -11,8 +11,8 @@ import torch
 from model import checkpoint
 from model.config import ModelConfig
 from model.errors import AudioError, ManifestError, TrainingError
-from model.manifest import read_manifest
 from model.network import Network
+from model.recordings import read_manifest
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.average import average
 from model.training.batches import group, join
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_weights(corpus_folder):
     assert not torch.equal(one["head.weight"], other["head.weight"])
 
 
-def test_an_interrupted_run_ends_where_an_undisturbed_one_does(corpus_folder):
+def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(corpus_folder):
     chosen = recipe(updates=8, batch_s=10.0)
     undisturbed = weights_after(trainer(corpus_folder, chosen))
     first = trainer(corpus_folder, chosen)
@@ -144,7 +144,7 @@ def test_another_recipe_is_not_resumed(corpus_folder):
         trainer(corpus_folder, recipe(seed=9)).resume(first.state_dict())
 
 
-def test_interrupting_saves_and_the_same_command_goes_on(corpus_folder, tmp_path):
+def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_folder, tmp_path):
     lines = []
 
     def announce(line):
@@ -188,7 +188,7 @@ def test_audio_that_cannot_be_decoded_is_named(tmp_path):
         Corpus(read_manifest(tmp_path / "m.jsonl"), tmp_path, RATE, jobs=1)
 
 
-def test_weights_repeat_and_thin_sources_and_the_cap_spares_single_readers(corpus_folder):
+def test_epoch_order_repeats_or_thins_sources_by_weight_and_caps_speakers(corpus_folder):
     utterances = read_manifest(corpus_folder / "tones.jsonl")
     rng = np.random.default_rng(0)
     assert len(epoch_order(utterances, {"tones": 2.0}, 1_000, rng)) == 2 * len(utterances)
@@ -223,7 +223,7 @@ def test_schedule_warms_up_holds_and_ends_at_zero():
     assert schedule(99) < 0.01
 
 
-def test_noise_has_the_ratio_that_was_asked_for():
+def test_noise_is_mixed_in_at_the_given_ratio():
     rng = np.random.default_rng(0)
     speech, noise = (rng.standard_normal(RATE).astype(np.float32) for _ in range(2))
     added = add_noise(speech, noise, 10.0) - speech
@@ -244,7 +244,7 @@ def test_masks_blank_bands_and_stretches_only():
     assert set(masked.unique().tolist()) == {0.0, 1.0}
 
 
-def test_the_mean_of_two_checkpoints_lies_between_them_and_says_so():
+def test_the_average_of_two_checkpoints_lies_between_them_and_records_its_share():
     earlier, later = Network(TINY), Network(dataclasses.replace(TINY, training={"updates": 7}))
     mean = average(earlier, later, 0.25)
     expected = 0.75 * earlier.head.weight + 0.25 * later.head.weight

@@ -50,7 +50,7 @@ def test_gradients_and_figures_are_averaged_in_every_process(tmp_path):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == [[[0.5] * 3] * 2, [5.0, 1.0]]
 
 
-def test_all_processes_stop_at_the_same_update_when_one_is_asked_to(tmp_path):
+def test_all_processes_stop_at_the_same_update_when_one_is_interrupted(tmp_path):
     parallel.run(2, partial(_stop, tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
@@ -72,7 +72,7 @@ def noises(tmp_path_factory):
     return folder
 
 
-def test_two_processes_give_the_same_weights_again_and_others_than_one(noises, tmp_path):
+def test_two_processes_give_the_same_weights_each_run_and_others_than_one_process(noises, tmp_path):
     def weights(name, processes):
         out = tmp_path / f"{name}.safetensors"
         places = Places([noises / "noises.jsonl"], [], [], out, noises / "cache")

@@ -20,8 +20,8 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent
 from batching.step_model import StepModel
-from model.audio import PCM, read_pcm
 from model.errors import CheckpointError
+from model.recordings import PCM, read_pcm
 from model.vad import SileroVad
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
@@ -102,7 +102,7 @@ def test_many_streams_at_once_get_the_probabilities_of_the_package_alone(
         np.testing.assert_allclose(found, packaged(sounds[name]), atol=3e-5, err_msg=name)
 
 
-def test_speech_is_told_from_what_is_none(vad: SileroVad) -> None:
+def test_speech_has_a_high_probability_and_silence_and_noise_a_low_one(vad: SileroVad) -> None:
     found = through_engine(vad, recordings())
     for name in ("silence", "noise", "tone"):
         assert found[name].max() < 0.5, name
@@ -132,7 +132,7 @@ def test_a_row_has_the_same_bits_in_every_batch_of_at_least_min_rows(vad: Silero
 
 
 @pytest.mark.usefixtures("vad")
-def test_loading_leaves_the_package_and_the_process_alone() -> None:
+def test_loading_neither_imports_the_package_nor_sets_torchs_threads() -> None:
     """Importing silero_vad sets torch's thread count, so neither the import of model.vad nor load may do it."""
     code = (
         "import sys, torch; torch.set_num_threads(2); from model.vad import SileroVad; SileroVad.load();"

@@ -31,7 +31,7 @@ print("DONE", flush=True)
 """
 
 
-def test_no_kernel_is_prepared_once_every_batch_size_is_warm() -> None:
+def test_no_onednn_kernel_is_created_after_the_warm_up() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONEDNN", "DNNL"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -54,7 +54,7 @@ def test_a_fixed_number_of_streams_leaves_the_estimate_to_those_who_read_it(live
 
 def test_a_streams_own_budget_reaches_the_engine(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = live_server(latency_budget_ms=150)
-    engine = server.replica.recognizer._engine
+    engine = server.replica.recognizer.engines._speech
     asked: list[Any] = []
     opened = engine.open
 

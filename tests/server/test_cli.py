@@ -16,9 +16,9 @@ from spelling import silence, spell
 from typer.testing import CliRunner
 from wavering import WaveringDecoder
 
-from model import ceiling
 from model.acoustic import AcousticModel
-from model.caches import SLOW_NS
+from model.evaluation import ceiling
+from model.evaluation.ceiling import SLOW_NS
 from server.cli import app
 from server.settings import Settings
 

@@ -1,7 +1,7 @@
-"""How long the beam search takes: `python tests/support/beam_bench.py`, on recordings decoded by the shipped model.
+"""Benchmark of the beam search: `python tests/support/beam_bench.py`, on recordings decoded by the shipped model.
 
 Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
-model, alone and in batches: processor time, so that other programs count only for what they take of the caches. The
+model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
 last line is one JSON document.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.words import Decoder, LogProbs
 from model.lm.language_model import LanguageModel
+from model.recordings import read_pcm
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("garden_gate", "hold_the_line", "porch_fan", "order", "call_back", "account_number")
@@ -60,7 +60,7 @@ def measure(decoder: Decoder, rows: list[LogProbs], batch: int, bias: Bias, limi
         picked = np.ascontiguousarray(tape[(starts + done) % steps])  # (B, 2, V)
         decoder.advance(states, picked)
         for state in states:
-            if done % 8 == 0:  # a partial now and then, a final now and then: what a server asks for
+            if done % 8 == 0:  # partials and finals as often as a server asks for them
                 decoder.words(state)
             if done % 64 == 63:
                 decoder.take(state)

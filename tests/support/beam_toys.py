@@ -1,4 +1,4 @@
-"""Small language models, log-probs and readings of text that the tests of the beam search share."""
+"""Small language models, log-probs and reference scores for the tests of the beam search."""
 
 import math
 from functools import cache
@@ -69,7 +69,7 @@ def heard(text, beams=8, **options):
 
 
 def seen(made, state):
-    """All that a caller can see of a stream."""
+    """Everything that a caller can read of a stream."""
     counts = state.frames, state.silence_frames, state.revision, state.has_text
     return made.words(state), made.stable_words(state), counts
 
@@ -104,7 +104,7 @@ def all_texts(log_probs: np.ndarray, vocabulary: tuple[str, ...]) -> dict[str, f
 
 
 def words_score(words: list[str], lm: LanguageModel | None, weights: DecodingWeights, forgiven: set[int]) -> float:
-    """What the words are worth beside their sound; unknown words at the places `forgiven` cost what they began as."""
+    """Score of the words besides the acoustic one; unknown words at the places `forgiven` cost as in `began_as`."""
     score = weights.word_bonus * len(words)
     if lm is None:
         return score
@@ -125,7 +125,7 @@ def unknown(letters: int, weights: DecodingWeights) -> float:
 
 
 def began_as(word: str, lm: LanguageModel, weights: DecodingWeights) -> float:
-    """What the likeliest word costs that begins as this one does, as long as there is one."""
+    """Score of the likeliest known word with the longest common beginning."""
     for length in range(len(word), 0, -1):
         known = [w for w in lm.words[3:] if w.startswith(word[:length])]
         if known:

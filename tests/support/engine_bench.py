@@ -1,4 +1,4 @@
-"""An engine on the bench: its events in a queue, to be waited for one by one. `start_engine` is its fixture."""
+"""Engines for tests: one whose events are taken one by one (`start_engine`), and one that never answers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.step_model import StepModel
+from server.recognition.engines import EngineStreams
+from server.recognition.recognizer import ActiveSession, EventSink
+from server.recognition.session import Session
 
 
 def step(value: int, samples: int = 4) -> np.ndarray:
-    """One step's input, told by its first value."""
+    """One step's input, filled with a value that identifies it."""
     return np.full(samples, value, dtype=np.int16)
 
 
@@ -54,6 +57,20 @@ class Bench:
                 answers.setdefault(stream, []).append(output)
             count -= len(event.streams)
         return answers
+
+
+class SilentEngine:
+    """An engine that takes every step and answers none."""
+
+    def push(self, stream: int, pcm: np.ndarray, *, tag: object, reset: bool) -> None: ...
+
+    def close(self, stream: int) -> None: ...
+
+
+def session_on(engine: Any, session: Session, sink: EventSink) -> ActiveSession:
+    """An active session whose streams in this engine are numbered as its channels."""
+    streams = EngineStreams(engine, tuple(range(len(session.channels))))
+    return ActiveSession(session, sink, streams, None, lambda _: None)
 
 
 Start = Callable[..., Bench]

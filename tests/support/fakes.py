@@ -1,4 +1,4 @@
-"""Stand-ins for clock and model, made so that mistakes show: whose answer is this, which step, whose time?"""
+"""Fake clock and models: answers name their stream and step, times stand out, so that mistakes show."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FailingModel(EchoModel):
 
 
 class GatedModel(FailingModel):
-    """A model that stops inside each step until told to go on: what happens meanwhile happens mid-batch."""
+    """A model that blocks inside each step until `go_on`, so that a test can act in the middle of a batch."""
 
     def __init__(self, samples: int = 4, min_rows: int = 1) -> None:
         super().__init__(samples, min_rows)
@@ -79,12 +79,12 @@ class GatedModel(FailingModel):
         return self._entered.get(timeout=WAIT_S)
 
     def go_on(self, steps: int = 1) -> None:
-        """Let so many steps through the gate, the one that waits there included."""
+        """Let `steps` steps through the gate, the blocked one included."""
         self._gate.release(steps)
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """As `FailingModel`, once the gate opens."""
         self._entered.put(len(inputs))
         if not self._gate.acquire(timeout=WAIT_S):
-            raise TimeoutError("nobody opened the gate")
+            raise TimeoutError("the test did not open the gate")
         return super().step(inputs, state)

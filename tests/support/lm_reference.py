@@ -1,4 +1,4 @@
-"""Back-off models written down the slow way, to compare the fast one with."""
+"""A slow reference implementation of back-off models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Model = Mapping[tuple[int, ...], tuple[float, float]]
 
 
 def backoff_log_prob(model: Model, context: Sequence[int], word: int) -> float:
-    """The definition: the longest n-gram that is there, and the back-off weights of the contexts that are too long."""
+    """The definition: the longest known n-gram, and the back-off weights of the longer contexts."""
     context = tuple(context)
     penalty = 0.0
     while True:

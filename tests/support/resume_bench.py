@@ -63,7 +63,7 @@ class MovingBench(SessionBench):
         else:
             state = pickle.dumps(self._states[index])
             self.events += self.session.exported(self.session.channels[index], state)
-        while (saved := self.session.delivery.take_saved()) is not None:
+        while (saved := self.session.result_order.take_saved()) is not None:
             self.saved.append(saved)
             self.events += self.session.released()
 
@@ -78,7 +78,7 @@ class Sent:
 
 
 class Client:
-    """Sends a script, loses its server now and then, and keeps what it was told."""
+    """Sends a script, loses its server at random places, and keeps the results."""
 
     def __init__(self, script: Script, seed: int, **options: Any) -> None:
         self._script, self._options = script, options
@@ -99,7 +99,7 @@ class Client:
         self.ends: list[Closed] = []
 
     def run(self, losses: int) -> None:
-        """Stream it all, over so many connections and one more."""
+        """Stream the whole script over `losses + 1` connections."""
         saved: SavedStream | None = None
         done = 0  # controls that the saved state knows of
         for remaining in range(losses, -1, -1):
@@ -157,11 +157,11 @@ class Client:
             bench.session.replace_phrases(control.phrases)
 
     def _receive(self, events: Sequence[Event], first: int) -> None:
-        said = [event for event in events if isinstance(event, Final)]
-        for number, final in enumerate(said, start=first + 1):
+        finals = [event for event in events if isinstance(event, Final)]
+        for number, final in enumerate(finals, start=first + 1):
             if number > len(self.finals):
                 self.finals.append(final)
             else:
-                assert final == self.finals[number - 1], "the same final, said again"
+                assert final == self.finals[number - 1], "a repeated final is the same"
                 self.repeated += 1
         self.ends += [event for event in events if isinstance(event, Closed)]

@@ -1,4 +1,4 @@
-"""A client that loses its server at given places and goes on at the next one; what its caller was told."""
+"""A client that loses its server at given places and resumes at the next one; the results its caller gets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ AHEAD_S = 1.6  # of audio beyond the newest ticket: more than one ticket apart, 
 
 
 @dataclass
-class Told:
-    """What came over all connections; a result that is repeated fails the test where it is noticed."""
+class Received:
+    """Frames over all connections, without repeated results."""
 
     finals: list[Frame] = field(default_factory=list)
     interims: list[Frame] = field(default_factory=list)
@@ -41,14 +41,14 @@ class Told:
             self.others.append(frame)
 
     @property
-    def said(self) -> list[Any]:
-        """The finals, without what names the connection."""
+    def results(self) -> list[Any]:
+        """The finals, without fields that name the connection."""
         kept = ("channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel")
         return [[final[name] for name in kept] for final in self.finals]
 
     @property
     def events(self) -> list[Frame]:
-        """What else was said of the speech."""
+        """Speech events."""
         return [frame for frame in self.others if frame["type"] in ("SpeechStarted", "UtteranceEnd")]
 
 
@@ -59,10 +59,10 @@ class ResumingClient:
         """`audio` is (S, C) in the encoding of the query."""
         self._servers, self._audio, self._rate = servers, audio, rate
         self._query = {"sample_rate": rate, "channels": audio.shape[1], "resumable": "true"} | query
-        self.told = Told()
+        self.received = Received()
 
-    def run(self, losses: Sequence[float]) -> Told:
-        """Stream it, losing the connection once so much was sent; each time the next server takes over."""
+    def run(self, losses: Sequence[float]) -> Received:
+        """Stream it, losing the connection after each of `losses` seconds; the next server takes over."""
         for number, loss_s in enumerate((*losses, None)):
             server = self._servers[number % len(self._servers)]
             client = server.listen(**self._query)
@@ -70,21 +70,23 @@ class ResumingClient:
             self._stream(client, position, loss_s)
             if loss_s is None:
                 for frame in client.finish():
-                    self.told.take(frame)
+                    self.received.take(frame)
             client.socket.socket.close()
-        return self.told
+        return self.received
 
     def _resume(self, client: Client) -> int:
-        told = self.told
-        if told.ticket is None:
+        received = self.received
+        if received.ticket is None:
             client.say("Resume", from_s=0, finals=0)
         else:
-            client.say("Resume", ticket=told.ticket["ticket"], finals=len(told.finals), cursor_s=told.cursor_s)
+            client.say(
+                "Resume", ticket=received.ticket["ticket"], finals=len(received.finals), cursor_s=received.cursor_s
+            )
         answer = client.receive()
         assert answer["type"] == "Resumed", answer
-        if told.ticket is not None:
-            assert answer["audio_s"] == told.ticket["audio_s"]
-            assert answer["stream_id"] == told.ticket["stream_id"]
+        if received.ticket is not None:
+            assert answer["audio_s"] == received.ticket["audio_s"]
+            assert answer["stream_id"] == received.ticket["stream_id"]
         return round(answer["audio_s"] * self._rate)
 
     def _stream(self, client: Client, position: int, loss_s: float | None) -> None:
@@ -95,8 +97,8 @@ class ResumingClient:
             client.send(self._audio[position:end].tobytes())
             position = end
             while position / self._rate - self._safe_s(began_s) > AHEAD_S:
-                self.told.take(client.receive())
+                self.received.take(client.receive())
 
     def _safe_s(self, began_s: float) -> float:
-        ticket = self.told.ticket
+        ticket = self.received.ticket
         return began_s if ticket is None else max(began_s, ticket["audio_s"])

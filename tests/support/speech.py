@@ -4,7 +4,7 @@ from pathlib import Path
 
 from needs import missing
 
-from model.manifest import Utterance, read_manifest
+from model.recordings import Utterance, read_manifest
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "model" / "samples" / "samples.jsonl"

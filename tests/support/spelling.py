@@ -1,4 +1,4 @@
-"""A model that reads text out of the audio itself, so that whatever is lost, doubled, late or another's shows as text.
+"""A model that reads text out of the audio itself, so that lost, doubled, late or swapped steps show as text.
 
 Each 40 ms frame holds one symbol as its level. The symbols pass through a delay line kept in the stream's state, as a
 real network's lookahead does: a row that meets another stream's state answers with that stream's letters. Every step
@@ -81,7 +81,7 @@ class SpellingModel:
 
 
 class GatedSpellingModel(SpellingModel):
-    """A model that stops inside each step until told to go on, once `shut`: what happens meanwhile is mid-batch."""
+    """A model that, once `shut`, blocks inside each step until `open`: events in between happen in mid-batch."""
 
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         super().__init__(lookahead)
@@ -106,5 +106,5 @@ class GatedSpellingModel(SpellingModel):
         if not self._gate.is_set():
             self._entered.put(len(inputs))
             if not self._gate.wait(timeout=WAIT_S):
-                raise TimeoutError("nobody opened the gate")
+                raise TimeoutError("the gate was not opened")
         return super().step(inputs, state)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import torch
+from engine_bench import session_on
 from fake_transport import FakeWire
 from fakes import WAIT_S, FakeClock
 from spelling import CONFIG, SpellingModel, spelling_decoder
@@ -20,7 +21,6 @@ from server.audio.pcm import PCM
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
-from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.served_model import ModelCard, Models
@@ -76,7 +76,7 @@ class WireBench:
         """Play the script, then answer everything until the connection is closed."""
 
         async def play() -> None:
-            running = asyncio.ensure_future(self.stream.run(ActiveSession(self, self.session, self.stream, [0])))
+            running = asyncio.ensure_future(self.stream.run(session_on(self, self.session, self.stream)))
             await asyncio.sleep(0)
             await script(self)
             self._answers_at_once = True
@@ -102,17 +102,15 @@ class WireBench:
         """What the client was sent."""
         return [json.loads(payload) for payload in self.wire.written]
 
-    # What a recognition needs
+    # As an engine
 
-    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
-        for piece in work:
-            self._work[piece.channel].append(piece)
+    def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:
+        self._work[stream].append(Work(stream, pcm, tag, reset))
         if self._answers_at_once:
             asyncio.get_running_loop().call_soon(self.answer)
 
-    def close(self, recognition: ActiveSession) -> None:
-        for waiting in self._work:
-            waiting.clear()
+    def close(self, stream: int) -> None:
+        self._work[stream].clear()
 
     def _answer(self, index: int, piece: Work) -> None:
         channel, tag = self.session.channels[index], piece.tag

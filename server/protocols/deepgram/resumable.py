@@ -61,9 +61,9 @@ class ResumableStream(DeepgramStream):
         super().on_events(events, timing)
         if not self._session.resumable:
             return
-        while self._reason is None and (saved := self._session.delivery.take_saved()) is not None:
+        while self._reason is None and (saved := self._session.result_order.take_saved()) is not None:
             self._put(OutFrame(self._resuming.ticket(saved), FrameKind.OTHER))
-            if self._leaving and not self._session.delivery.marking:
+            if self._leaving and not self._session.result_order.marking:
                 self._end(CloseReason.DRAIN)
             super().on_events(self._session.released(), timing)
             self._mark_if_due()
@@ -169,7 +169,7 @@ class Resuming:
     def due(self) -> bool:
         """Whether it is time to mark a place for a ticket."""
         session = self._session
-        if not session.resumable or session.closing or session.delivery.marking:
+        if not session.resumable or session.closing or session.result_order.marking:
             return False
         return session.unmarked_s() >= EVERY_S or self._office.ages(self._marked_s)
 

@@ -21,10 +21,9 @@ from speech import samples
 from websockets.asyncio.client import connect
 
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.decoder import make_decoder
-from model.manifest import Utterance
-from model.scoring import by_source
+from model.evaluation.scoring import by_source
+from model.recordings import Utterance, read_pcm
 from server.audio.raw import alaw_table, mulaw_table
 from server.tools.evaluate import coded
 

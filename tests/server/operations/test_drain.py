@@ -1,4 +1,4 @@
-"""How a replica stops: the first signal drains, what is open may finish, what stays is flushed and closed with 1012."""
+"""End of a replica: the first signal drains, open sessions may finish, the rest are flushed and closed with 1012."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Start = Callable[..., LiveServer]
 
 
 def sigterm(server: LiveServer) -> None:
-    """What the operating system does."""
+    """Deliver SIGTERM."""
     server.server.handle_exit(signal.SIGTERM, None)
 
 
-def test_a_drain_refuses_the_new_and_lets_the_open_finish(live_server: Start) -> None:
+def test_drain_refuses_new_sessions_and_lets_open_ones_finish(live_server: Start) -> None:
     server = live_server(drain_timeout_s=20.0)
     with server.listen() as client:
         client.send(spell("to the"))
@@ -94,7 +94,7 @@ def test_an_upload_under_way_is_answered_and_the_next_is_refused(live_server: St
     server.join()
 
 
-def test_an_upload_that_lasts_too_long_gets_503_to_be_sent_elsewhere(live_server: Start) -> None:
+def test_upload_that_outlasts_the_drain_gets_503_with_retry_after(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, drain_timeout_s=0.1)
     model.shut()
@@ -120,7 +120,7 @@ def test_an_empty_server_stops_at_once(live_server: Start) -> None:
     server.join()
 
 
-def test_a_second_signal_does_not_wait(live_server: Start) -> None:
+def test_second_signal_stops_at_once(live_server: Start) -> None:
     server = live_server(drain_timeout_s=1_000.0)
     with server.listen() as client:
         client.send(spell("wait"))
@@ -131,7 +131,7 @@ def test_a_second_signal_does_not_wait(live_server: Start) -> None:
     assert server.server.forced_by == signal.SIGTERM
 
 
-def test_the_process_says_where_it_listens_and_exits_with_0_after_sigterm() -> None:
+def test_process_logs_its_address_and_exits_with_0_after_sigterm() -> None:
     command = [
         sys.executable,
         "-m",
@@ -163,7 +163,7 @@ def test_the_process_says_where_it_listens_and_exits_with_0_after_sigterm() -> N
     assert not [line for line in log if line.get("level") not in ("info", None)]
 
 
-def test_a_process_that_is_told_twice_ends_with_the_status_of_the_signal() -> None:
+def test_second_signal_exits_with_the_status_of_the_signal() -> None:
     with ServerProcess(drain_timeout_s=1_000.0) as server, server.listen() as client:
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("draining")

@@ -1,4 +1,4 @@
-"""The sequence of a drain, with sessions that only remember what they were asked."""
+"""The sequence of a drain, with sessions that only record calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.operations.metrics import Metrics
 
 
 class Stays:
-    """A session that ends when it is asked to."""
+    """A session that ends when asked to."""
 
     backlog_s = 0.0
 
@@ -34,7 +34,7 @@ class Stays:
 
 
 class Leaves(Stays):
-    """A session that can go on elsewhere."""
+    """A session that leaves for another replica."""
 
     def __init__(self, sessions: OpenSessions) -> None:
         super().__init__(sessions)
@@ -47,7 +47,7 @@ class Leaves(Stays):
 
 
 class Bound(Stays):
-    """A session of a kind that can go on elsewhere, and cannot itself."""
+    """A session of a resumable kind that has no ticket."""
 
     def leave(self) -> bool:
         return False
@@ -67,7 +67,7 @@ def sessions_and_drain(
     return sessions, drain, done
 
 
-def test_who_can_go_on_elsewhere_is_sent_away_at_once_and_the_others_may_finish() -> None:
+def test_resumable_sessions_leave_at_once_and_others_may_finish() -> None:
     async def story() -> None:
         sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
         goes, stays, bound = Leaves(sessions), Stays(sessions), Bound(sessions)
@@ -89,7 +89,7 @@ def test_who_can_go_on_elsewhere_is_sent_away_at_once_and_the_others_may_finish(
     run(story())
 
 
-def test_the_rest_is_asked_behind_the_timeout_each_at_a_moment_of_its_own() -> None:
+def test_remaining_sessions_are_asked_to_end_after_the_timeout_at_random_times() -> None:
     async def story() -> None:
         spans: list[tuple[float, float]] = []
 
@@ -107,7 +107,7 @@ def test_the_rest_is_asked_behind_the_timeout_each_at_a_moment_of_its_own() -> N
     run(story())
 
 
-def test_many_sessions_are_spread_no_further_than_the_operator_allows() -> None:
+def test_spread_of_many_sessions_is_capped_by_the_setting() -> None:
     async def story() -> None:
         spans: set[float] = set()
 
@@ -125,7 +125,7 @@ def test_many_sessions_are_spread_no_further_than_the_operator_allows() -> None:
     run(story())
 
 
-def test_a_session_that_does_not_end_is_left_to_the_server() -> None:
+def test_drain_ends_although_a_session_stays_open() -> None:
     async def story() -> None:
         sessions, drain, done = sessions_and_drain()
         stubborn = Stays(sessions, willing=False)
@@ -148,7 +148,7 @@ def test_an_empty_replica_lingers_so_that_load_balancers_notice() -> None:
     run(story())
 
 
-def test_a_lost_engine_cuts_the_waiting_short_and_still_answers_for_a_moment() -> None:
+def test_lost_engine_skips_the_timeout_and_lingers() -> None:
     async def story() -> None:
         sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
         session = Stays(sessions)
@@ -163,7 +163,7 @@ def test_a_lost_engine_cuts_the_waiting_short_and_still_answers_for_a_moment() -
     run(story())
 
 
-def test_a_replica_that_serves_says_so() -> None:
+def test_report_of_a_serving_replica() -> None:
     sessions = OpenSessions(Metrics(8, 8))
     drain = Drain(sessions, DrainTimes(timeout_s=9.0, spread_s=0.0, linger_s=0.0, flush_s=0.0), FakeClock())
     report = drain.report()

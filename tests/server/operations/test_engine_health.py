@@ -1,4 +1,4 @@
-"""When an engine is given up, and when descriptors are short."""
+"""Engine health and shortage of file descriptors."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import pytest
 from server.operations.watchdog import FAILURES, EngineHealth, free_descriptor
 
 
-def test_an_engine_that_moves_and_succeeds_is_kept() -> None:
-    vigil = EngineHealth(60.0)
+def test_engine_with_good_batches_is_kept() -> None:
+    health = EngineHealth(60.0)
     for look in range(1_000):
-        assert vigil.look(moves=True, batches=look, failed=look * 3) is None
+        assert health.look(moves=True, batches=look, failed=look * 3) is None
 
 
-def test_an_engine_that_stands_still_is_given_up() -> None:
+def test_stalled_engine_is_lost() -> None:
     reason = EngineHealth(60.0).look(moves=False, batches=0, failed=0)
     assert reason is not None
     assert "60 s" in reason
 
 
-def test_failures_count_only_while_nothing_succeeds() -> None:
-    vigil = EngineHealth(60.0)
-    assert vigil.look(moves=True, batches=5, failed=0) is None
-    assert vigil.look(moves=True, batches=5, failed=FAILURES - 1) is None
-    assert vigil.look(moves=True, batches=6, failed=FAILURES + 1) is None, "a step succeeded: it starts again"
-    assert vigil.look(moves=True, batches=6, failed=2 * FAILURES) is None
-    assert vigil.look(moves=True, batches=6, failed=2 * FAILURES + 1) is not None
+def test_failures_count_only_since_the_last_good_batch() -> None:
+    health = EngineHealth(60.0)
+    assert health.look(moves=True, batches=5, failed=0) is None
+    assert health.look(moves=True, batches=5, failed=FAILURES - 1) is None
+    assert health.look(moves=True, batches=6, failed=FAILURES + 1) is None, "a step succeeded: it starts again"
+    assert health.look(moves=True, batches=6, failed=2 * FAILURES) is None
+    assert health.look(moves=True, batches=6, failed=2 * FAILURES + 1) is not None
 
 
 @pytest.mark.parametrize(("number", "free"), [(errno.EMFILE, False), (errno.ENFILE, False), (errno.EBADF, True)])
-def test_only_a_lack_of_descriptors_is_a_lack(monkeypatch: pytest.MonkeyPatch, number: int, *, free: bool) -> None:
+def test_only_emfile_and_enfile_count_as_shortage(monkeypatch: pytest.MonkeyPatch, number: int, *, free: bool) -> None:
     def refuse(_: int) -> int:
         raise OSError(number, "")
 

@@ -1,4 +1,4 @@
-"""Nothing that comes and goes is left to the garbage collector, which therefore may wait until nobody is listening."""
+"""Streams leave no cycles, so full collections may wait until no stream is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from websockets.server import ServerProtocol
 from websockets.sync.client import connect
 
 from server.audio.decode_queue import DecodeQueue
-from server.operations import gc_schedule as rules
+from server.operations import gc_schedule
 from server.operations.gc_schedule import AT_LATEST_S, SETTLED_S, GcSchedule
 from server.operations.watchdog import PERIOD_S
 from server.recognition.session import Session
@@ -32,7 +32,7 @@ OF_A_STREAM = (Connection, DecodeQueue, StreamWebSocket, ServerProtocol, Session
 
 @pytest.fixture
 def uncollected() -> Iterator[Callable[[], list[str]]]:
-    """No collector runs; returns the names of what belongs to a stream and is still there."""
+    """Disable collection; return the type names of a stream's objects that are still alive."""
     gc.collect()
     before = weakref.WeakSet(_of_streams())
     gc.disable()
@@ -56,7 +56,7 @@ def wait_until_gone(server: LiveServer, left: Callable[[], list[str]]) -> None:
 
 
 @pytest.mark.parametrize("query", [{}, {"resumable": "true"}, {"encoding": "mulaw", "sample_rate": 8_000}])
-def test_a_stream_that_has_ended_is_gone(
+def test_ended_stream_leaves_no_cycles(
     live_server: Start, uncollected: Callable[[], list[str]], query: dict[str, object]
 ) -> None:
     server = live_server()
@@ -69,7 +69,7 @@ def test_a_stream_that_has_ended_is_gone(
     wait_until_gone(server, uncollected)
 
 
-def test_a_client_that_vanishes_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+def test_vanished_client_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
     server = live_server()
     client = server.listen()
     client.send(spell("hello"))
@@ -77,7 +77,7 @@ def test_a_client_that_vanishes_is_gone(live_server: Start, uncollected: Callabl
     wait_until_gone(server, uncollected)
 
 
-def test_a_refusal_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+def test_refusal_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
     server = live_server(max_streams=1)
     with server.listen() as held:
         for query in ("encoding=linear16&sample_rate=16000", "encoding=nonsense"):
@@ -87,7 +87,7 @@ def test_a_refusal_is_gone(live_server: Start, uncollected: Callable[[], list[st
     wait_until_gone(server, uncollected)
 
 
-def test_a_call_whose_text_cannot_be_forwarded_is_gone(
+def test_call_without_a_forwarding_target_leaves_no_cycles(
     live_server: Start, uncollected: Callable[[], list[str]]
 ) -> None:
     server = live_server(twilio_forward_url="ws://127.0.0.1:9/")
@@ -98,50 +98,50 @@ def test_a_call_whose_text_cannot_be_forwarded_is_gone(
     wait_until_gone(server, uncollected)
 
 
-def test_an_upload_is_gone(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+def test_upload_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
     server = live_server()
     answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=spell("hello").tobytes())
     assert "hello" in answer.text
     wait_until_gone(server, uncollected)
 
 
-def test_everything_is_collected_when_nobody_listens_any_more_and_at_the_latest_after_a_while() -> None:
+def test_full_collection_runs_after_the_last_stream_and_at_the_latest_after_900_s() -> None:
     collections: list[float] = []
-    garbage = GcSchedule(0.0, lambda: collections.append(now))
+    schedule = GcSchedule(0.0, lambda: collections.append(now))
     now = 0.0
     for now in range(600):  # idle from the beginning: nothing has happened
-        garbage.look(now, 0)
+        schedule.look(now, 0)
     assert not collections
     for now in range(600, 700):
-        garbage.look(now, 3)
+        schedule.look(now, 3)
     assert not collections
     for now in range(700, 800):
-        garbage.look(now, 0)
+        schedule.look(now, 0)
     assert collections == [699 + SETTLED_S]
     for now in range(800, 3_000):
-        garbage.look(now, 3)
+        schedule.look(now, 3)
     assert collections[1:] == [699 + SETTLED_S + AT_LATEST_S, 699 + SETTLED_S + 2 * AT_LATEST_S]
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_server_that_nobody_listens_to_any_more_collects(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "SETTLED_S", 0.1)
+def test_server_collects_after_its_last_stream(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc_schedule, "SETTLED_S", 0.1)
     server = live_server()
     cycle = _Cycle()
     left = weakref.ref(cycle)
     del cycle
-    with server.listen() as client:  # stays for two heartbeats, or it was never seen
+    with server.listen() as client:  # open for two looks of the watchdog, or it sees no stream
         time.sleep(2 * PERIOD_S)
         assert left() is not None
         client.finish()
-    server.wait_idle()  # and no look at all objects, which would keep the cycle alive while the server collects
+    server.wait_idle()  # not `uncollected()`: its list of all objects would keep the cycle alive in the one collection
     ends = time.monotonic() + WAIT_S
     while left() is not None:
         assert time.monotonic() < ends
         time.sleep(PERIOD_S / 10)
 
 
-def test_what_is_loaded_is_spared() -> None:
+def test_loaded_objects_are_frozen() -> None:
     code = (
         "import gc; from server.operations import gc_schedule as schedule; schedule.freeze_loaded_objects();"
         "assert gc.get_threshold() == (schedule.YOUNG, schedule.MIDDLE, schedule.NEVER);"
@@ -151,7 +151,7 @@ def test_what_is_loaded_is_spared() -> None:
 
 
 class _Cycle:
-    """Only a collection ends it."""
+    """An object that only a collection frees."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -1,4 +1,4 @@
-"""Our histograms say what Prometheus's own would say."""
+"""Our histograms export the same samples as those of prometheus_client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def samples(registry: CollectorRegistry, kind: str = "histogram") -> dict[tuple[
 
 
 @given(values, values)
-def test_one_by_one_and_many_at_once_count_as_prometheus_counts(single: list[float], many: list[float]) -> None:
+def test_observe_and_observe_all_count_as_prometheus_client_does(single: list[float], many: list[float]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     spread = histogram(ours, "x_seconds", "text", EDGES)
     known = Histogram("x_seconds", "text", buckets=EDGES, registry=theirs)

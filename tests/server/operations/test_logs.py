@@ -1,4 +1,4 @@
-"""What the log holds: one line an event, a request's name from end to end, and nothing that is secret."""
+"""The log: a bounded queue, one request id from end to end, no secrets."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def log() -> Iterator[Log]:
     os.close(reading)
 
 
-def test_lines_come_out_whole_and_in_order(log: Log) -> None:
+def test_lines_are_written_whole_and_in_order(log: Log) -> None:
     for number in range(500):
         log.lines.write(f"line {number} ü\n")
     log.lines.drain(WAIT_S)
     assert log.read() == "".join(f"line {number} ü\n" for number in range(500))
 
 
-def test_a_reader_that_stands_still_costs_what_does_not_fit_and_that_is_said(log: Log) -> None:
+def test_lines_beyond_the_bound_are_lost_and_reported_while_the_reader_is_stalled(log: Log) -> None:
     big = "x" * (1 << 16) + "\n"  # more than a pipe holds
     log.lines.write(big)
     assert select.select([log.reading], [], [], WAIT_S)[0], "the writer is at it"
@@ -66,7 +66,7 @@ def test_a_reader_that_stands_still_costs_what_does_not_fit_and_that_is_said(log
     assert text == big + f"{sum(log.counted):.0f} lost\n" + MAX_LINES * "y\n"
 
 
-def test_a_writer_never_waits_and_never_raises_when_the_file_is_gone(log: Log) -> None:
+def test_write_neither_blocks_nor_raises_when_the_reader_is_gone(log: Log) -> None:
     os.close(log.reading)
     done = threading.Event()
 
@@ -92,7 +92,7 @@ def test_a_writer_never_waits_and_never_raises_when_the_file_is_gone(log: Log) -
         f"Sec-WebSocket-Protocol: token, {KEY}",
     ],
 )
-def test_secrets_are_taken_out_of_whatever_a_library_says(line: str) -> None:
+def test_secrets_are_removed_from_lines_of_libraries(line: str) -> None:
     assert KEY not in redacted(None, "", line)
     assert "…" in redacted(None, "", line)
 
@@ -102,13 +102,13 @@ def test_other_lines_stay_as_they_are(text: str) -> None:
     assert redacted(None, "", text) == text
 
 
-def test_names_of_clients_are_plain_words() -> None:
+def test_request_ids_of_clients_are_checked() -> None:
     assert SANE.fullmatch(b"trace-1/span:2=")
     for name in (b"", b"two words", b"line\nbreak", b"\x1b[31m", b"x" * 129, "é".encode()):
         assert not SANE.fullmatch(name)
 
 
-def test_a_request_has_one_name_in_headers_frames_and_log() -> None:
+def test_request_has_one_id_in_headers_frames_and_log() -> None:
     with ServerProcess(api_keys=[KEY], log_level="debug") as server:
         query = "encoding=linear16&sample_rate=16000"
         url = f"ws://127.0.0.1:{server.port}/v1/listen?{query}"
@@ -145,7 +145,7 @@ def test_a_request_has_one_name_in_headers_frames_and_log() -> None:
     assert requests[probes[1].headers["dg-request-id"]]["path"] == "(unknown)", "it may hold anything"
 
 
-def test_the_console_has_the_same_lines_for_people() -> None:
+def test_console_format_has_the_same_events() -> None:
     with ServerProcess(log_format="console") as server:
         with server.http as http:
             given = http.get("/absent").headers["dg-request-id"]

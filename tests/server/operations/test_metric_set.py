@@ -1,4 +1,4 @@
-"""The metric set that operators are promised: every name, type, label and objective's edge, and that values come."""
+"""The documented metric set: every name, type, label and the edge of each objective; and that values are counted."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_quantiles_are_exact_at_every_objective(live_server: Start, name: str) -
     assert {sample.labels["le"] for sample in samples if "le" in sample.labels} >= LATENCY_EDGES
 
 
-def test_one_stream_leaves_its_trace_in_every_stage(live_server: Start) -> None:
+def test_one_stream_is_counted_in_every_stage(live_server: Start) -> None:
     server = live_server()
     with server.listen(interim_results="true") as client:
         client.send(spell("hello there"))

@@ -1,4 +1,4 @@
-"""Who is let in: by slots, or by the estimate, without flapping and without giving everything away at once."""
+"""Admission by slots or by the estimate: hysteresis, and half of the room in a period."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from server.recognition.admission import FREE_AT_ONCE, Admission
 T0 = 8_675_309.25
 
 
-class Told(Capacity):
-    """A capacity that is what the test says."""
+class FixedCapacity(Capacity):
+    """A capacity with a given estimate."""
 
     def __init__(self, streams: int) -> None:
         super().__init__(step_s=0.08, objective_s=0.1, max_batch=8)
-        self.said = streams
+        self.estimate = streams
 
     def streams(self) -> int:
-        return self.said
+        return self.estimate
 
 
-class Door:
-    """An admission that follows an estimate, and the streams that it let in."""
+class Following:
+    """A replica whose admission follows an estimate."""
 
     def __init__(self, streams: int, slots: int = 1_024) -> None:
-        self.capacity = Told(streams)
+        self.capacity = FixedCapacity(streams)
         self.admission = Admission(slots, self.capacity, follow=True)
         self.admission.warmed_up({1: 0.001})
         self.now = T0
         self.used = 0
 
-    def ask(self, times: int) -> int:
-        """So many streams ask at this moment. Returns: how many came in."""
-        came = 0
+    def arrive(self, times: int) -> int:
+        """Let streams arrive now; return how many are admitted."""
+        admitted = 0
         for _ in range(times):
             try:
                 self.admission.check(self.used, 1, self.now)
             except ServerFull:
                 continue
-            came += 1
+            admitted += 1
             self.used += 1
-        return came
+        return admitted
 
     def wait(self, seconds: float = PERIOD_S) -> None:
         self.now += seconds
         self.admission.look(self.now, 0.0, self.used)
 
 
-def test_with_a_fixed_number_every_slot_is_given_away_at_once_and_again_as_soon_as_it_is_free() -> None:
-    admission = Admission(100, Told(3), follow=False)
+def test_fixed_limit_admits_up_to_every_slot_and_again_when_one_is_free() -> None:
+    admission = Admission(100, FixedCapacity(3), follow=False)
     admission.warmed_up({1: 0.001})
     assert (admission.limit, admission.estimate) == (100, 3)
     for used in range(100):
@@ -62,59 +62,59 @@ def test_with_a_fixed_number_every_slot_is_given_away_at_once_and_again_as_soon_
     admission.check(99, 1, T0)
 
 
-def test_the_estimate_is_the_limit_and_the_slots_are_the_limit_of_that() -> None:
-    assert Door(20).admission.limit == 20
-    assert Door(2_000).admission.limit == 1_024
-    assert Door(20).ask(30) == 20
+def test_limit_is_the_estimate_but_never_more_than_the_slots() -> None:
+    assert Following(20).admission.limit == 20
+    assert Following(2_000).admission.limit == 1_024
+    assert Following(20).arrive(30) == 20
 
 
-def test_a_crowd_is_let_in_half_the_room_at_a_time() -> None:
-    door = Door(400)
-    came = []
+def test_simultaneous_arrivals_get_half_of_the_room_in_a_period() -> None:
+    replica = Following(400)
+    admitted = []
     for _ in range(6):
-        came.append(door.ask(1_000))
-        door.wait()
-    assert came == [200, 100, 50, 32, 18, 0]
+        admitted.append(replica.arrive(1_000))
+        replica.wait()
+    assert admitted == [200, 100, 50, 32, 18, 0]
     assert FREE_AT_ONCE == 32
 
 
-def test_a_limit_that_falls_sends_nobody_away_and_lets_nobody_in() -> None:
-    door = Door(40)
-    assert door.ask(30) == 30
-    door.capacity.said = 20
-    door.wait()
-    assert (door.admission.limit, door.ask(5)) == (20, 0)
+def test_falling_limit_closes_no_stream_and_admits_none() -> None:
+    replica = Following(40)
+    assert replica.arrive(30) == 30
+    replica.capacity.estimate = 20
+    replica.wait()
+    assert (replica.admission.limit, replica.arrive(5)) == (20, 0)
 
 
-def test_once_full_a_twentieth_must_leave_before_anybody_comes() -> None:
-    door = Door(100)
-    while door.ask(100):
-        door.wait()
-    assert door.used == 100
-    door.used = 96
-    door.wait()
-    assert door.ask(10) == 0
-    door.used = 94
-    door.wait()
-    assert door.ask(10) == 6  # up to the limit again, not to 95 only
+def test_full_replica_admits_again_below_95_percent_of_the_limit() -> None:
+    replica = Following(100)
+    while replica.arrive(100):
+        replica.wait()
+    assert replica.used == 100
+    replica.used = 96
+    replica.wait()
+    assert replica.arrive(10) == 0
+    replica.used = 94
+    replica.wait()
+    assert replica.arrive(10) == 6  # up to the limit again, not to 95 only
 
 
-def test_an_estimate_that_wavers_by_less_than_a_twentieth_does_not_flap() -> None:
-    door = Door(100)
-    while door.ask(100):
-        door.wait()
+def test_estimate_changes_below_5_percent_do_not_reopen_a_full_replica() -> None:
+    replica = Following(100)
+    while replica.arrive(100):
+        replica.wait()
     for streams in (102, 99, 104, 100, 103):
-        door.capacity.said = streams
-        door.wait()
-        assert door.ask(3) == 0
+        replica.capacity.estimate = streams
+        replica.wait()
+        assert replica.arrive(3) == 0
 
 
-def test_an_idle_replica_serves_one_session_whatever_it_thinks_of_itself() -> None:
-    door = Door(1)
-    door.admission.check(0, 2, T0)  # two channels
+def test_idle_replica_admits_one_session_at_any_estimate() -> None:
+    replica = Following(1)
+    replica.admission.check(0, 2, T0)  # two channels
 
 
-def test_before_anything_is_known_only_one_session_is_served() -> None:
+def test_without_measurements_only_one_session_is_admitted() -> None:
     admission = Admission(64, Capacity(step_s=0.08, objective_s=0.1, max_batch=8), follow=True)
     assert admission.limit == 0
     admission.check(0, 1, T0)

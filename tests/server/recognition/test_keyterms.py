@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
+from engine_bench import SilentEngine, session_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_server import LiveServer, transcript
@@ -30,7 +31,7 @@ from server.recognition.keyterms import (
     ChangeAllowance,
     Keyterms,
 )
-from server.recognition.recognizer import ActiveSession, Route, Row
+from server.recognition.recognizer import Route, Row
 from server.recognition.steps import Marker, StepTag
 from server.served_model import Models
 
@@ -120,7 +121,7 @@ changes = st.lists(st.tuples(st.text("ab ", min_size=1, max_size=6), st.sampled_
 
 @settings(max_examples=60)
 @given(changes, st.data())
-def test_what_a_change_does_never_depends_on_when_the_steps_are_answered(
+def test_effect_of_a_change_does_not_depend_on_when_steps_are_answered(
     script: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     whole, late = (SessionBench(decoder=WaveringDecoder(), endpointing_ms=None) for _ in range(2))
@@ -137,18 +138,18 @@ def test_what_a_change_does_never_depends_on_when_the_steps_are_answered(
     assert late.events == whole.events
 
 
-def test_changes_that_wait_take_no_more_room_than_the_audio_that_waits() -> None:
+def test_pending_changes_are_bounded_by_pending_steps() -> None:
     bench = SessionBench(decoder=WaveringDecoder())
     bench.send(silence(0.8))
     for i in range(1_000):
         bench.configure(f"term {i}")
     (channel,) = bench.session.channels
-    assert len(channel._manners) == 1
+    assert len(channel._settings.waiting) == 1
     bench.answer()
     assert channel.state.bias.phrases == (("term", 1.0),)
 
 
-def test_changes_cost_what_they_build_and_audio_pays_for_them() -> None:
+def test_changes_cost_their_characters_and_audio_restores_the_allowance() -> None:
     """The event loop builds them: a client that changes all the time must not hold up its neighbours."""
     full = [f"word number {i}"[:12] for i in range(MAX_TERMS)]
     bench = SessionBench(decoder=WaveringDecoder())
@@ -164,7 +165,7 @@ def test_changes_cost_what_they_build_and_audio_pays_for_them() -> None:
         bench.session.replace_phrases(["z" * int(CHARACTERS_PER_S)])
 
 
-def test_what_was_not_spent_adds_up_to_one_full_set() -> None:
+def test_unspent_allowance_is_capped_at_one_full_set() -> None:
     allowance = ChangeAllowance()
     allowance.spend(MAX_CHARACTERS, 1_000.0)
     with pytest.raises(KeytermsTooOften, match=r"after 0\.2 s"):
@@ -172,7 +173,7 @@ def test_what_was_not_spent_adds_up_to_one_full_set() -> None:
     allowance.spend(100, 1_000.2)
 
 
-def test_too_many_terms_are_refused_as_such_and_cost_nothing() -> None:
+def test_too_many_terms_are_refused_and_cost_no_allowance() -> None:
     bench = SessionBench(decoder=WaveringDecoder())
     for phrases in (["x"] * (MAX_TERMS + 1), ["x" * (MAX_CHARACTERS + 1)]) * 3:
         with pytest.raises(BiasError):
@@ -193,7 +194,7 @@ def test_a_flush_keeps_the_bias() -> None:
 # Behind a socket.
 
 
-def test_configure_is_answered_with_the_terms_that_hold(live_server: Start) -> None:
+def test_configure_is_answered_with_the_current_terms(live_server: Start) -> None:
     with live_server(decoder=WaveringDecoder()).listen(keyterm="foo") as client:
         answers = []
         for keyterms in (None, ["bar", "baz"], ["x"] * (MAX_TERMS + 1), None, []):
@@ -207,7 +208,7 @@ def test_configure_is_answered_with_the_terms_that_hold(live_server: Start) -> N
     assert len({a["request_id"] for a in answers}) == 1
 
 
-def test_configure_in_a_flood_is_refused_until_audio_comes(live_server: Start) -> None:
+def test_rapid_configure_frames_are_refused_until_audio_arrives(live_server: Start) -> None:
     terms = [f"number {i:03} " for i in range(MAX_TERMS)]
     with live_server(decoder=WaveringDecoder()).listen() as client:
         answers = []
@@ -223,7 +224,7 @@ def test_configure_in_a_flood_is_refused_until_audio_comes(live_server: Start) -
     assert again == answers[0], "what holds already costs nothing"
 
 
-def test_without_a_bias_configure_fails_unless_it_asks_for_nothing(live_server: Start) -> None:
+def test_configure_fails_without_a_bias_unless_it_has_no_terms(live_server: Start) -> None:
     with live_server().listen(keyterm="foo") as client:
         assert client.socket.response is not None
         assert client.socket.response.headers["x-ignored-params"] == "keyterm"
@@ -260,7 +261,7 @@ def test_an_upload_has_key_terms_too_and_too_many_are_refused(live_server: Start
 # The decoder may keep its states in slots: each comes back exactly once, whatever ends the session.
 
 
-def test_decoder_states_come_back_however_a_session_ends(live_server: Start) -> None:
+def test_every_end_of_a_session_releases_its_decoder_states(live_server: Start) -> None:
     decoder = WaveringDecoder()
     server = live_server(decoder=decoder, max_streams=2)
     with server.listen() as first, server.listen() as second:
@@ -293,7 +294,7 @@ class _FailingDecoder(WaveringDecoder):
         super().advance(states, log_probs)
 
 
-def test_a_decoder_that_fails_ends_the_streams_of_that_batch_at_once_and_no_others(live_server: Start) -> None:
+def test_failing_decoder_ends_the_streams_of_that_batch_and_no_others(live_server: Start) -> None:
     decoder = _FailingDecoder()
     server = live_server(decoder=decoder)
     with server.listen(endpointing="false") as sound, server.listen() as doomed:
@@ -307,33 +308,27 @@ def test_a_decoder_that_fails_ends_the_streams_of_that_batch_at_once_and_no_othe
     assert server.metric('tutti_errors_total{stage="decode"}') == 1
 
 
-def test_an_answer_that_waited_for_the_voice_model_is_dropped_with_its_session() -> None:
+def test_row_held_for_the_vad_model_is_not_decoded_after_its_session_closed() -> None:
     """A session may end while an earlier answer of the same batch is told; its decoder state is gone then."""
     decoder = WaveringDecoder()
     bench = SessionBench(decoder=decoder, voice=True)
     bench.send(silence(0.128))
     (channel,) = bench.session.channels
-    recognition = ActiveSession(_NoEngine(), bench.session, _NoSink(), [1])
-    route = Route(recognition, channel)
+    active = session_on(SilentEngine(), bench.session, _NoSink())
+    route = Route(active, channel)
     route.held.append(Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), np.zeros((2, 29), np.float32), 0.0, 0.0))
     assert route.due
-    recognition.close()
-    recognition.close()
+    active.close()
+    active.close()
     assert not route.due
     assert decoder.open == set()
-
-
-class _NoEngine:
-    def push(self, recognition: ActiveSession, work: object) -> None: ...
-
-    def close(self, recognition: ActiveSession) -> None: ...
 
 
 class _NoSink:
     def on_events(self, events: object, timing: object) -> None: ...
 
 
-def test_the_answers_are_the_protocols(live_server: Start) -> None:
+def test_configure_answer_has_type_first_and_every_field(live_server: Start) -> None:
     """`type` first, and no field missing: clients pick the class by it."""
     with live_server(decoder=WaveringDecoder()).listen() as client:
         client.say("Configure", keyterms=["foo"])

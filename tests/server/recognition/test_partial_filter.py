@@ -36,7 +36,7 @@ def test_a_partial_is_sent_only_when_its_words_changed() -> None:
     assert partials[-1].start_s + partials[-1].duration_s <= last_change_s + 4 * STEP_S
 
 
-def test_a_word_that_became_stable_is_news_to_who_asked_for_it() -> None:
+def test_word_that_became_stable_is_news_only_with_tell_stable() -> None:
     audio = np.concatenate([spell("one two "), silence(2.0)])
     plain, told = SessionBench(endpointing_ms=None), SessionBench(endpointing_ms=None, tell_stable=True)
     for bench in (plain, told):
@@ -65,7 +65,7 @@ def test_the_same_words_in_the_next_segment_are_news() -> None:
     assert [texts(e) for e in bench.events if isinstance(e, Partial | Final)] == [["a"]] * 4
 
 
-def test_what_a_cut_leaves_open_is_told_again() -> None:
+def test_words_left_open_by_a_cut_come_in_another_partial() -> None:
     """A client drops the partial it showed when a final comes; the words that the final left out must come back."""
     bench = SessionBench(limits=Limits(max_utterance_s=1.0))
     bench.send(spell("one two three four"))
@@ -106,9 +106,7 @@ options = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(stretches, options, st.sampled_from([1.5, 30.0]))
-def test_words_called_stable_never_change(
-    script: list[tuple[str, int]], asked: dict[str, Any], longest_s: float
-) -> None:
+def test_stable_words_never_change(script: list[tuple[str, int]], asked: dict[str, Any], longest_s: float) -> None:
     limits = Limits(max_utterance_s=longest_s, max_backlog_s=1e9)
     bench = SessionBench(decoder=WaveringDecoder(), limits=limits, **asked)
     for text, samples in script:

@@ -1,4 +1,4 @@
-"""A batch's answers become events: what decoding cost is measured whole, and what fails ends those streams alone."""
+"""Decoding of a batch: its measured time, and failures, which end the streams of that batch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_bench import SilentEngine, session_on
 from fakes import FakeClock
 from spelling import CONFIG
 from wavering import WaveringDecoder
@@ -14,7 +15,7 @@ from wavering import WaveringDecoder
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
 from server.recognition.events import Event, StepTiming, StreamBroken
-from server.recognition.recognizer import ActiveSession, BatchDecoder, Route
+from server.recognition.recognizer import BatchDecoder, Route
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
 
@@ -22,7 +23,7 @@ FRAMES = CONFIG.step_samples // CONFIG.frame_samples
 
 
 class _SlowDecoder(WaveringDecoder):
-    """Takes a second for each call that searches or reads, and fails where it is told to."""
+    """Takes a second for each `advance` and `words`; fails on the state `fails_on`."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -50,14 +51,8 @@ class _Sink:
         self.timings.append(timing)
 
 
-class _NoEngine:
-    def push(self, recognition: ActiveSession, work: object) -> None: ...
-
-    def close(self, recognition: ActiveSession) -> None: ...
-
-
 class _Bench:
-    """So many streams, told every step, and one batch with an answer for each."""
+    """Streams with `every_step`, and one batch that answers each of them."""
 
     def __init__(self, streams: int) -> None:
         self.clock = FakeClock()
@@ -65,12 +60,12 @@ class _Bench:
         self.metrics = Metrics(max_batch=8, max_streams=8)
         self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock)
         self.sinks = [_Sink() for _ in range(streams)]
-        self.routes = {stream: self._route(stream, sink) for stream, sink in enumerate(self.sinks)}
+        self.routes = dict(enumerate(map(self._route, self.sinks)))
 
-    def _route(self, stream: int, sink: _Sink) -> Route:
+    def _route(self, sink: _Sink) -> Route:
         options = SessionOptions(CONFIG.sample_rate, every_step=True)
         session = Session(options, CONFIG, self.decoder, Limits())
-        return Route(ActiveSession(_NoEngine(), session, sink, [stream]), session.channels[0])
+        return Route(session_on(SilentEngine(), session, sink), session.channels[0])
 
     def answer(self) -> None:
         count = len(self.routes)
@@ -92,7 +87,7 @@ class _Bench:
         return self.metrics.decode.count, self.metrics.decode.total
 
 
-def test_the_cost_of_decoding_is_the_search_and_the_words_of_all_rows() -> None:
+def test_decode_time_covers_search_and_words_of_all_rows() -> None:
     bench = _Bench(streams=3)
     bench.answer()
     assert bench.measured_s() == (1, pytest.approx(1.0 + 3 * 1.0))
@@ -102,8 +97,8 @@ def test_the_cost_of_decoding_is_the_search_and_the_words_of_all_rows() -> None:
         assert timing.decode_s == pytest.approx(4.0)
 
 
-def test_words_that_cannot_be_read_end_the_streams_of_the_batch() -> None:
-    """Left alone, the rows behind the failing one would wait for their answer for ever."""
+def test_failure_to_read_words_ends_every_stream_of_the_batch() -> None:
+    """The rows behind the failing one have no events either, so their streams cannot go on."""
     bench = _Bench(streams=3)
     bench.decoder.fails_on = bench.routes[1].channel.state
     bench.answer()

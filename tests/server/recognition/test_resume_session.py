@@ -1,4 +1,4 @@
-"""A stream that goes on in another session says what it would have said, to the bit, for any script and any losses."""
+"""A stream resumed in other sessions has the results of an unbroken one, for any script and any losses."""
 
 from __future__ import annotations
 
@@ -51,25 +51,29 @@ def check(script: list[Any], seed: int, losses: int, **options: Any) -> Client:
 @pytest.mark.parametrize("decoder", DECODERS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
-def test_one_channel(decoder: str, data: st.DataObject, seed: int, losses: int) -> None:
+def test_one_resumed_channel_gives_the_results_of_an_unbroken_one(
+    decoder: str, data: st.DataObject, seed: int, losses: int
+) -> None:
     check(data.draw(scripts(1, 16_000)), seed, losses, decoder=DECODERS[decoder])
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
-def test_two_channels_that_are_answered_in_any_order(data: st.DataObject, seed: int, losses: int) -> None:
+def test_two_resumed_channels_answered_in_any_order(data: st.DataObject, seed: int, losses: int) -> None:
     check(data.draw(scripts(2, 16_000)), seed, losses, channels=2, multichannel=True)
 
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 4), channels=st.integers(1, 2))
-def test_other_sample_rates(rate: int, data: st.DataObject, seed: int, losses: int, channels: int) -> None:
+def test_resumed_streams_at_other_sample_rates(
+    rate: int, data: st.DataObject, seed: int, losses: int, channels: int
+) -> None:
     script = data.draw(scripts(channels, rate))
     check(script, seed, losses, sample_rate=rate, channels=channels, multichannel=channels > 1)
 
 
-def test_streams_do_move_and_results_are_said_again() -> None:
+def test_scripts_do_resume_streams_and_repeat_results() -> None:
     """The properties above would hold for streams that never move, too."""
     text = "ab cd e abc de a bcd eab c dea"
     script = [piece[:, None] for _ in range(3) for piece in (spell(text), silence(0.7))]
@@ -78,7 +82,7 @@ def test_streams_do_move_and_results_are_said_again() -> None:
     assert sum(client.repeated for client in clients) > 5
 
 
-def test_a_beginning_without_a_ticket_counts_on_from_where_it_is_told() -> None:
+def test_start_without_a_ticket_continues_time_and_count_of_finals() -> None:
     bench = MovingBench(limits=LIMITS)
     bench.session.start_at(11.4, 9)
     bench.send(spell("ab"))
@@ -90,4 +94,4 @@ def test_a_beginning_without_a_ticket_counts_on_from_where_it_is_told() -> None:
     assert (final.start_s, final.words[0].text) == (11.4, "ab")
     assert 11.4 <= final.words[0].start_s < final.words[0].end_s <= final.start_s + final.duration_s
     assert final.start_s + final.duration_s == pytest.approx(11.4 + len(spell("ab")) / 16_000)
-    assert bench.session.delivery.finals == 10
+    assert bench.session.result_order.finals == 10

@@ -1,4 +1,4 @@
-"""One channel: segments, endpoints, flushes and their order, told step by step."""
+"""One channel: segments, endpoints, flushes and their order, step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.recognition.steps import Marker, StepCutter, StepTag
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 
 
-def test_the_words_of_a_closed_stream_are_those_that_were_said() -> None:
+def test_closed_stream_has_the_words_of_its_audio() -> None:
     bench = SessionBench()
     bench.send(spell("turn the heating down"))
     bench.close()
@@ -27,7 +27,7 @@ def test_the_words_of_a_closed_stream_are_those_that_were_said() -> None:
     assert bench.events[-1] == Closed(CloseReason.CLOSE_STREAM, 21 * 0.08)
 
 
-def test_an_endpoint_comes_after_the_asked_silence_and_not_before() -> None:
+def test_endpoint_comes_after_the_requested_silence_and_not_before() -> None:
     bench = SessionBench(endpointing_ms=600)
     bench.send(np.concatenate([spell("yes"), silence(2.0)]))
     bench.answer()
@@ -64,7 +64,7 @@ def test_finalize_answers_with_the_pending_text_and_the_exact_number_of_samples(
     assert final.duration_s == (5 * 2 * 640 - 333) / 16_000
 
 
-def test_finalize_with_nothing_since_the_last_one_is_answered_at_once() -> None:
+def test_finalize_without_new_audio_gets_an_empty_final_and_no_step() -> None:
     bench = SessionBench()
     bench.finalize()
     assert bench.events == [Final(0, 0.0, 0.0, (), FinalReason.FINALIZE)]
@@ -98,7 +98,7 @@ def test_recognition_starts_afresh_after_finalize() -> None:
         assert word.confidence == same.confidence, "the model's state is a fresh one"
 
 
-def test_text_that_comes_out_of_the_lookahead_after_an_endpoint_is_not_lost() -> None:
+def test_text_still_in_the_lookahead_at_an_endpoint_is_not_lost() -> None:
     bench = SessionBench()
     bench.send(np.concatenate([spell("one"), silence(0.44), spell("t")]))
     bench.close()
@@ -157,7 +157,7 @@ def test_the_three_endpoint_rules(options: dict[str, Any], audio: list[PCM], rea
     assert [f.reason for f in bench.finals()] == reasons
 
 
-def test_a_silent_segment_ends_before_what_the_lookahead_still_holds() -> None:
+def test_silent_segment_ends_before_audio_still_in_the_lookahead() -> None:
     """Speech begins just before the cut: its words keep their times, inside the next segment."""
     bench = SessionBench()
     bench.send(np.concatenate([silence(2.48), spell("soon"), silence(1.0)]))
@@ -168,7 +168,7 @@ def test_a_silent_segment_ends_before_what_the_lookahead_still_holds() -> None:
     assert final.words[0].start_s == pytest.approx(2.48)
 
 
-def test_who_is_told_every_step_is_told_the_silent_endpoint_as_one() -> None:
+def test_with_every_step_a_silent_endpoint_ends_at_its_own_step() -> None:
     bench = SessionBench(every_step=True)
     bench.send(silence(4.0))
     bench.answer()
@@ -176,7 +176,7 @@ def test_who_is_told_every_step_is_told_the_silent_endpoint_as_one() -> None:
     assert ends == pytest.approx([STEP_S * n for n in range(1, 51)])
 
 
-def test_with_voice_activity_silence_is_what_both_call_silent() -> None:
+def test_with_voice_activity_both_models_must_agree_on_silence() -> None:
     """A voice without words: not silence, and after it the time begins anew."""
     hum = np.full(16_000, 100, np.int16)
     bench = SessionBench(voice=True)
@@ -217,7 +217,7 @@ def test_a_cut_for_length_does_not_start_speech_again() -> None:
     assert len([e for e in bench.events if isinstance(e, SpeechStarted)]) == 1
 
 
-def test_an_utterance_gap_is_told_once_and_only_behind_frozen_words() -> None:
+def test_utterance_gap_comes_once_and_only_after_frozen_words() -> None:
     bench = SessionBench(utterance_end_ms=1_000)
     bench.send(np.concatenate([spell("one"), silence(2.5), spell("two"), silence(2.5)]))
     bench.answer()
@@ -264,7 +264,7 @@ def test_stable_words_are_those_that_later_partials_keep() -> None:
         assert later.words[: earlier.stable_words] == earlier.words[: earlier.stable_words]
 
 
-def test_an_idle_end_says_pending_text_and_nothing_else() -> None:
+def test_close_for_idleness_sends_pending_text_and_no_empty_final() -> None:
     for audio, finals in ((b"", 0), (silence(2.0).tobytes(), 0), (spell("yes").tobytes(), 1)):
         bench = SessionBench()
         bench.send(audio)
@@ -341,7 +341,7 @@ def test_with_voice_activity_speech_starts_with_the_voice_and_an_endpoint_needs_
     assert final.duration_s >= 0.512 + 0.24 + 1.0 + 0.4
 
 
-def test_with_voice_activity_a_gap_is_told_before_the_speech_that_ends_it_and_never_during_speech() -> None:
+def test_with_voice_activity_a_gap_precedes_the_speech_that_ends_it() -> None:
     bench = SessionBench(voice=True, utterance_end_ms=1_000)
     hum = np.full(9_600, 100, np.int16)  # 0.6 s of voice before the first letter
     bench.send(
@@ -354,7 +354,7 @@ def test_with_voice_activity_a_gap_is_told_before_the_speech_that_ends_it_and_ne
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["answered late", "answered at once"])
-def test_another_silence_holds_for_the_audio_that_follows_however_late_it_is_answered(*, late: bool) -> None:
+def test_changed_endpointing_affects_only_later_audio_however_late_it_is_answered(*, late: bool) -> None:
     bench = SessionBench()
     said = np.concatenate([spell("one"), silence(0.8), spell(" two"), silence(0.8)])
 

@@ -88,7 +88,7 @@ def of_channel(events: Sequence[Event], channel: int) -> list[Event]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([16_000, 16_000, 8_000, 44_100]))
-def test_what_is_said_depends_on_the_audio_and_the_frames_alone(data: st.DataObject, channels: int, rate: int) -> None:
+def test_events_depend_on_audio_and_frames_alone(data: st.DataObject, channels: int, rate: int) -> None:
     script = data.draw(scripts(channels))
     whole, cut = run_whole(script, channels, rate), run_cut(script, channels, rate, data)
     for channel in range(channels):
@@ -118,7 +118,7 @@ def test_finals_tile_time_and_partials_lie_in_the_open_segment(data: st.DataObje
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([1, 2]))
-def test_every_flush_gets_exactly_one_answer_and_the_end_is_the_end(data: st.DataObject, channels: int) -> None:
+def test_every_flush_gets_exactly_one_final_and_closed_comes_last(data: st.DataObject, channels: int) -> None:
     script = data.draw(scripts(channels))
     events = run_cut(script, channels, 16_000, data)
     flushes = [item for item in script if isinstance(item, Flush)]

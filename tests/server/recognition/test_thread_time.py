@@ -1,4 +1,4 @@
-"""The clock that counts what a thread computes and what it waits for a core."""
+"""`ThreadTime`: computing and waiting for a core count, sleeping does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_computing_and_waiting_count_and_sleeping_does_not() -> None:
     assert busy() - began_s - worked_s < 0.1
 
 
-def test_where_the_system_tells_nothing_it_is_the_time_of_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_schedstat_only_computing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise FileNotFoundError
 

@@ -1,4 +1,4 @@
-"""Spans of streams: one each, an event a final, named as the request, and without a word that was said."""
+"""Spans: one a stream, an event a final, the request's id, no transcript text."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_client_that_vanishes_ends_its_span_without_a_reason(
 
 
 class Collector(HTTPServer):
-    """Takes what is exported over HTTP."""
+    """Receives spans over HTTP."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Takes)

@@ -1,4 +1,4 @@
-"""Remembering which words stand changes none of them, and what it says is the same object while it says the same."""
+"""Reuse of placed words: same results as placing all of them, and the same tuple for the same words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_words_are_placed_as_if_nothing_were_remembered(script: list[tuple[int, 
         assert found == tuple(placed(word, BASE_S, START_S, cursor_s) for word in words)
 
 
-def test_words_that_stand_are_the_same_objects() -> None:
+def test_unchanged_words_are_the_same_objects() -> None:
     memory, words = WordPlacer(), tuple(Word("a", n / 10, (n + 1) / 10, 0.5) for n in range(3))
     first = memory.place(words, 0.0, 0.0, 9.0)
     assert memory.place((*words,), 0.0, 0.0, 9.1) is first
@@ -45,7 +45,7 @@ def test_words_that_stand_are_the_same_objects() -> None:
     assert after[2].end_s == 0.35
 
 
-def test_a_new_segment_remembers_nothing() -> None:
+def test_restart_places_all_words_again() -> None:
     memory, words = WordPlacer(), (Word("a", 0.0, 0.1, 0.5),)
     memory.place(words, 0.0, 0.0, 9.0)
     memory.restart()

@@ -1,4 +1,4 @@
-"""Streams over two servers that share a key: cut anywhere, they say what one undisturbed connection says."""
+"""Streams over two servers that share a key: cut anywhere, they have the results of one unbroken connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from live_server import Client, LiveServer, transcript
-from resume_client import ResumingClient, Told
+from resume_client import Received, ResumingClient
 from spelling import CONFIG, silence, spell
 from torch import Tensor
 from websockets.exceptions import InvalidStatus
@@ -38,34 +38,36 @@ def speech(rate: int = CONFIG.sample_rate, texts: tuple[str, ...] = TEXTS) -> np
     return np.concatenate([part for text in texts for part in (spell(text, rate), silence(0.9, rate))])
 
 
-def undisturbed(server: LiveServer, audio: np.ndarray, rate: int, **query: Any) -> Told:
-    told = ResumingClient([server], audio, rate, **query).run(())
-    assert told.tickets >= 5
-    assert sum(bool(final["channel"]["alternatives"][0]["words"]) for final in told.finals) >= 3
-    return told
+def unbroken(server: LiveServer, audio: np.ndarray, rate: int, **query: Any) -> Received:
+    received = ResumingClient([server], audio, rate, **query).run(())
+    assert received.tickets >= 5
+    assert sum(bool(final["channel"]["alternatives"][0]["words"]) for final in received.finals) >= 3
+    return received
 
 
-def check(pair: tuple[LiveServer, LiveServer], audio: np.ndarray, rate: int, losses: list[float], **query: Any) -> Told:
-    whole = undisturbed(pair[0], audio, rate, **query)
+def check(
+    pair: tuple[LiveServer, LiveServer], audio: np.ndarray, rate: int, losses: list[float], **query: Any
+) -> Received:
+    whole = unbroken(pair[0], audio, rate, **query)
     moved = ResumingClient(pair, audio, rate, **query).run(losses)
-    assert moved.said == whole.said
+    assert moved.results == whole.results
     assert moved.others[-1]["duration"] == whole.others[-1]["duration"]
     return moved
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_cut_anywhere_the_finals_are_those_of_an_undisturbed_run(pair: Any, seed: int) -> None:
+def test_stream_cut_anywhere_has_the_finals_of_an_unbroken_one(pair: Any, seed: int) -> None:
     audio = speech()
     dice = random.Random(seed)
     losses = sorted(dice.uniform(0, len(audio) / 16_000) for _ in range(dice.randint(1, 5)))
     query = {"interim_results": "true", "vad_events": "true", "utterance_end_ms": "800"}
     moved = check(pair, audio[:, None], 16_000, losses, **query)
-    assert moved.events == undisturbed(pair[0], audio[:, None], 16_000, **query).events
+    assert moved.events == unbroken(pair[0], audio[:, None], 16_000, **query).events
     ends = [frame["start"] + frame["duration"] for frame in moved.interims]
     assert ends == sorted(ends), "no interim goes back"
 
 
-def test_formatted_sentences_go_on_where_they_were(pair: Any) -> None:
+def test_formatted_sentences_continue_after_a_resume(pair: Any) -> None:
     """Sentences that are cut for their length are capitalised once."""
     text = "this is a text without any pause and it goes on and on until the server has to cut it twenty one times"
     audio = np.concatenate([spell(text), silence(1.0), spell("is it over"), silence(1.0), spell("yes"), silence(1)])
@@ -75,27 +77,27 @@ def test_formatted_sentences_go_on_where_they_were(pair: Any) -> None:
 
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
-def test_resampled_audio_goes_on_at_the_very_sample(pair: Any, rate: int) -> None:
+def test_resampled_audio_resumes_at_the_exact_sample(pair: Any, rate: int) -> None:
     check(pair, speech(rate)[:, None], rate, [1.7, 3.9, 4.0, 8.2])
 
 
-def test_telephone_audio_goes_on(pair: Any) -> None:
+def test_mulaw_audio_resumes(pair: Any) -> None:
     """A byte a sample: the levels of the spelling model survive the encoding's steps at loud letters only."""
     audio = np.where(speech(8_000) > 0, 0x80, 0xFF).astype(np.uint8)  # full scale or silence: the letter z, capped
     moved = check_mulaw(pair, audio[:, None])
     assert moved.tickets > 5
 
 
-def check_mulaw(pair: Any, audio: np.ndarray) -> Told:
+def check_mulaw(pair: Any, audio: np.ndarray) -> Received:
     whole = ResumingClient([pair[0]], audio, 8_000, encoding="mulaw").run(())
     moved = ResumingClient(pair, audio, 8_000, encoding="mulaw").run([1.2, 2.5, 7.7])
-    assert moved.said == whole.said
+    assert moved.results == whole.results
     assert whole.finals
     return moved
 
 
 @pytest.mark.parametrize("rate", [16_000, 8_000])
-def test_two_channels_go_on_together(pair: Any, rate: int) -> None:
+def test_two_channels_resume_together(pair: Any, rate: int) -> None:
     left, right = speech(rate), speech(rate, ("quite another thing", "is said over here", "at the same time"))
     audio = np.zeros((max(len(left), len(right)), 2), np.int16)
     audio[: len(left), 0], audio[: len(right), 1] = left, right
@@ -103,11 +105,11 @@ def test_two_channels_go_on_together(pair: Any, rate: int) -> None:
     assert {final["channel_index"][0] for final in moved.finals} == {0, 1}
 
 
-def test_mixed_channels_go_on(pair: Any) -> None:
+def test_mixed_down_channels_resume(pair: Any) -> None:
     check(pair, np.stack([speech(), speech()], axis=1), 16_000, [2.2, 5.5])
 
 
-def test_a_beam_search_goes_on_with_its_key_terms() -> None:
+def test_beam_search_resumes_with_its_key_terms() -> None:
     decoders = [BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=16) for _ in range(2)]
     with ExitStack() as stack:
         servers = [stack.enter_context(LiveServer(decoder=one, resume_keys=(KEY,))) for one in decoders]
@@ -116,7 +118,7 @@ def test_a_beam_search_goes_on_with_its_key_terms() -> None:
 
 def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) -> None:
     """Each says its own words, in batches with all others, and moves at moments of its own."""
-    results: dict[int, tuple[Told, Told]] = {}
+    results: dict[int, tuple[Received, Received]] = {}
 
     def one(number: int) -> None:
         text = (f"{'abcdefghij'[number % 10] * 3} here speaks number", "x" + "abcdefghij"[number // 10] * 2, *TEXTS[:2])
@@ -133,7 +135,7 @@ def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) 
     for thread in threads:
         thread.join(timeout=60)
     assert len(results) == 20
-    assert all(moved.said == whole.said for moved, whole in results.values())
+    assert all(moved.results == whole.results for moved, whole in results.values())
 
 
 # Refusals
@@ -160,7 +162,7 @@ def bent(ticket: str) -> str:
     return base64.urlsafe_b64encode(bytes(sealed)).rstrip(b"=").decode()
 
 
-def test_a_ticket_that_is_refused_leaves_a_stream_that_begins_where_it_is_told(pair: Any) -> None:
+def test_stream_with_a_refused_ticket_can_start_at_a_given_time(pair: Any) -> None:
     ticket, before = some_ticket(pair[0])
     final = before[0]
     ended_s = final["start"] + final["duration"]
@@ -190,7 +192,9 @@ def test_a_ticket_that_is_refused_leaves_a_stream_that_begins_where_it_is_told(p
         ("TICKET_MODEL", {"resume_keys": (KEY,), "decoder": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=2)}),
     ],
 )
-def test_tickets_are_refused_by_servers_that_differ(pair: Any, live_server: Start, code: str, other: Any) -> None:
+def test_servers_with_other_models_keys_or_versions_refuse_a_ticket(
+    pair: Any, live_server: Start, code: str, other: Any
+) -> None:
     ticket, _ = some_ticket(pair[0])
     with live_server(**other).listen(resumable="true") as client:
         assert refused(client, ticket) == code
@@ -215,7 +219,7 @@ def test_tickets_belong_to_a_key_and_a_query(live_server: Start) -> None:
         assert client.receive()["type"] == "Resumed"
 
 
-def test_a_ticket_is_good_once_and_the_next_one_comes_at_once(pair: Any) -> None:
+def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) -> None:
     ticket, _ = some_ticket(pair[0])
     for _ in range(2):  # before any audio came, the same ticket serves again
         with pair[1].listen(resumable="true") as client:
@@ -249,7 +253,7 @@ class LevelVad:
         return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state
 
 
-def test_beside_a_voice_activity_model_nothing_can_be_resumed_but_the_time(live_server: Start) -> None:
+def test_with_a_vad_model_only_the_stream_time_resumes(live_server: Start) -> None:
     server = live_server(resume_keys=(KEY,), vad_model=LevelVad())
     with server.listen(resumable="true") as client:
         assert refused(client, "AAAA") == "RESUME_UNAVAILABLE"
@@ -264,7 +268,7 @@ def test_beside_a_voice_activity_model_nothing_can_be_resumed_but_the_time(live_
 # The wire
 
 
-def test_only_who_asks_gets_tickets(pair: Any) -> None:
+def test_only_resumable_streams_get_tickets(pair: Any) -> None:
     with pair[0].listen() as client:
         client.say("Resume", from_s=1, finals=0)
         assert client.receive()["type"] == "Error"
@@ -272,7 +276,7 @@ def test_only_who_asks_gets_tickets(pair: Any) -> None:
         assert not [frame for frame in client.finish() if frame["type"] == "Ticket"]
 
 
-def test_resume_comes_first_and_is_well_formed(pair: Any) -> None:
+def test_late_or_malformed_resume_frames_are_refused(pair: Any) -> None:
     with pair[0].listen(resumable="true") as client:
         for fields in ({}, {"from_s": -1}, {"from_s": 1, "ticket": "x"}, {"from_s": "x"}, {"ticket": 1}, {"finals": 1}):
             client.say("Resume", **fields)
@@ -294,7 +298,7 @@ def test_containers_cannot_be_resumed(pair: Any) -> None:
     assert error.value.response.status_code == 400
 
 
-def test_a_server_that_drains_sends_its_resumable_streams_on_at_once(live_server: Start) -> None:
+def test_drain_sends_resumable_streams_elsewhere_at_once(live_server: Start) -> None:
     """A last ticket, then 1012, and no final: the stream goes on elsewhere. Plain streams stay."""
     first = live_server(resume_keys=(KEY,), drain_timeout_s=30.0, drain_spread_s=0.1)
     second = live_server(resume_keys=(KEY,))
@@ -318,7 +322,7 @@ def test_a_server_that_drains_sends_its_resumable_streams_on_at_once(live_server
         assert transcript(client.finish()) == "one sentence over two servers"
 
 
-def test_a_stream_that_is_only_kept_alive_gets_a_ticket_before_its_last_one_is_too_old(live_server: Start) -> None:
+def test_stream_kept_alive_without_audio_gets_a_new_ticket_before_its_last_one_expires(live_server: Start) -> None:
     server = live_server(resume_keys=(KEY,), resume_ttl_s=1e-6)
     with server.listen(resumable="true") as client:
         client.say("KeepAlive")
@@ -338,7 +342,7 @@ def test_resumptions_are_counted(pair: Any) -> None:
     assert pair[0].metric("tutti_resume_tickets_total") > 0
 
 
-def test_a_clock_of_the_wall_decides_the_age(pair: Any, live_server: Start) -> None:
+def test_age_of_a_ticket_is_measured_by_the_wall_clock(pair: Any, live_server: Start) -> None:
     """Replicas share it; a monotonic clock begins anew on each machine."""
     ticket, _ = some_ticket(pair[0])
     server = live_server(resume_keys=(KEY,), clock=lambda: time.perf_counter() + 1e6)

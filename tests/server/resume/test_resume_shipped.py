@@ -12,8 +12,8 @@ from resume_client import ResumingClient
 from speech import samples
 
 from model.acoustic import AcousticModel
-from model.audio import read_pcm
 from model.decoder import make_decoder
+from model.recordings import read_pcm
 from server.resume.seal import new_key
 
 
@@ -26,7 +26,7 @@ def speech() -> np.ndarray:
 
 
 @pytest.mark.parametrize("decoder", ["greedy", "beam"])
-def test_real_speech_goes_on_word_for_word(decoder: str) -> None:
+def test_real_speech_resumes_word_for_word(decoder: str) -> None:
     model, key = AcousticModel.load(), new_key()
     chosen = make_decoder(decoder=decoder, config=model.config)
     audio, dice = speech()[:, None], random.Random(decoder)
@@ -38,5 +38,5 @@ def test_real_speech_goes_on_word_for_word(decoder: str) -> None:
         whole = ResumingClient(pair[:1], audio, 16_000, **query).run(())
         losses = sorted(dice.uniform(0.5, len(audio) / 16_000) for _ in range(8))
         moved = ResumingClient(pair, audio, 16_000, **query).run(losses)
-    assert moved.said == whole.said
+    assert moved.results == whole.results
     assert sum(len(final["channel"]["alternatives"][0]["words"]) for final in whole.finals) > 10

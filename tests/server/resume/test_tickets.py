@@ -1,4 +1,4 @@
-"""Tickets: what was sealed comes back, and what was forged, cut, bent, stolen, old or used is refused."""
+"""Tickets: sealed ones are read back; forged, truncated, foreign, expired or used ones are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.access.keys import read_secrets
 from server.errors import SettingsError, TicketCode, TicketRefused
-from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedInterims, SavedStream
+from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedPartials, SavedStream
 from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import AHEAD_S, Ticket, TicketService, read_ticket, tenant_digest, write_ticket
@@ -24,7 +24,7 @@ TTL_S = 300.0
 times = st.floats(0, 1e6)
 counts = st.integers(0, 2**40)
 interims = st.builds(
-    SavedInterims,
+    SavedPartials,
     st.none() | st.tuples(counts, counts),
     st.lists(st.text(max_size=8), max_size=3).map(tuple),
     counts,
@@ -56,12 +56,12 @@ streams = st.lists(
 )
 
 
-def office(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:
+def service(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:
     return TicketService(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock or FakeClock())
 
 
 def some_stream() -> SavedStream:
-    channel = SavedChannel(b"decoder", None, SavedInterims(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None)
+    channel = SavedChannel(b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None)
     return SavedStream(
         SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0)), (channel,), (b"x" * 99,), 3
     )
@@ -79,16 +79,16 @@ def code(where: TicketService, text: str, tenant: bytes = TENANT) -> TicketCode:
 
 
 @given(stream=streams)
-def test_what_went_in_comes_out_at_another_replica(stream: SavedStream) -> None:
-    here, there = office(ONE), office(TWO, ONE)
+def test_another_replica_reads_the_same_ticket(stream: SavedStream) -> None:
+    here, there = service(ONE), service(TWO, ONE)
     ticket = issue(here, stream)
     assert there.take(here.write(ticket), TENANT) == ticket
 
 
 @settings(max_examples=300)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_bit_that_was_flipped_is_noticed(place: float, bit: int) -> None:
-    here = office(ONE)
+def test_flipped_bit_is_refused(place: float, bit: int) -> None:
+    here = service(ONE)
     sealed = bytearray(decoded(here.write(issue(here))))
     where = int(place * len(sealed))
     sealed[where] ^= 1 << bit
@@ -97,18 +97,18 @@ def test_a_bit_that_was_flipped_is_noticed(place: float, bit: int) -> None:
 
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_truncated_ticket_is_refused(share: float) -> None:
-    here = office(ONE)
+    here = service(ONE)
     text = here.write(issue(here))
     assert code(here, text[: int(share * len(text))]) in (TicketCode.FORGED, TicketCode.MALFORMED)
 
 
 @given(text=st.text() | st.binary().map(lambda data: encoded(bytes([tickets.VERSION]) + data)))
-def test_what_nobody_sealed_is_refused(text: str) -> None:
-    assert code(office(ONE), text) in (TicketCode.FORGED, TicketCode.MALFORMED, TicketCode.VERSION)
+def test_unsealed_text_is_refused(text: str) -> None:
+    assert code(service(ONE), text) in (TicketCode.FORGED, TicketCode.MALFORMED, TicketCode.VERSION)
 
 
 @given(plain=st.binary(max_size=200))
-def test_what_was_sealed_and_is_no_ticket_is_refused(plain: bytes) -> None:
+def test_sealed_bytes_that_are_no_ticket_are_refused(plain: bytes) -> None:
     header = bytes([tickets.VERSION])
     text = encoded(header + Seal([ONE]).close(plain, header))
     with pytest.raises(TicketRefused) as refused:
@@ -116,18 +116,18 @@ def test_what_was_sealed_and_is_no_ticket_is_refused(plain: bytes) -> None:
     assert refused.value.code is TicketCode.MALFORMED
 
 
-def test_another_key_is_a_forgery_and_a_key_that_is_going_opens_still() -> None:
-    old, both, new = office(ONE), office(TWO, ONE), office(TWO)
+def test_unknown_key_is_forgery_and_an_older_key_still_opens() -> None:
+    old, both, new = service(ONE), service(TWO, ONE), service(TWO)
     assert code(new, old.write(issue(old))) is TicketCode.FORGED
     assert both.take(old.write(issue(old)), TENANT).stream_id == "first"
     assert new.take(both.write(issue(both)), TENANT).stream_id == "first", "the first key seals"
-    alone = office()
+    alone = service()
     assert alone.take(alone.write(issue(alone)), TENANT)
-    assert code(office(), alone.write(issue(alone))) is TicketCode.FORGED
+    assert code(service(), alone.write(issue(alone))) is TicketCode.FORGED
 
 
 def test_a_ticket_belongs_to_its_caller_and_its_query() -> None:
-    here = office(ONE)
+    here = service(ONE)
     text = here.write(issue(here))
     for other in (
         tenant_digest("somebody else", [("encoding", "linear16")]),
@@ -138,23 +138,27 @@ def test_a_ticket_belongs_to_its_caller_and_its_query() -> None:
         assert code(here, text, other) is TicketCode.TENANT
 
 
-def test_the_order_of_a_query_counts_only_among_values_of_one_name() -> None:
+def test_order_of_a_query_counts_only_among_values_of_one_parameter() -> None:
     query = [("keyterm", "a"), ("keyterm", "b"), ("model", "m")]
     assert tenant_digest("x", query) == tenant_digest("x", [query[2], *query[:2]])
     assert tenant_digest("x", query) != tenant_digest("x", [query[1], query[0], query[2]])
     assert tenant_digest("x", [("a", "bc")]) != tenant_digest("x", [("ab", "c")])
 
 
+def test_tenant_with_a_lone_surrogate_has_a_digest_of_its_own() -> None:
+    assert tenant_digest("\ud800", []) not in (tenant_digest("\ud801", []), tenant_digest(r"\ud800", []))
+
+
 def test_another_model_is_refused() -> None:
-    here, there = office(ONE), office(ONE, setup=("model", "fp32"))
+    here, there = service(ONE), service(ONE, setup=("model", "fp32"))
     assert code(there, here.write(issue(here))) is TicketCode.MODEL
 
 
-def test_an_old_ticket_is_refused_and_one_of_a_clock_ahead_is_not() -> None:
+def test_expired_ticket_is_refused_and_one_from_a_clock_slightly_ahead_is_not() -> None:
     clock = FakeClock()
-    here = office(ONE, clock=clock)
-    ahead = office(ONE, clock=FakeClock(clock() + AHEAD_S - 1))
-    far = office(ONE, clock=FakeClock(clock() + AHEAD_S + 1))
+    here = service(ONE, clock=clock)
+    ahead = service(ONE, clock=FakeClock(clock() + AHEAD_S - 1))
+    far = service(ONE, clock=FakeClock(clock() + AHEAD_S + 1))
     assert here.take(ahead.write(issue(ahead)), TENANT)
     assert code(here, far.write(issue(far))) is TicketCode.EXPIRED
     text = here.write(issue(here))
@@ -164,8 +168,8 @@ def test_an_old_ticket_is_refused_and_one_of_a_clock_ahead_is_not() -> None:
     assert code(here, text) is TicketCode.EXPIRED
 
 
-def test_a_ticket_is_good_once_at_a_replica_and_the_one_made_of_it_again() -> None:
-    here, there = office(ONE), office(ONE)
+def test_used_ticket_is_refused_by_its_replica_and_its_renewal_is_not() -> None:
+    here, there = service(ONE), service(ONE)
     ticket = issue(here)
     text = here.write(ticket)
     assert here.take(text, TENANT), "reading is not using: the socket may be lost before any audio came"
@@ -176,17 +180,17 @@ def test_a_ticket_is_good_once_at_a_replica_and_the_one_made_of_it_again() -> No
     assert here.take(here.write(again), TENANT).stream == ticket.stream
 
 
-def test_used_tickets_are_forgotten_once_they_are_too_old_anyway() -> None:
+def test_used_tickets_are_forgotten_after_their_expiry() -> None:
     clock = FakeClock()
-    here = office(ONE, clock=clock)
+    here = service(ONE, clock=clock)
     for _ in range(10):
         here.used(issue(here))
         clock.advance(TTL_S / 2)
     assert len(here._used) <= 4
 
 
-def test_a_version_is_readable_and_part_of_the_seal(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = office(ONE)
+def test_version_is_readable_without_a_key_and_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = service(ONE)
     ticket = issue(here)
     with monkeypatch.context() as later:
         later.setattr(tickets, "VERSION", tickets.VERSION + 1)
@@ -195,7 +199,7 @@ def test_a_version_is_readable_and_part_of_the_seal(monkeypatch: pytest.MonkeyPa
     assert code(here, encoded(bytes([tickets.VERSION]) + decoded(other)[1:])) is TicketCode.FORGED
 
 
-def test_two_seals_of_one_text_have_nothing_in_common_and_processes_no_key() -> None:
+def test_sealed_texts_differ_and_processes_do_not_share_a_key() -> None:
     here, there = Seal([ONE]), Seal([ONE])
     sealed = [seal.close(b"plain" * 10, b"h") for seal in (here, here, there)]
     assert len({text[16:] for text in sealed}) == 3
@@ -216,7 +220,7 @@ def test_keys_are_read_from_settings_and_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "c2hvcnQ=", "not base64 at all, but long enough to be", "é" * 43])
-def test_a_key_that_is_none_is_refused_and_not_repeated(text: str, tmp_path: Path) -> None:
+def test_invalid_key_is_refused_and_not_repeated(text: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         read_keys(read_secrets("key", [text], None))
     assert not text or text not in str(refused.value)
@@ -226,12 +230,12 @@ def test_a_key_that_is_none_is_refused_and_not_repeated(text: str, tmp_path: Pat
         read_keys(read_secrets("key", [], file))
 
 
-def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
+def test_missing_key_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read"):
         read_secrets("key", [], tmp_path / "none")
 
 
-def test_a_flood_in_a_sealed_ticket_is_not_unpacked() -> None:
+def test_decompression_bomb_in_a_sealed_ticket_is_refused() -> None:
     import zlib
 
     header = bytes([tickets.VERSION])

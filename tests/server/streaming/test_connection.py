@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 
+from engine_bench import session_on
 from fake_transport import FakeWire
 from fakes import FakeClock
 from spelling import CONFIG, silence, spell, spelling_decoder
@@ -13,11 +14,11 @@ from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
+from server.audio.pcm import PCM
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
-from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.served_model import ModelCard, Models
@@ -51,12 +52,12 @@ class Bench:
             pool=DecodingPool(),
         )
         self.pushed: list[Work] = []
-        self.recognition = ActiveSession(self, self.session, self.stream, [0])
+        self.recognition = session_on(self, self.session, self.stream)
 
-    def push(self, recognition: ActiveSession, work: Sequence[Work]) -> None:
-        self.pushed += work
+    def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:
+        self.pushed.append(Work(stream, pcm, tag, reset))
 
-    def close(self, recognition: ActiveSession) -> None:
+    def close(self, stream: int) -> None:
         self.pushed.clear()
 
     def run(self, script: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Capitals, marks and digits: what is written, and what formatting may never do."""
+"""Capitals, marks and digits, and the invariants of formatting."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shown(text: str, style: Style) -> str:
         (SMART, "it costs twenty", "It costs 20."),
     ],
 )
-def test_what_is_written(style: Style, text: str, expected: str) -> None:
+def test_formatted_text(style: Style, text: str, expected: str) -> None:
     assert shown(text, style) == expected
 
 
@@ -66,12 +66,12 @@ def test_a_number_lasts_from_its_first_word_to_its_last_and_the_words_are_kept()
     assert (about.word, people.word) == (words[0], words[3])
 
 
-def test_a_pause_parts_numbers() -> None:
+def test_pause_separates_numbers() -> None:
     assert [f.text for f in format_words(say("twenty five", gap_s=0.1), NUMERALS)] == ["25"]
     assert [f.text for f in format_words(say("twenty five", gap_s=PAUSE_S + 0.01), NUMERALS)] == ["20", "5"]
 
 
-def test_a_sentence_goes_on_behind_a_cut() -> None:
+def test_sentence_continues_after_a_cut() -> None:
     sentences = Sentences(SMART)
     cut = sentences.final(say("is it true that"), ends=False)
     rest = sentences.final(say("you came"), ends=True)
@@ -181,6 +181,6 @@ def test_which_words_are_numbers(text: str, expected: str) -> None:
     assert shown(text, NUMERALS) == expected
 
 
-def test_a_pause_parts_a_year_and_digits_too() -> None:
+def test_pause_separates_the_parts_of_a_year_and_digits() -> None:
     for text, expected in (("nineteen eighty", "19 80"), ("five oh two", "5 oh two")):
         assert [f.text for f in format_words(say(text, gap_s=PAUSE_S + 0.01), NUMERALS)] == expected.split()

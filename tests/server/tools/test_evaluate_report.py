@@ -8,8 +8,8 @@ from speech import SAMPLES
 from spelling import silence, spell
 from typer.testing import CliRunner
 
-from model.manifest import Utterance
-from model.stability import Stability
+from model.evaluation.stability import Stability
+from model.recordings import Utterance
 from server.cli import app
 from server.cli.evaluate import combinations
 from server.settings import Settings

@@ -47,7 +47,7 @@ def test_a_recording_gives_its_words_and_a_final_result() -> None:
         try:
             messages = [m async for m in LocalTranscriber(served).stream(pcm())]
         finally:
-            await asyncio.to_thread(served.recognizer.stop, 5.0)
+            await asyncio.to_thread(served.recognizer.engines.stop, 5.0)
         return [m.text for m in messages if isinstance(m, Results) and m.is_final and m.text]
 
     assert asyncio.run(run()) == ["hello there"]

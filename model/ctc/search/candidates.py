@@ -1,0 +1,102 @@
+"""The scratch of a search: symbols that a frame keeps, and a heap of candidates for the next frame's hypotheses."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
+from model.ctc.search import layout as at
+
+UNEXTENDED = ZERO - 1  # a candidate without a new symbol
+
+
+class Work(NamedTuple):
+    """Scratch of one kernel call, B beams."""
+
+    kept: LongArray  # (V,) symbols that count in this frame, the likeliest first
+    log_p: DoubleArray  # (V,) of the symbols in this frame, -inf for those not kept
+    written: LongArray  # (B,) bit c: the prefix longer by symbol c is also alive
+    on_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses without a new symbol
+    on_f: DoubleArray
+    next_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses after the frame
+    next_f: DoubleArray
+    scores: DoubleArray  # (B,) of the candidates, a heap with the worst first
+    origins: LongArray  # (B,) hypothesis that a candidate extends
+    symbols: LongArray  # (B,) its new symbol, or UNEXTENDED
+    moved: IntArray  # (nodes,) scratch of `compact`
+
+
+@compiled_maker
+def work_for(beams: int, symbols: int) -> Work:
+    """Allocate the scratch of one call."""
+    return Work(
+        np.empty(symbols, np.int64),
+        np.empty(symbols, np.float64),
+        np.empty(beams, np.int64),
+        np.empty((beams, at.HYPOTHESIS_INTS), np.int32),
+        np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
+        np.empty((beams, at.HYPOTHESIS_INTS), np.int32),
+        np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
+        np.empty(beams, np.float64),
+        np.empty(beams, np.int64),
+        np.empty(beams, np.int64),
+        np.empty(at.tree_nodes(beams), np.int32),
+    )
+
+
+@compiled
+def keep_symbols(row: FloatArray, share: float, limit: int, work: Work) -> int:
+    """Keep the fewest symbols of a frame (V,) that have `share` of the probability together, at most `limit`.
+
+    A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf. Returns their number.
+    """
+    for c in range(len(row)):
+        work.log_p[c] = -np.inf
+    count, total = 0, 0.0
+    while count < min(limit, len(row)) and (total < share or share >= 1.0):
+        best = -1
+        for c in range(len(row)):
+            if work.log_p[c] == -np.inf and abs(row[c]) < np.inf and (best < 0 or row[c] > row[best]):
+                best = c
+        if best < 0:
+            break
+        work.log_p[best] = row[best]
+        work.kept[count] = best
+        total += np.exp(np.float64(row[best]))
+        count += 1
+    return count
+
+
+@compiled
+def push(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
+    """Add a candidate to a heap of `size`."""
+    place = size
+    while place > 0 and work.scores[(place - 1) >> 1] > score:
+        above = (place - 1) >> 1
+        _set(work, place, work.scores[above], work.origins[above], work.symbols[above])
+        place = above
+    _set(work, place, score, origin, symbol)
+
+
+@compiled
+def replace_worst(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
+    """Replace the worst of `size` candidates."""
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and work.scores[below + 1] < work.scores[below]:
+            below += 1
+        if work.scores[below] >= score:
+            break
+        _set(work, place, work.scores[below], work.origins[below], work.symbols[below])
+        place = below
+    _set(work, place, score, origin, symbol)
+
+
+@compiled
+def _set(work: Work, place: int, score: float, origin: int, symbol: int) -> None:
+    work.scores[place], work.origins[place], work.symbols[place] = score, origin, symbol

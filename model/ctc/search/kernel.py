@@ -1,0 +1,249 @@
+"""Entry points of the decoder: compiled functions over blocks of memory, each for one stream or a whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
+from model.config import BLANK
+from model.ctc.search import layout as at
+from model.ctc.search.alignments import add_logs, advance_by_blank
+from model.ctc.search.candidates import Work, keep_symbols, work_for
+from model.ctc.search.frame_search import search_frame
+from model.ctc.search.layout import Stream, stream_at, tree_nodes
+from model.ctc.search.prefix_score import Setup, Texts, close_word, ended_score, texts_of
+from model.ctc.search.prefix_tree import (
+    add_child,
+    commit,
+    commit_shared,
+    compact,
+    find_child,
+    first_boundary,
+    keep_descendants,
+    make_room,
+    plant_root,
+    score_child,
+    write_words,
+)
+
+# columns of a report, int64
+REPORT_FRAMES, REPORT_SILENCE, REPORT_CHANGES, REPORT_TEXT, REPORT_WORDS = range(5)
+REPORT = 5
+
+Table = tuple[int, int, int]  # of a `Bias`
+
+
+@entry_point
+def start_stream(address: int, beams: int, skip: int, lm_state: int, terms: Table) -> None:
+    """Initialise the zeroed block at `address` as a fresh stream."""
+    stream = stream_at(address, beams)
+    stream.header[at.SKIP] = skip
+    _point_to(stream, terms)
+    _begin(stream, int(BLANK), lm_state, ZERO - 1)
+
+
+@entry_point
+def advance_streams(
+    addresses: LongArray, log_probs: FloatArray, span: tuple[int, int], setup: Setup, report: LongArray
+) -> None:
+    """Decode the frames of a span (first, end) of log_probs (B, T, V), row b for the stream at `addresses[b]`.
+
+    `report` (B, REPORT) is written.
+    """
+    work = work_for(setup.beams, len(setup.columns))
+    for b in range(len(addresses)):
+        stream = stream_at(addresses[b], setup.beams)
+        texts = texts_of(setup, stream.header)
+        for t in range(span[0], span[1]):
+            if stream.header[at.SKIP] > 0:
+                stream.header[at.SKIP] -= 1
+            else:
+                _advance(texts, stream, work, log_probs[b, t], setup.limits)
+        _report(stream, report[b])
+
+
+@compiled
+def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: DoubleArray) -> None:
+    header = stream.header
+    if (
+        limits[0] < 1.0 and np.inf > row[BLANK] and np.exp(np.float64(row[BLANK])) >= limits[0]
+    ):  # `keep_symbols` would keep the blank alone
+        advance_by_blank(stream)
+    else:
+        beams = len(work.scores)
+        if header[at.NODES] + beams > tree_nodes(beams):
+            make_room(stream, work.moved)
+        before = stream.hypotheses_i[header[at.BEST], at.NODE]
+        kept = keep_symbols(row, limits[0], int(limits[1]), work)
+        search_frame(texts, stream, work, kept)
+        if stream.hypotheses_i[header[at.BEST], at.NODE] != before:
+            header[at.CHANGES] += 1
+        commit_shared(stream)
+    header[at.FRAMES] += 1
+
+
+@entry_point
+def write_best(address: int, beams: int) -> int:
+    """Write the words of the best hypothesis, the open one last, without a change of state; return their number."""
+    stream = stream_at(address, beams)
+    return _write_path(stream, stream.header[at.BEST])
+
+
+@entry_point
+def take_words(address: int, beams: int, count: int, report: LongArray) -> None:
+    """Commit the first `count` closed words of the best hypothesis; hypotheses with other words there are dropped."""
+    stream = stream_at(address, beams)
+    node = first_boundary(stream, stream.hypotheses_i[stream.header[at.BEST], at.NODE], count)
+    if node >= 0:
+        keep_descendants(stream, node)
+        commit(stream, node)
+    _report(stream, report)
+
+
+@entry_point
+def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int:
+    """Write the words of the best hypothesis, or of the best one if the text ends here, and restart after it.
+
+    Returns the number of words. Nothing changes where there are none and none were shown.
+    """
+    stream = stream_at(address, setup.beams)
+    texts = texts_of(setup, stream.header)
+    best = _best_ended(texts, stream) if ended else stream.header[at.BEST]
+    words = _write_path(stream, best)
+    if words > 0 or stream.hypotheses_i[stream.header[at.BEST], at.NODE] != stream.header[at.ROOT]:
+        _restart(texts, stream, best)
+    _report(stream, report)
+    return words
+
+
+@entry_point
+def set_terms(address: int, terms: Table, setup: Setup) -> None:
+    """Replace a stream's key terms: the text that is still in the tree is scored again with the new ones."""
+    stream = stream_at(address, setup.beams)
+    _point_to(stream, terms)
+    texts = texts_of(setup, stream.header)
+    compact(stream, np.empty(tree_nodes(setup.beams), np.int32))
+    stream.nodes_i[0, at.BIAS_STATE] = 0
+    stream.nodes_f[0, at.WAIVED] = 0.0
+    stream.nodes_f[0, at.SCORE] = stream.nodes_f[0, at.BASE]
+    for node in range(1, stream.header[at.NODES]):
+        score_child(texts, stream, node)
+
+
+@entry_point
+def regrow(address: int, terms: Table, parents: IntArray, symbols: IntArray, setup: Setup) -> None:
+    """Grow the tree of a stream after `write_root`, from `parents` and `symbols` (N - 1,) of all nodes but the root."""
+    stream = stream_at(address, setup.beams)
+    _point_to(stream, terms)
+    texts = texts_of(setup, stream.header)
+    stream.header[at.NODES] = 1
+    for i in range(len(parents)):
+        add_child(texts, stream, parents[i], symbols[i])
+
+
+@compiled
+def _point_to(stream: Stream, terms: Table) -> None:
+    header = stream.header
+    header[at.BIAS_STATES], header[at.BIAS_INTS], header[at.BIAS_FLOATS] = terms
+
+
+@compiled
+def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
+    """Start from one hypothesis, the empty prefix after a blank; before it came `symbol`, last in frame `last`."""
+    plant_root(stream, symbol, lm_state)
+    stream.header[at.HYPOTHESES], stream.header[at.BEST], stream.header[at.QUIET] = 1, 0, 0
+    ints, floats = stream.hypotheses_i, stream.hypotheses_f
+    for column in range(at.HYPOTHESIS_INTS):
+        ints[0, column] = 0
+    ints[0, at.BLANK_LAST] = last
+    for column in range(at.HYPOTHESIS_FLOATS):
+        floats[0, column] = 0.0
+    floats[0, at.LETTER_P] = -np.inf
+
+
+@compiled
+def _restart(texts: Texts, stream: Stream, hypothesis: int) -> None:
+    """Restart after the text of one hypothesis, so that a letter that still sounds is not written again."""
+    node = stream.hypotheses_i[hypothesis, at.NODE]
+    symbol, lm_state = int(stream.nodes_i[node, at.SYMBOL]), int(stream.nodes_i[node, at.LM_STATE])
+    if stream.nodes_i[node, at.LETTERS] > 0:
+        _, _, _, lm_state, _ = close_word(texts, stream, node)
+    blank, letter = stream.hypotheses_f[hypothesis, at.BLANK_P], stream.hypotheses_f[hypothesis, at.LETTER_P]
+    _begin(stream, symbol, lm_state, int(stream.hypotheses_i[hypothesis, at.BLANK_LAST]))
+    shift = add_logs(blank, letter)
+    stream.hypotheses_f[0, at.BLANK_P], stream.hypotheses_f[0, at.LETTER_P] = blank - shift, letter - shift
+
+
+@compiled
+def _report(stream: Stream, row: LongArray) -> None:
+    """Fill the caller's report; the written words are fetched by the caller and no longer counted."""
+    header, best = stream.header, stream.header[at.BEST]
+    row[REPORT_FRAMES], row[REPORT_CHANGES] = header[at.FRAMES], header[at.CHANGES]
+    row[REPORT_SILENCE] = header[at.FRAMES] - 1 - _last_letter(stream, best)
+    row[REPORT_TEXT] = 1 if stream.hypotheses_i[best, at.NODE] != header[at.ROOT] else 0
+    row[REPORT_WORDS] = header[at.OUT_WORDS]
+    header[at.OUT_WORDS] = header[at.OUT_SYMBOLS] = 0
+
+
+@compiled
+def _best_ended(texts: Texts, stream: Stream) -> int:
+    """Return the hypothesis with the best text if it ends here; a text with and without a final space is the same."""
+    best, most = stream.header[at.BEST], -np.inf
+    for h in range(stream.header[at.HYPOTHESES]):
+        node, total = stream.hypotheses_i[h, at.NODE], stream.hypotheses_f[h, at.TOTAL_P]
+        score = total + ended_score(texts, stream, node)
+        other = -1
+        if stream.nodes_i[node, at.LETTERS] > 0:
+            other = _alive(stream, find_child(stream, node, texts.space))
+        elif node != stream.header[at.ROOT]:
+            other = _alive(stream, stream.nodes_i[node, at.PARENT])
+        if other >= 0:
+            score += add_logs(total, stream.hypotheses_f[other, at.TOTAL_P]) - total
+        if score > most:
+            best, most = h, score
+    return int(best)
+
+
+@compiled
+def _alive(stream: Stream, node: int) -> int:
+    return int(stream.nodes_i[node, at.HYPOTHESIS]) if node >= 0 else -1
+
+
+@compiled
+def _in_letter(stream: Stream, hypothesis: int) -> bool:
+    floats = stream.hypotheses_f[hypothesis]
+    return bool(floats[at.LETTER_P] > floats[at.BLANK_P])
+
+
+@compiled
+def _last_letter(stream: Stream, hypothesis: int) -> int:
+    """Return the last frame of the last letter, -1 if there was none yet."""
+    if _in_letter(stream, hypothesis):
+        return int(stream.header[at.FRAMES] - 1)
+    return int(stream.hypotheses_i[hypothesis, at.BLANK_LAST])
+
+
+@compiled
+def _write_path(stream: Stream, hypothesis: int) -> int:
+    """Write the words of a hypothesis, the open one last, after the committed ones; return their number."""
+    ints, node = stream.nodes_i, stream.hypotheses_i[hypothesis, at.NODE]
+    letters = ints[node, at.LETTERS]
+    boundary = int(node)
+    for _ in range(letters):
+        boundary = ints[boundary, at.PARENT]
+    words = write_words(stream, boundary)
+    if letters == 0:
+        return words
+    symbols = 0
+    for word in range(words):
+        symbols += stream.out_words[word, at.OUT_LETTERS]
+    for i in range(symbols + letters - 1, symbols - 1, -1):
+        stream.out_symbols[i] = ints[node, at.SYMBOL]
+        node = ints[node, at.PARENT]
+    sounding = _in_letter(stream, hypothesis)
+    start = at.LETTER_START if sounding else at.BLANK_START
+    stream.out_words[words, at.OUT_START] = stream.hypotheses_i[hypothesis, start]
+    stream.out_words[words, at.OUT_LAST] = _last_letter(stream, hypothesis)
+    stream.out_words[words, at.OUT_LETTERS] = letters
+    stream.out_sums[words] = stream.hypotheses_f[hypothesis, at.LETTER_SUM if sounding else at.BLANK_SUM]
+    return words + 1

@@ -1,0 +1,176 @@
+"""Memory layout of a stream: names of the columns, size of the block, the views that kernels work on.
+
+A stream is a tree of prefixes (nodes, each one symbol longer than its parent) and a few hypotheses (nodes that are
+alive). Time is counted in output frames since the stream started. Scores are natural logarithms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from model.compiled import (
+    DoubleArray,
+    IntArray,
+    LongArray,
+    carray,
+    compiled,
+    compiled_maker,
+    float64_at,
+    int32_at,
+    int64_at,
+)
+
+BLOCK_FRAMES = 64
+"""Most frames of one kernel call: with the tree it bounds the words that a call can commit."""
+MAX_LETTERS = 48
+"""Most letters of a word; further letters count as blank, so that a word without end stays bounded."""
+
+# header, int64
+SKIP = 0  # frames still to skip
+FRAMES = 1
+CHANGES = 2  # of the best hypothesis
+HYPOTHESES = 3  # number alive
+NODES = 4  # rows of the tree in use, dead ones included
+ROOT = 5  # node of the prefix that all hypotheses share; its text is committed
+BEST = 6  # hypothesis
+QUIET = 7  # 1: no hypothesis ends in a letter, so a blank changes nothing
+OUT_WORDS = 8  # words committed and not yet fetched
+OUT_SYMBOLS = 9
+BIAS_STATES = 10
+BIAS_INTS = 11  # address
+BIAS_FLOATS = 12  # address
+HEADER = 13
+
+# hypothesis, int32; "blank": alignments that end in blank or space, "letter": in the last letter of the prefix
+NODE = 0
+BLANK_START = 1  # first frame of the open word in the best alignment
+LETTER_START = 2
+BLANK_LAST = 3  # last frame of the last letter; for alignments that end in the letter, that is the previous frame
+HYPOTHESIS_INTS = 4
+
+# hypothesis, float64
+BLANK_P = 0
+LETTER_P = 1
+TOTAL_P = 2  # of both
+BLANK_SUM = 3  # over the letters of the open word: the best log-probability that each had
+LETTER_SUM = 4
+LETTER_PEAK = 5  # of the last letter, as counted in LETTER_SUM
+HYPOTHESIS_FLOATS = 6
+
+# node, int32
+PARENT = 0
+SYMBOL = 1  # the last one; a repeat of it needs a blank between
+CHILD = 2  # first of a list linked by SIBLING
+SIBLING = 3
+DEPTH = 4
+HYPOTHESIS = 5  # that lives here, or -1
+LETTERS = 6  # of the open word; 0 at a word boundary
+LM_STATE = 7  # before the open word
+SPELLING = 8  # node of the vocabulary's letters that the open word leads to, -1: out of vocabulary
+BIAS_STATE = 9
+WORD_START = 10  # of the word that a space closed here
+WORD_LAST = 11
+NEXT_STATE = 12  # LM state after the open word, once CLOSING is known
+NODE_INTS = 13
+
+# node, float64
+BASE = 0  # final score of the text up to here
+SCORE = 1  # BASE with the expected scores of the open word and the open key term
+LOOK = 2  # expected score of the open word
+WAIVED = 3  # cost of unknown words forgiven to the open key term
+WORD_SUM = 4  # of the word that a space closed here
+CLOSING = 5  # LM score of the open word if it ended here, NaN until computed
+NODE_FLOATS = 6
+
+# automaton of key terms: states
+TERM_START, TERM_ELSEWHERE = 0, 1  # no phrase begun: at a word boundary, inside a word
+SPACE_COLUMN = 27  # column of a space, after those of a to z and the apostrophe
+
+# automaton of key terms, int32: a row for each state and one more (`Bias.ints`)
+TERM_FIRST = 0  # children of state s are TERM_FIRST[s] to TERM_FIRST[s + 1] - 1
+TERM_COLUMN = 1  # column of the letter or space that leads here
+TERM_FAIL = 2  # state to continue from where no child fits
+TERM_COVERS = 3  # 1: inside a phrase of positive weight
+TERM_COMPLETE = 4  # 1: a phrase ends here
+TERM_INTS = 5
+
+# automaton of key terms, float64 (`Bias.floats`)
+TERM_VALUE = 0
+TERM_BANK = 1  # earned by complete phrases, and kept when the state is left by TERM_FAIL
+TERM_GAIN = 2  # row 0: the most that one symbol can add
+TERM_FLOATS = 3
+
+# words written for the caller, int32
+OUT_START = 0
+OUT_LAST = 1
+OUT_LETTERS = 2
+OUT_INTS = 3
+
+
+class Stream(NamedTuple):
+    """Views into one stream's block."""
+
+    header: LongArray  # (HEADER,)
+    hypotheses_f: DoubleArray  # (beams, HYPOTHESIS_FLOATS)
+    nodes_f: DoubleArray  # (nodes, NODE_FLOATS)
+    out_sums: DoubleArray  # (out,)
+    hypotheses_i: IntArray  # (beams, HYPOTHESIS_INTS)
+    nodes_i: IntArray  # (nodes, NODE_INTS)
+    out_words: IntArray  # (out, OUT_INTS)
+    out_symbols: IntArray  # (out,)
+
+
+def tree_nodes_of(beams: int) -> int:
+    """Rows of the tree: live prefixes are a few dozen more than beams, the rest makes compaction rare."""
+    return 24 * beams + 256
+
+
+tree_nodes = compiled(tree_nodes_of)
+
+
+def block_bytes(beams: int) -> int:
+    """Size of one stream's block."""
+    nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES
+    doubles = HEADER + beams * HYPOTHESIS_FLOATS + nodes * NODE_FLOATS + out
+    ints = beams * HYPOTHESIS_INTS + nodes * NODE_INTS + out * OUT_INTS + out
+    return 8 * doubles + 4 * ints
+
+
+def out_offsets(beams: int) -> tuple[int, int, int]:
+    """Bytes from the block's start to `out_words`, `out_symbols` and `out_sums`."""
+    nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES
+    sums = 8 * (HEADER + beams * HYPOTHESIS_FLOATS + nodes * NODE_FLOATS)
+    words = sums + 8 * out + 4 * (beams * HYPOTHESIS_INTS + nodes * NODE_INTS)
+    return words, words + 4 * out * OUT_INTS, sums
+
+
+@compiled
+def copy_row(target: Any, to: int, source: Any, row: int) -> None:
+    """target[to] = source[row], (rows, columns) both. The compiler spends seconds on a slice, for its shape errors."""
+    for column in range(source.shape[1]):
+        target[to, column] = source[row, column]
+
+
+@compiled_maker
+def stream_at(address: int, beams: int) -> Stream:
+    """Return the views of the stream whose block is at `address`, doubles first so that all are aligned."""
+    nodes = tree_nodes(beams)
+    out = nodes + BLOCK_FRAMES
+    header = carray(int64_at(address), (HEADER,), np.int64)
+    address += 8 * HEADER
+    hypotheses_f = carray(float64_at(address), (beams, HYPOTHESIS_FLOATS), np.float64)
+    address += 8 * beams * HYPOTHESIS_FLOATS
+    nodes_f = carray(float64_at(address), (nodes, NODE_FLOATS), np.float64)
+    address += 8 * nodes * NODE_FLOATS
+    out_sums = carray(float64_at(address), (out,), np.float64)
+    address += 8 * out
+    hypotheses_i = carray(int32_at(address), (beams, HYPOTHESIS_INTS), np.int32)
+    address += 4 * beams * HYPOTHESIS_INTS
+    nodes_i = carray(int32_at(address), (nodes, NODE_INTS), np.int32)
+    address += 4 * nodes * NODE_INTS
+    out_words = carray(int32_at(address), (out, OUT_INTS), np.int32)
+    address += 4 * out * OUT_INTS
+    out_symbols = carray(int32_at(address), (out,), np.int32)
+    return Stream(header, hypotheses_f, nodes_f, out_sums, hypotheses_i, nodes_i, out_words, out_symbols)

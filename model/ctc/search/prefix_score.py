@@ -1,0 +1,219 @@
+"""Scores of a prefix besides the acoustic one: language model, unknown words, word bonus, key terms.
+
+An open word gets the score of the likeliest word that begins with its letters, so that it can be compared with closed
+words; when it closes, the language model's score replaces it. Expected scores only fall with more letters, so the
+search can skip an extension without computing its score.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from model.compiled import (
+    DoubleArray,
+    FloatArray,
+    IntArray,
+    LongArray,
+    carray,
+    compiled,
+    compiled_maker,
+    float32_at,
+    float64_at,
+    int32_at,
+)
+from model.ctc.search import layout as at
+from model.ctc.search.layout import SPACE_COLUMN, Stream
+from model.lm.score import lm_score
+
+# weights, float64
+LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST = range(5)
+
+# model, int64: addresses and sizes
+HAS_LM, NODES, SPELLINGS, FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER, CHILD, SPELLED, BEST = range(12)
+
+UNKNOWN_ID = 0
+END_ID = 2  # "</s>"
+
+
+class Setup(NamedTuple):
+    """Arguments of a decoder to compiled code at each call."""
+
+    beams: int
+    limits: DoubleArray  # (2,) share of the probability and number of symbols that a frame keeps
+    columns: IntArray  # (V,) column of each symbol's letter: a to z, apostrophe, space; -1 for others
+    weights: DoubleArray  # (5,)
+    model: LongArray  # (12,)
+
+
+class Texts(NamedTuple):
+    """Arrays that the texts of one stream are scored with: language model, its `Bias`, the weights."""
+
+    columns: IntArray
+    space: int  # the symbol, -1 if there is none
+    weights: DoubleArray
+    has_lm: bool
+    first: IntArray
+    word: IntArray
+    log_prob: FloatArray
+    backoff: FloatArray
+    suffix: IntArray
+    after: IntArray
+    child: IntArray  # (spellings, 27)
+    spelled: IntArray
+    best: FloatArray
+    terms: IntArray
+    values: DoubleArray
+
+
+@compiled_maker
+def texts_of(setup: Setup, header: LongArray) -> Texts:
+    """Return the views of a decoder's and a stream's arrays."""
+    model = setup.model
+    nodes, spellings, states = model[NODES], model[SPELLINGS], header[at.BIAS_STATES]
+    space = -1
+    for symbol in range(len(setup.columns)):
+        if setup.columns[symbol] == SPACE_COLUMN:
+            space = symbol
+    return Texts(
+        setup.columns,
+        space,
+        setup.weights,
+        model[HAS_LM] != 0,
+        carray(int32_at(model[FIRST]), (nodes + 1,), np.int32),
+        carray(int32_at(model[WORD]), (nodes,), np.int32),
+        carray(float32_at(model[LOG_PROB]), (nodes,), np.float32),
+        carray(float32_at(model[BACKOFF]), (nodes,), np.float32),
+        carray(int32_at(model[SUFFIX]), (nodes,), np.int32),
+        carray(int32_at(model[AFTER]), (nodes,), np.int32),
+        carray(int32_at(model[CHILD]), (spellings, SPACE_COLUMN), np.int32),
+        carray(int32_at(model[SPELLED]), (spellings,), np.int32),
+        carray(float32_at(model[BEST]), (spellings,), np.float32),
+        carray(int32_at(header[at.BIAS_INTS]), (states + 1, at.TERM_INTS), np.int32),
+        carray(float64_at(header[at.BIAS_FLOATS]), (states, at.TERM_FLOATS), np.float64),
+    )
+
+
+@compiled
+def follow_terms(ints: IntArray, floats: DoubleArray, state: int, column: int) -> tuple[int, float, bool]:
+    """Follow the automaton of key terms: state after a letter or space, score earned, whether a phrase broke off."""
+    earned, broke = 0.0, False
+    while True:
+        for child in range(ints[state, at.TERM_FIRST], ints[state + 1, at.TERM_FIRST]):
+            if ints[child, at.TERM_COLUMN] == column:
+                return child, earned, broke
+        if state <= at.TERM_ELSEWHERE:
+            return (at.TERM_START if column == at.SPACE_COLUMN else at.TERM_ELSEWHERE), earned, broke
+        earned += floats[state, at.TERM_BANK]
+        state = ints[state, at.TERM_FAIL]
+        broke = True
+
+
+@compiled
+def unknown_score(texts: Texts, letters: int) -> float:
+    """Score of a word outside the vocabulary."""
+    return -float(texts.weights[UNKNOWN_COST] + texts.weights[UNKNOWN_LETTER_COST] * letters)
+
+
+@compiled
+def add_letter(texts: Texts, stream: Stream, node: int, column: int) -> tuple[float, float, float, float, int, int]:
+    """Extend a prefix by a letter: SCORE, BASE, LOOK, WAIVED, SPELLING and BIAS_STATE of the longer one."""
+    ints, floats = stream.nodes_i, stream.nodes_f
+    letters = ints[node, at.LETTERS] + 1
+    state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], column)
+    boost = texts.weights[KEYTERM_BOOST]
+    base, waived = floats[node, at.BASE] + boost * earned, floats[node, at.WAIVED]
+    if broke:
+        base, waived = base - waived, 0.0
+    spelling = 0
+    if letters == 1:
+        base += texts.weights[WORD_BONUS]
+    else:
+        spelling = ints[node, at.SPELLING]
+    look = 0.0
+    if texts.has_lm:
+        spelling = texts.child[spelling, column] if spelling >= 0 and column >= 0 else -1
+        if spelling >= 0:
+            look = max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown_score(texts, letters))
+        elif texts.terms[
+            state, at.TERM_COVERS
+        ]:  # an unknown word of a key term goes on as the likeliest word it began as
+            look = floats[node, at.LOOK]
+        else:
+            look = unknown_score(texts, letters)
+    return base + look + boost * texts.values[state, at.TERM_VALUE], base, look, waived, spelling, state
+
+
+@compiled
+def close_word(texts: Texts, stream: Stream, node: int) -> tuple[float, float, float, int, int]:
+    """Extend a prefix by the space that closes its word: SCORE, BASE, WAIVED, LM_STATE and BIAS_STATE of the longer."""
+    ints, floats = stream.nodes_i, stream.nodes_f
+    state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], SPACE_COLUMN)
+    boost = texts.weights[KEYTERM_BOOST]
+    base, waived = floats[node, at.BASE] + boost * earned, floats[node, at.WAIVED]
+    if broke:
+        base, waived = base - waived, 0.0
+    if texts.has_lm:
+        spelling = ints[node, at.SPELLING]
+        known = spelling >= 0 and texts.spelled[spelling] >= 0
+        if np.isnan(floats[node, at.CLOSING]):
+            _close_by_lm(texts, stream, node, texts.spelled[spelling] if known else UNKNOWN_ID, known)
+        price = floats[node, at.CLOSING]
+        if not known and texts.terms[state, at.TERM_COVERS]:
+            waived += floats[node, at.LOOK] - price
+            price = floats[node, at.LOOK]
+        base += price
+    if texts.terms[state, at.TERM_COMPLETE]:
+        waived = 0.0
+    return base + boost * texts.values[state, at.TERM_VALUE], base, waived, ints[node, at.NEXT_STATE], state
+
+
+@compiled
+def _close_by_lm(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> None:
+    """Compute the open word's language model score and the state after it, once per node."""
+    log_p, after = lm_score(
+        texts.first,
+        texts.word,
+        texts.log_prob,
+        texts.backoff,
+        texts.suffix,
+        texts.after,
+        stream.nodes_i[node, at.LM_STATE],
+        word_id,
+    )
+    letters = int(stream.nodes_i[node, at.LETTERS])
+    worth = texts.weights[LM_WEIGHT] * log_p if known else unknown_score(texts, letters)
+    stream.nodes_f[node, at.CLOSING] = worth
+    stream.nodes_i[node, at.NEXT_STATE] = after
+
+
+@compiled
+def ended_score(texts: Texts, stream: Stream, node: int) -> float:
+    """Score of a prefix if the text ends here: the open word is closed, an unfinished key term's score subtracted.
+
+    A language model also scores the end of the sentence: "four" alone is a sentence, "for" hardly ever is.
+    """
+    if stream.nodes_i[node, at.LETTERS] == 0:
+        base, waived, lm_state, state = (
+            stream.nodes_f[node, at.BASE],
+            stream.nodes_f[node, at.WAIVED],
+            stream.nodes_i[node, at.LM_STATE],
+            stream.nodes_i[node, at.BIAS_STATE],
+        )
+    else:
+        _, base, waived, lm_state, state = close_word(texts, stream, node)
+    score = base - waived + texts.weights[KEYTERM_BOOST] * texts.values[state, at.TERM_BANK]
+    if texts.has_lm:
+        log_p, _ = lm_score(
+            texts.first,
+            texts.word,
+            texts.log_prob,
+            texts.backoff,
+            texts.suffix,
+            texts.after,
+            lm_state,
+            END_ID,
+        )
+        score += texts.weights[LM_WEIGHT] * log_p
+    return float(score)

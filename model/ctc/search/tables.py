@@ -1,0 +1,51 @@
+"""Vocabulary, weights and language model as arrays of numbers, which the beam search passes to compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.compiled import DoubleArray, IntArray, LongArray
+from model.ctc.search.layout import SPACE_COLUMN
+from model.ctc.weights import DecodingWeights
+from model.lm.characters import LETTERS
+from model.lm.language_model import LanguageModel
+
+
+def columns(vocabulary: Sequence[str]) -> IntArray:
+    """Return the column of each symbol's letter, -1 where the language model and key terms know no such letter."""
+    return np.array([SPACE_COLUMN if symbol == " " else _letter(symbol) for symbol in vocabulary], np.int32)
+
+
+def _letter(symbol: str) -> int:
+    return LETTERS.find(symbol) if symbol else -1
+
+
+def weight_row(weights: DecodingWeights) -> DoubleArray:
+    """Return the weights in the order that compiled code reads them."""
+    return np.array(
+        [
+            weights.lm_weight,
+            weights.word_bonus,
+            weights.unknown_cost,
+            weights.unknown_letter_cost,
+            weights.keyterm_boost,
+        ],
+        np.float64,
+    )
+
+
+def model_table(lm: LanguageModel | None) -> tuple[LongArray, list[NDArray[Any]]]:
+    """Return addresses and sizes of a language model's arrays, and the arrays, which must outlive the addresses."""
+    if lm is None:
+        trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]
+        spelling = [np.full((1, SPACE_COLUMN), -1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.float32)]
+    else:
+        trie = list(lm.trie.arrays)
+        spelling = [lm.characters.child, lm.characters.word, lm.characters.best]
+    arrays = [np.ascontiguousarray(array) for array in (*trie, *spelling)]
+    sizes = [lm is not None, len(arrays[1]), len(arrays[7])]
+    return np.array([*sizes, *(array.ctypes.data for array in arrays)], np.int64), arrays

@@ -1,0 +1,143 @@
+"""Word and character error rates, and recall of key terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+def edit_distance(reference: Sequence[object], hypothesis: Sequence[object]) -> int:
+    """Levenshtein distance: substitutions, deletions and insertions, one each."""
+    row = list(range(len(hypothesis) + 1))
+    for i, expected in enumerate(reference, 1):
+        diagonal, row[0] = row[0], i
+        for j, found in enumerate(hypothesis, 1):
+            cost = diagonal if expected == found else 1 + min(diagonal, row[j], row[j - 1])
+            diagonal, row[j] = row[j], cost
+    return row[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors and reference lengths, addable over utterances."""
+
+    word_errors: int = 0
+    words: int = 0
+    character_errors: int = 0
+    characters: int = 0
+    utterances: int = 0
+
+    def __add__(self, other: Score) -> Score:
+        """Pool two scores."""
+        return Score(
+            self.word_errors + other.word_errors,
+            self.words + other.words,
+            self.character_errors + other.character_errors,
+            self.characters + other.characters,
+            self.utterances + other.utterances,
+        )
+
+    @property
+    def wer(self) -> float:
+        """Word error rate; 0 where there is no reference word."""
+        return self.word_errors / self.words if self.words else 0.0
+
+    @property
+    def cer(self) -> float:
+        """Character error rate, spaces counted as characters."""
+        return self.character_errors / self.characters if self.characters else 0.0
+
+
+def score(reference: str, hypothesis: str) -> Score:
+    """Score one utterance; white space is folded."""
+    expected, found = reference.split(), hypothesis.split()
+    left, right = " ".join(expected), " ".join(found)
+    return Score(edit_distance(expected, found), len(expected), edit_distance(left, right), len(left), 1)
+
+
+def by_source(rows: Iterable[tuple[str, str, str]]) -> dict[str, Score]:
+    """Pool (source, reference, hypothesis) rows by source, sorted by name."""
+    totals: dict[str, Score] = {}
+    for source, reference, hypothesis in rows:
+        totals[source] = totals.get(source, Score()) + score(reference, hypothesis)
+    return dict(sorted(totals.items()))
+
+
+def report(sources: dict[str, Score]) -> dict[str, object]:
+    """JSON-ready figures: pooled and by source, rounded to 1e-4."""
+    total = sum(sources.values(), Score())
+    return {
+        "wer": round(total.wer, 4),
+        "cer": round(total.cer, 4),
+        "utterances": total.utterances,
+        "by_source": {
+            name: {"wer": round(s.wer, 4), "cer": round(s.cer, 4), "utterances": s.utterances}
+            for name, s in sources.items()
+        },
+    }
+
+
+def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[str | None, str | None]]:
+    """Pairs of words along one cheapest alignment; None where the other side has no word."""
+    rows = [list(range(len(hypothesis) + 1))]
+    for i, expected in enumerate(reference, 1):
+        row = [i]
+        for j, found in enumerate(hypothesis, 1):
+            row.append(min(rows[-1][j - 1] + (expected != found), rows[-1][j] + 1, row[-1] + 1))
+        rows.append(row)
+    pairs: list[tuple[str | None, str | None]] = []
+    i, j = len(reference), len(hypothesis)
+    while i or j:
+        if i and j and rows[i][j] == rows[i - 1][j - 1] + (reference[i - 1] != hypothesis[j - 1]):
+            i, j = i - 1, j - 1
+            pairs.append((reference[i], hypothesis[j]))
+        elif i and rows[i][j] == rows[i - 1][j] + 1:
+            i -= 1
+            pairs.append((reference[i], None))
+        else:
+            j -= 1
+            pairs.append((None, hypothesis[j]))
+    return pairs[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class TermScore:
+    """Counts of key terms and of the words around them; addable over utterances."""
+
+    terms: int = 0  # in the references
+    recalled: int = 0
+    false_terms: int = 0  # of the list, more often in hypotheses than in references
+    other_words: int = 0
+    other_errors: int = 0  # all insertions included
+
+    def __add__(self, other: TermScore) -> TermScore:
+        """Pool two scores."""
+        return TermScore(
+            self.terms + other.terms,
+            self.recalled + other.recalled,
+            self.false_terms + other.false_terms,
+            self.other_words + other.other_words,
+            self.other_errors + other.other_errors,
+        )
+
+
+def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Sequence[str] = ()) -> TermScore:
+    """Score one utterance: `said` are the key terms in its reference, `listed` all that were given to the decoder."""
+    expected, found = reference.split(), hypothesis.split()
+    counts = [(occurrences(term, expected), occurrences(term, found)) for term in dict.fromkeys(said)]
+    wrong = sum(max(0, occurrences(term, found) - occurrences(term, expected)) for term in dict.fromkeys(listed))
+    own = {word for term in said for word in term.split()}
+    pairs = [(left, right) for left, right in aligned(expected, found) if left not in own]
+    return TermScore(
+        terms=sum(there for there, _ in counts),
+        recalled=sum(min(there, heard) for there, heard in counts),
+        false_terms=wrong,
+        other_words=sum(left is not None for left, _ in pairs),
+        other_errors=sum(left != right for left, right in pairs),
+    )
+
+
+def occurrences(term: str, words: Sequence[str]) -> int:
+    """Number of times that a word or phrase occurs in a text."""
+    wanted = term.split()
+    return sum(list(words[at : at + len(wanted)]) == wanted for at in range(len(words) - len(wanted) + 1))

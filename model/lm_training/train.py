@@ -1,0 +1,146 @@
+"""From texts to an ARPA model: one Kneser-Ney model a source, mixed with weights that suit a held-out text, pruned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from model.compiled import DoubleArray
+from model.errors import LanguageModelError
+from model.lm.arpa import Ngrams
+from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
+from model.lm_training.counting import choose_vocabulary, count_ngrams, count_words, number_words
+from model.lm_training.kneser_ney import estimate
+from model.lm_training.mixture import mix, tune_weights
+from model.lm_training.normalize import spoken
+from model.lm_training.pair_counts import SUFFIX as COUNTS_SUFFIX
+from model.lm_training.pair_counts import pair_model, read_counts
+from model.lm_training.pruning import prune
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """Options of a training run.
+
+    `weights` (one a source) and `held_out` exclude each other; with neither, all texts are joined. `min_counts` go by
+    order; `vocabulary_size` counts the most frequent words; `threshold` is that of `pruning.prune`, 0 for none.
+    """
+
+    order: int = 3
+    weights: tuple[float, ...] = ()
+    held_out: tuple[Path, ...] = ()
+    min_counts: tuple[int, ...] = ()
+    vocabulary_size: int | None = None
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text as lines of spelled words, or counts of words and pairs."""
+
+    name: str
+    lines: tuple[str, ...] = ()
+    words: dict[str, int] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def read_lines(path: Path) -> tuple[str, ...]:
+    """Return the sentences of a text, one a line, spelled as the acoustic model spells.
+
+    Raises: LanguageModelError when it cannot be read or has no words.
+    """
+    try:
+        lines = tuple(spoken(line) for line in path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise LanguageModelError(f"cannot read {path}: {error}") from error
+    if not any(lines):
+        raise LanguageModelError(f"{path} has no words")
+    return lines
+
+
+def read_source(path: Path) -> Source:
+    """Read a text, or counts when the name ends in .counts."""
+    if path.suffix == COUNTS_SUFFIX:
+        words, pairs = read_counts(path)
+        return Source(path.stem, (), words, pairs)
+    return Source(path.stem, read_lines(path))
+
+
+def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ngrams:
+    """Make a model. Raises: LanguageModelError for texts or options that cannot be used."""
+    _check(paths, options)
+    sources = [read_source(path) for path in paths]
+    held_out = [line for path in options.held_out for line in read_lines(path)]
+    if not (held_out or options.weights):
+        sources = [Source("text", tuple(line for source in sources for line in source.lines))]
+    report(f"{len(sources)} source(s), {sum(len(source.lines) for source in sources)} sentences")
+    words = _vocabulary(sources, options, held_out)
+    report(f"vocabulary: {len(words)} words")
+    models = [_estimated(source, words, options.order, options.min_counts) for source in sources]
+    if len(models) == 1:
+        tables = models[0]
+    else:
+        weights = np.array(options.weights) / sum(options.weights) if options.weights else None
+        if weights is None:
+            weights = tune_weights([build_trie(model) for model in models], number_words(held_out, words))
+        for source, weight in sorted(zip(sources, weights, strict=True), key=lambda pair: -pair[1]):
+            report(f"  weight {weight:.4f} {source.name}")
+        tables = mix(models, weights.tolist())
+    report(f"n-grams: {_sizes(tables)}")
+    if options.threshold:
+        tables = prune(tables, options.threshold)
+        report(f"pruned:  {_sizes(tables)}")
+    return Ngrams(words, tuple(tables))
+
+
+def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
+    if options.weights and options.held_out:
+        raise LanguageModelError("weights are either given or tuned on a held-out text, not both")
+    if options.weights and (len(options.weights) != len(paths) or min(options.weights) <= 0):
+        raise LanguageModelError("each text needs a weight above 0, or none has one")
+    if not (options.weights or options.held_out) and any(path.suffix == COUNTS_SUFFIX for path in paths):
+        raise LanguageModelError("counts are mixed with texts by weights or a held-out text only")
+    if options.order < 1:
+        raise LanguageModelError("the order is at least 1")
+
+
+def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: Sequence[str]) -> tuple[str, ...]:
+    """Choose the words that are most frequent in the mixture of the sources."""
+    least = options.min_counts[0] if options.min_counts else 1
+    counts = [Counter(source.words) if source.words else count_words(source.lines) for source in sources]
+    seen = [Counter({word: n for word, n in each.items() if n >= least}) for each in counts]
+    every = (*SPECIAL_WORDS, *sorted(set().union(*seen) - set(SPECIAL_WORDS)))
+    if options.vocabulary_size is None or len(every) <= options.vocabulary_size:
+        return every
+    shares = np.ones(1)
+    if len(sources) > 1:
+        shares = np.array(options.weights) / sum(options.weights) if options.weights else np.zeros(0)
+        if not len(shares):
+            models = [_estimated(source, every, 1, ()) for source in sources]
+            shares = tune_weights([build_trie(model) for model in models], number_words(held_out, every))
+    return choose_vocabulary(_mixed(seen, shares), options.vocabulary_size, 0.0)
+
+
+def _mixed(counts: Sequence[Counter[str]], shares: DoubleArray) -> Counter[str]:
+    mixed: Counter[str] = Counter()
+    for each, share in zip(counts, shares.tolist(), strict=True):
+        total = sum(each.values())
+        for word, count in each.items():
+            mixed[word] += share * count / total
+    return mixed
+
+
+def _estimated(source: Source, words: Sequence[str], order: int, min_counts: Sequence[int]) -> list[NgramTable]:
+    if source.words:
+        return pair_model(source.words, source.pairs, words, min(order, 2))
+    return estimate(count_ngrams(number_words(source.lines, words), len(words), order), min_counts)
+
+
+def _sizes(tables: Sequence[NgramTable]) -> str:
+    return ", ".join(f"{len(table)} of {n}" for n, table in enumerate(tables, 1))

@@ -1,0 +1,118 @@
+"""Makes the recordings shipped in ``model/samples``: the demo, the tests and the load generator play them.
+
+Owns the assignment of held-out texts to voices. The commands are fixed, so the files can be made again bit for bit.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+
+from model.synthesis.sentences import sample_texts
+from model.synthesis.synthesize import LICENCES
+from model.synthesis.voices import SAMPLE_RATE_HZ, FloatArray, Voice, require_engines, speak
+
+SAMPLES_FOLDER = Path(__file__).parent.parent / "samples"
+TELEPHONE_RATE_HZ = 8_000
+# Enough silence for an end of speech to be heard before the file ends; a breath between two sentences.
+_LEAD_S, _TRAIL_S, _PAUSE_S = 0.25, 0.5, 0.8
+_PEAK = 0.35  # -9 dBFS, an ordinary speech level
+
+_SLT = Voice("flite", "slt", pitch=175, pace=1.05)
+_RMS = Voice("flite", "rms", pitch=100, pace=1.0)
+_AWB = Voice("flite", "awb", pitch=125, pace=1.05)
+_AMERICAN = Voice("espeak-ng", "en-us+m3", pitch=45, pace=150)
+_AMERICAN_SLOW = Voice("espeak-ng", "en-us+m3", pitch=45, pace=130)
+_AMERICAN_WOMAN = Voice("espeak-ng", "en-us+f3", pitch=50, pace=150)
+_BRITISH = Voice("espeak-ng", "en-gb+f2", pitch=50, pace=150)
+_BRITISH_MAN = Voice("espeak-ng", "en-gb+m1", pitch=45, pace=150)
+_RECEIVED = Voice("espeak-ng", "en-gb-x-rp+m3", pitch=45, pace=150)
+_SCOTTISH = Voice("espeak-ng", "en-gb-scotland+m1", pitch=45, pace=145)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One shipped recording; several texts are spoken with pauses between them."""
+
+    file: str
+    voice: Voice
+    texts: tuple[str, ...]
+    rate_hz: int = SAMPLE_RATE_HZ
+
+
+# Chosen among held-out sentences and voices as recordings that the shipped model gets right, in bf16 and in float32, at
+# two levels: they are demonstrations. Error rates are in the model card.
+SAMPLES: tuple[Sample, ...] = (
+    Sample("account_number.flac", _AMERICAN_SLOW, ("my account number is four seven one nine two",)),
+    Sample("order.flac", _SLT, ("where is my order",)),
+    Sample("call_back.flac", _BRITISH, ("can you call me back on monday afternoon",)),
+    Sample("hold_the_line.flac", _AMERICAN, ("please hold the line for twenty seconds",)),
+    Sample("percent.flac", _AWB, ("what is twenty five percent of ninety one",)),
+    Sample("garden_gate.flac", _BRITISH_MAN, ("show me the camera at the garden gate",)),
+    Sample("number.flac", _RECEIVED, ("you can call me back on zero six two",)),
+    Sample("porch_fan.flac", _SCOTTISH, ("turn on the porch fan",)),
+    Sample("name.flac", _AWB, ("my name is patrick",)),
+    Sample("telephone_8khz.wav", _BRITISH_MAN, ("my account number is four seven one nine two",), TELEPHONE_RATE_HZ),
+    Sample("yes.flac", _SLT, ("yes",)),
+    Sample("no.flac", _RMS, ("no",)),
+    Sample("stop.flac", _AWB, ("stop",)),
+    Sample("seven.flac", _SLT, ("seven",)),
+    Sample("cancel.flac", _AMERICAN_WOMAN, ("cancel",)),
+    Sample(
+        "demo.flac",
+        _BRITISH,
+        (
+            "where is my order",
+            "my account number is four seven one nine two",
+            "you can call me back on zero six two",
+        ),
+    ),
+)
+
+
+def make_samples(out: Path = SAMPLES_FOLDER) -> Path:
+    """Write every sample and ``samples.jsonl`` into ``out``; return the path of the manifest.
+
+    Raises:
+        SynthesizerError: a synthesizer is missing or fails.
+    """
+    require_engines()
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [_write(out, sample) for sample in SAMPLES]
+    manifest = out / "samples.jsonl"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return manifest
+
+
+def _write(out: Path, sample: Sample) -> dict[str, str | float]:
+    assert set(sample.texts) <= sample_texts(), sample  # else training could hear the answer
+    audio = _render(sample)
+    soundfile.write(out / sample.file, audio, sample.rate_hz, subtype="PCM_16")
+    return {
+        "audio": sample.file,
+        "text": " ".join(sample.texts),
+        "speaker": sample.voice.speaker,
+        "source": "samples",
+        "duration": round(len(audio) / sample.rate_hz, 3),
+        "licence": LICENCES[sample.voice.engine],
+        "origin": sample.voice.engine,
+        "sample_rate_hz": sample.rate_hz,
+    }
+
+
+def _render(sample: Sample) -> FloatArray:
+    """Return the recording, (S,) float32 at the rate of the sample."""
+    parts: list[FloatArray] = [_silence(_LEAD_S)]
+    for index, text in enumerate(sample.texts):
+        parts += [_silence(_PAUSE_S)] if index else []
+        parts.append(speak(sample.voice, text))
+    audio = np.concatenate([*parts, _silence(_TRAIL_S)])  # [(S_i,)] -> (S,)
+    audio *= _PEAK / np.abs(audio).max()
+    return np.asarray(soxr.resample(audio, SAMPLE_RATE_HZ, sample.rate_hz), dtype=np.float32)
+
+
+def _silence(seconds: float) -> FloatArray:
+    return np.zeros(round(seconds * SAMPLE_RATE_HZ), dtype=np.float32)

@@ -1,0 +1,135 @@
+"""The engines of a replica: the speech engine and, where asked for, the VAD engine; start, warm-up, health, stop.
+
+Events of the model threads are handed to the event loop here; what they mean for sessions is the recognizer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from batching.engine import Engine
+from batching.errors import EngineDown
+from batching.events import BatchDone, EngineEvent, EngineStopped, StreamFailed
+from server.errors import EngineDead, ServerNotReady
+
+Deliver = Callable[[EngineEvent], None]
+MakeEngine = Callable[[Deliver], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStreams:
+    """A session's streams in one engine; ids by channel."""
+
+    engine: Engine
+    ids: tuple[int, ...]
+
+
+class Engines:
+    """Owns both engines; neither exists before `start`."""
+
+    def __init__(
+        self,
+        make_speech: MakeEngine,
+        make_vad: MakeEngine | None,
+        *,
+        step_samples: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._make_speech, self._make_vad = make_speech, make_vad
+        self._step_samples = step_samples
+        self._clock = clock
+        self._speech: Engine | None = None
+        self._vad: Engine | None = None
+        self._warm_up: asyncio.Future[None] | None = None
+        self._warm_stream = 0  # no stream has this id
+        self._warm = False
+
+    async def start(self, on_speech: Deliver, on_vad: Deliver) -> None:
+        """Start the engines and wait for one step of silence to come through. Raises: EngineDead, the step's error.
+
+        The callbacks get every event of their engine, on the running loop.
+        """
+        loop = asyncio.get_running_loop()
+        self._warm_up = loop.create_future()
+        self._speech = speech = self._make_speech(self._on_loop(loop, on_speech))
+        speech.start()
+        self._warm_stream = speech.open()
+        speech.push(self._warm_stream, np.zeros(self._step_samples, np.int16))
+        if self._make_vad is not None:
+            self._vad = self._make_vad(self._on_loop(loop, on_vad))
+            self._vad.start()
+        await self._warm_up
+        speech.close(self._warm_stream)
+        self._warm = True
+
+    def stop(self, timeout_s: float) -> None:
+        """End the engines; sessions still open are broken. Raises: EngineDown if a thread does not end."""
+        for engine in (self._vad, self._speech):
+            if engine is not None:
+                engine.stop(timeout_s)
+
+    def ready(self, stall_s: float) -> bool:
+        """Return whether the engines run, are warm and have been at their present work for less than `stall_s`."""
+        if not self._warm:
+            return False
+        now = self._clock()
+        return all(_moves(engine, now, stall_s) for engine in (self._speech, self._vad) if engine is not None)
+
+    def require_warm(self) -> Engine:
+        """Return the speech engine. Raises: ServerNotReady before the end of `start`, and once an engine has ended."""
+        if self._speech is None or not self._warm:
+            raise ServerNotReady("the engine is not ready")
+        return self._speech
+
+    def open(self, count: int, *, budget_s: float, background: bool) -> tuple[EngineStreams, EngineStreams | None]:
+        """Open `count` streams in each engine. Raises: ServerNotReady, BatchingError if a model thread hangs."""
+
+        def opened(engine: Engine) -> EngineStreams:
+            ids = tuple(engine.open(budget_s=budget_s, background=background) for _ in range(count))
+            return EngineStreams(engine, ids)
+
+        try:
+            return opened(self.require_warm()), None if self._vad is None else opened(self._vad)
+        except EngineDown as error:
+            raise ServerNotReady("the engine is down") from error
+
+    def _on_loop(self, loop: asyncio.AbstractEventLoop, on_event: Deliver) -> Deliver:
+        """Return what a model thread calls: one hop to the event loop, and nothing once the loop is closed."""
+
+        def take(event: EngineEvent) -> None:
+            self._follow(event)
+            on_event(event)
+
+        def deliver(event: EngineEvent) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(take, event)
+
+        return deliver
+
+    def _follow(self, event: EngineEvent) -> None:
+        match event:
+            case BatchDone():
+                self._end_warm_up(None)
+            case StreamFailed(stream, error) if stream == self._warm_stream:
+                self._end_warm_up(error)
+            case EngineStopped():
+                self._warm = False
+                self._end_warm_up(EngineDead("the model thread ended"))
+
+    def _end_warm_up(self, error: Exception | None) -> None:
+        if self._warm_up is None or self._warm_up.done():
+            return
+        if error is None:
+            self._warm_up.set_result(None)
+        else:
+            self._warm_up.set_exception(error)
+
+
+def _moves(engine: Engine, now: float, stall_s: float) -> bool:
+    busy_since = engine.busy_since()
+    return engine.alive and (busy_since is None or now - busy_since < stall_s)
