@@ -87,7 +87,7 @@ def build_replica(
     metrics = Metrics(settings.max_batch, settings.slots)
     if model.device.type == "cuda":
         metrics.watch_gpu(lambda: torch.cuda.memory_allocated(model.device))
-    metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
+    metrics.build_info.labels(version("tutti-asr"), settings.commit, config.name, str(model.device)).set(1)
     card = ModelCard.of(config.name, config.version, model.digest)
     window = vad_model.input_spec.shape[0] if vad_model is not None else None
     engines = Engines(
