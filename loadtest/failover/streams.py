@@ -81,9 +81,15 @@ class Outcome:
 
 
 def audios(count: int, seconds: float, seed: int) -> list[Audio]:
-    """`count` different ones, each of shipped recordings until `seconds` are full. Raises: AudioError."""
-    recordings, rng = read_recordings(None), random.Random(seed)
-    return [Audio(f"audio-{n}", compose(recordings, seconds, rng, (PAUSE_S, PAUSE_S))) for n in range(count)]
+    """`count` of them, of shipped recordings until `seconds` are full; each begins with another. Raises: AudioError."""
+    recordings, rng, made = read_recordings(None), random.Random(seed), list[Audio]()
+    rng.shuffle(recordings)
+    pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
+    for number in range(count):
+        rest = compose(recordings, seconds, rng, (PAUSE_S, PAUSE_S))
+        pcm = np.concatenate([recordings[number % len(recordings)], pause, rest])[: len(rest)]
+        made.append(Audio(f"audio-{number}", pcm))
+    return made
 
 
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
