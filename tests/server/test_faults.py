@@ -90,7 +90,7 @@ def test_a_port_that_is_taken_is_named_and_ends_the_process_at_once() -> None:
             text=True,
             timeout=START_S,
             check=False,
-            cwd=FAULTY.parent.parent,
+            cwd=FAULTY.parents[2],
             env=os.environ | {"PYTHONPATH": "."},
         )
         assert second.returncode == 3

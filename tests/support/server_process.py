@@ -46,7 +46,7 @@ class ServerProcess:
             ["sh", "-c", f"exec {shell}", "sh", *command],
             stderr=stderr,
             text=True,
-            cwd=FAULTY.parent.parent,
+            cwd=FAULTY.parents[2],
             env=os.environ | {"PYTHONPATH": "."} | (environment or {}),
         )
         self.read_log = self.process.stderr is not None
