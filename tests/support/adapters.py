@@ -1,4 +1,4 @@
-"""Helpers of adapter tests: words as recognition would give them, and an adapter's actions by kind."""
+"""Helpers of adapter tests: words as events carry them, and an adapter's actions by kind."""
 
 from __future__ import annotations
 
