@@ -4,18 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots clean dashboard help
+.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots wheels clean dashboard help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
 setup: $(READY)  ## make .venv with everything in it
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml clients/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[dev]'
 	@$(BIN)/python -m model.ctc.beam
 	@touch $@
 
@@ -53,7 +53,7 @@ soak: setup  ## half an hour with streams coming and going; writes loadtest/resu
 	@$(BIN)/python -m loadtest.soak --capacity $(CAPACITY)
 
 bench-peers: setup  ## tutti beside FastAPI, Ray Serve, mosec and sherpa-onnx; writes loadtest/results/peers.*
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[peers]'
 	@$(BIN)/python -m loadtest.peers
 
 DATA ?= ../shared/data
@@ -98,5 +98,9 @@ screenshots: setup  ## picture the browser page anew (chromium)
 dashboard: setup  ## generate the Grafana dashboard anew
 	@$(BIN)/python -m deploy.grafana.dashboard
 
+wheels: setup  ## build the wheels of the program and of the client; writes build/wheels
+	@$(BIN)/python -m build --outdir build/wheels .
+	@$(BIN)/python -m build --outdir build/wheels clients
+
 clean:  ## remove what was made here, not the weights
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info clients/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,11 +13,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 EXTRAS = ("media", "otel", "vad")
+CLIENT = "tutti-asr-client"  # resolved from clients/ ([tool.uv.sources]); the image builds it, so it has no hash
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PLATFORM = "x86_64-manylinux_2_28"
 
 BUILD = "setuptools>=77"
-"""What makes the wheel: the image builds without isolation, so that this is locked too."""
+"""Build backend of the wheels: the image builds without isolation, so that it is locked too."""
 
 LOCKS = {"requirements.lock": "torch==2.13.0+cpu", "requirements-cuda.lock": "torch==2.13.0"}
 
@@ -36,6 +37,7 @@ def command(needs: Path, out: Path, torch: str) -> list[str]:
         *("--python-version", "3.11", "--python-platform", PLATFORM, "--no-annotate", "--upgrade"),
         *(places if "+" in torch else ()),
         *extras,
+        *("--no-emit-package", CLIENT),
         *("--output-file", str(out), str(HERE.parent / "pyproject.toml"), str(needs)),
     ]
 

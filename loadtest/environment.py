@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-VERSIONS_OF = ("tutti", "torch", "numpy", "numba", "uvicorn", "uvloop", "websockets", "pocketsphinx")
+VERSIONS_OF = ("tutti-asr", "torch", "numpy", "numba", "uvicorn", "uvloop", "websockets", "pocketsphinx")
 GIT_TIMEOUT_S = 5.0
 
 
@@ -67,11 +67,14 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The checkout's commit, with `+` if files differ from it; empty outside a checkout."""
+    """The checkout's commit, with `+` if files differ from it; empty for an installed package."""
+    checkout = Path(__file__).parent.parent
+    if not (checkout / ".git").exists():
+        return ""  # git would name the repository that the environment lies in
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607 - the user's git
-            cwd=Path(__file__).parent,
+            cwd=checkout,
             capture_output=True,
             text=True,
             timeout=GIT_TIMEOUT_S,

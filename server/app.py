@@ -83,7 +83,7 @@ def create_app(
         await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(
-        title="tutti", version=version("tutti"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.add_middleware(QuotaRelease)
     allow_pages(app, settings)

@@ -96,6 +96,10 @@ class EngineDead(ServerError):
     """The model thread ended; no stream can go on."""
 
 
+class IllegalTransition(ServerError):
+    """A connection was told of what cannot happen in its state: a defect of this server."""
+
+
 class SettingsError(ServerError):
     """A setting that cannot be applied."""
 

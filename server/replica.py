@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import torch
@@ -31,6 +31,7 @@ from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.served_model import ModelCard, Models, ServedModel, VadModel
 from server.settings import Settings
+from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 
 MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
@@ -72,6 +73,13 @@ class Replica:
         """Make the session of one connection or upload."""
         return self.make_session(options, self.config, self.decoder, limits, self.window_samples)
 
+    def connection_context(self, idle_timeout_s: float | None = None) -> ConnectionContext:
+        """Return what live connections share; `idle_timeout_s` None is that of Deepgram's protocol."""
+        limits = self.live_limits
+        if idle_timeout_s is not None:
+            limits = replace(limits, idle_timeout_s=idle_timeout_s)
+        return ConnectionContext(limits, self.metrics, self.clock, self.decoding)
+
 
 def build_replica(
     settings: Settings,
@@ -87,7 +95,7 @@ def build_replica(
     metrics = Metrics(settings.max_batch, settings.slots)
     if model.device.type == "cuda":
         metrics.watch_gpu(lambda: torch.cuda.memory_allocated(model.device))
-    metrics.build_info.labels(version("tutti"), settings.commit, config.name, str(model.device)).set(1)
+    metrics.build_info.labels(version("tutti-asr"), settings.commit, config.name, str(model.device)).set(1)
     card = ModelCard.of(config.name, config.version, model.digest)
     window = vad_model.input_spec.shape[0] if vad_model is not None else None
     engines = Engines(

@@ -1,4 +1,81 @@
-"""Clients of the server: a live connection, file reading, and `tutti transcribe`.
+"""Live speech recognition over a WebSocket: streams that outlive their connections, and typed messages.
 
-Knows the Deepgram wire and files on disk; knows no model, no engine and no torch.
+    async with open_stream("ws://127.0.0.1:8080", resumable=True) as stream:
+        await stream.send(pcm)
+        await stream.close_stream()
+        async for message in stream:
+            if isinstance(message, Results) and message.is_final:
+                print(message.text)
+
+`open_stream` reconnects, `connect` is one connection. `tutti_asr_client.files` reads recordings and shows transcripts,
+and needs the extra: `tutti-asr-client[files]`. Knows no model, no engine and no torch.
 """
+
+from tutti_asr_client.connection_events import (
+    AudioLost,
+    CaughtUp,
+    Connected,
+    ConnectionEvents,
+    Event,
+    TicketRefused,
+    Waiting,
+)
+from tutti_asr_client.errors import (
+    AudioError,
+    BadMessage,
+    BadUrl,
+    ClientError,
+    ClosedAbnormally,
+    Interrupted,
+    Refused,
+    Unreachable,
+)
+from tutti_asr_client.live import ListenClient, connect
+from tutti_asr_client.messages import (
+    ConfigureFailure,
+    ConfigureSuccess,
+    Error,
+    Message,
+    Metadata,
+    Results,
+    SpeechStarted,
+    UtteranceEnd,
+    Word,
+)
+from tutti_asr_client.resilient import ResilientClient
+from tutti_asr_client.retry import Retry
+from tutti_asr_client.stream import open_stream
+from tutti_asr_client.transcript import Transcript
+
+__all__ = [
+    "AudioError",
+    "AudioLost",
+    "BadMessage",
+    "BadUrl",
+    "CaughtUp",
+    "ClientError",
+    "ClosedAbnormally",
+    "ConfigureFailure",
+    "ConfigureSuccess",
+    "Connected",
+    "ConnectionEvents",
+    "Error",
+    "Event",
+    "Interrupted",
+    "ListenClient",
+    "Message",
+    "Metadata",
+    "Refused",
+    "ResilientClient",
+    "Results",
+    "Retry",
+    "SpeechStarted",
+    "TicketRefused",
+    "Transcript",
+    "Unreachable",
+    "UtteranceEnd",
+    "Waiting",
+    "Word",
+    "connect",
+    "open_stream",
+]

@@ -1,7 +1,4 @@
-"""Server addresses: from what a user types to the URL of `/v1/listen`.
-
-Knows URLs and query strings; opens nothing.
-"""
+"""Server addresses: the URL of `/v1/listen` from what a user types. Pure functions of URLs and query strings."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ QueryValue = str | int | float | bool | Sequence[str]
 
 
 def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
-    """The WebSocket URL of `/v1/listen` on the server that `url` names.
+    """Return the WebSocket URL of `/v1/listen` on the server that `url` names.
 
     `url` may be `host:port`, `ws://`, `wss://`, `http://` or `https://`, with or without the path.
     A query that it carries is kept; `query` wins where both name a key.
@@ -35,7 +32,7 @@ def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
 
 
 def http_url(url: str, path: str) -> str:
-    """The URL of another endpoint, such as `/metrics`, on the server that `url` names.
+    """Return the URL of another endpoint, such as `/metrics`, on the server that `url` names.
 
     Raises:
         BadUrl: as `listen_url`.
@@ -46,7 +43,7 @@ def http_url(url: str, path: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the address names this machine itself, so that no proxy may come in between."""
+    """Return whether the address is of this machine, so that no proxy is used."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True
@@ -70,7 +67,7 @@ def _split(url: str) -> tuple[str, str, str, str]:
 
 
 def query_pairs(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
-    """A query as it is sent: booleans in small letters, a sequence as one parameter an item."""
+    """Return query parameters as sent: booleans in lower case, one parameter for each item of a sequence."""
     pairs: list[tuple[str, str]] = []
     for key, value in query.items():
         if isinstance(value, bool):

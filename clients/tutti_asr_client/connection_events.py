@@ -1,4 +1,4 @@
-"""What became of a stream's connections: events as they happen, and their sum. Knows no socket."""
+"""Events of a stream's connections, and their totals. Knows no socket."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.errors import ClientError
 
 KEPT = 1000
-"""Times of the newest reconnections that are kept."""
+"""Newest reconnections whose times are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection took the stream up; `replay_s` of audio go over the wire again or late, `took_s` since the loss."""
+    """A connection continues the stream, `took_s` after the loss; `replay_s` of audio are sent again."""
 
     url: str
     request_id: str | None
@@ -25,14 +25,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Everything that was said has been sent to the new connection, `took_s` after the loss."""
+    """All audio so far has been sent on the new connection, `took_s` after the loss."""
 
     took_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """There is no connection, for this reason; the next try comes in `seconds`, at `url`."""
+    """There is no connection because of `error`; the next try follows in `seconds`, at `url`."""
 
     error: ClientError
     url: str
@@ -42,14 +42,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TicketRefused:
-    """A server could not go on with the ticket; the audio since the last final goes to it instead."""
+    """A server refused the ticket; the audio since the last final is sent to it again."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class AudioLost:
-    """So many seconds could not be said again, because they were no longer held."""
+    """`seconds` of audio could not be sent again, because they were no longer held."""
 
     seconds: float
 
@@ -59,7 +59,7 @@ Event = Connected | CaughtUp | Waiting | TicketRefused | AudioLost
 
 @dataclass(slots=True)
 class ConnectionEvents:
-    """The sum of a stream's events; times are those of the newest reconnections, in seconds."""
+    """Totals of a stream's events; times are those of the newest reconnections, in seconds."""
 
     connections: int = 0
     resumed: int = 0
@@ -68,7 +68,7 @@ class ConnectionEvents:
     lost_s: float = 0.0
     waits: int = 0
     refused_tickets: list[str] = field(default_factory=list)
-    resume_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → taken up again
+    resume_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → stream continued
     caught_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → all audio sent
 
     @property

@@ -1,14 +1,14 @@
-"""One stream of audio and results over as many connections as it takes. Pure: no socket, no clock.
+"""One stream of audio and results over any number of connections. Pure: no socket, no clock.
 
-Owns the stream's time line: where a connection's time begins in it, what has been settled, what must be said again
-after a loss, and which of the server's messages the caller has had already. A server that gives tickets goes on exactly
-where the newest one was made; any other begins anew at the end of the last final, and its times are shifted.
+Owns the stream's time line: where a connection's time begins in it, what is sent again after a loss, and which of the
+server's messages the caller already has. With a ticket a server goes on exactly where the ticket was made; without one
+it starts at the end of the last final, and its times are shifted.
 
-    stream.add_audio(pcm)                      the caller speaks
-    stream.connected()                         a connection is there
-    while (frame := stream.next_frame()): …    send these
-    for message in stream.receive(heard): …    tell the caller these
-    stream.lost()                              it is gone; begin again with `connected`
+    stream.add_audio(pcm)                       from the caller
+    stream.connected()                          a connection is open
+    while (frame := stream.next_frame()): …     send each
+    for message in stream.receive(decoded): …   deliver each to the caller
+    stream.lost()                               the connection is gone; begin again with `connected`
 """
 
 from __future__ import annotations
@@ -33,122 +33,123 @@ from tutti_asr_client.messages import (
     SpeechStarted,
     Ticket,
     UtteranceEnd,
+    shifted,
+    without_words_before,
 )
 from tutti_asr_client.send_log import PIECE_BYTES, Control, SendLog
-from tutti_asr_client.time_shift import later, without_words_before
 
 TOLERANCE_S = 0.002
-"""Times within it are the same: servers round theirs."""
+"""Times closer than this count as equal: servers round theirs."""
 
 
 class Beginning(Enum):
-    """How a connection takes the stream up."""
+    """How a connection begins."""
 
-    NEW = auto()  # there was nothing before it
-    TICKET = auto()  # the server restored the stream
-    REPLAY = auto()  # from the end of the last final
+    NEW = auto()  # nothing was sent before
+    TICKET = auto()  # the server restored the stream from a ticket
+    REPLAY = auto()  # audio is sent again from the end of the last final
 
 
 class Continuity:
-    """The stream as its caller sees it, and what each connection is to be told of it."""
+    """The stream as its caller sees it, and the frames that each connection is sent."""
 
     def __init__(self, shape: AudioShape, held_bytes: int) -> None:
         self.shape = shape
-        self.journal = SendLog(held_bytes)
-        self.beginning: Beginning | None = None  # of the present connection; None until it is known
-        self.refusals: list[str] = []  # codes of the tickets that were refused, in order
-        self.lost_s = 0.0  # audio that had to be left out, because it was no longer held
-        self.replayed_s = 0.0  # audio that was to be sent a second time
-        self._urgent: deque[str] = deque()  # frames that go before all others
-        self._ticket: Ticket | None = None  # the newest, in the time of the server that gave it
-        self._origin_s = 0.0  # where that server's time begins in ours
+        self.send_log = SendLog(held_bytes)
+        self.beginning: Beginning | None = None  # of the present connection; None until the server has answered
+        self.refusals: list[str] = []  # codes of refused tickets, in order
+        self.lost_s = 0.0  # audio skipped in a replay, because it was no longer held
+        self.replayed_s = 0.0  # audio to be sent a second time
+        self._urgent: deque[str] = deque()  # frames to send before all others
+        self._ticket: Ticket | None = None  # the newest, in its server's time
+        self._origin_s = 0.0  # start of that server's time in the stream's
         self._origin_finals = 0
-        self._finals = 0  # that have come on the wire, since the stream began
-        self._ended_s = [0.0] * shape.transcripts  # the end of each channel's last final
-        self._reached_s = [0.0] * shape.transcripts  # the furthest that a message of it went
-        self._quiet_s = [0.0] * shape.transcripts  # interims up to here have been told
-        self._heard_s = 0.0  # the furthest of all, when the present connection began
-        self._told_s: dict[tuple[object, ...], float] = {}  # the last event of each kind and channel
-        self._configures: list[Control] = []  # from the newest that everything settled was heard with
-        self._lost_until = 0  # audio before it has been counted as lost
-        self._awaiting: deque[Control] = deque()  # each Configure that this connection was sent
-        self._position = 0  # at which this connection began
-        self._high = 0  # position up to which audio has been sent on any connection
+        self._finals = 0  # finals received since the stream began
+        self._ended_s = [0.0] * shape.transcripts  # end of each channel's last final
+        self._reached_s = [0.0] * shape.transcripts  # furthest end of its messages
+        self._known_interim_s = [0.0] * shape.transcripts  # interims up to here were delivered
+        self._reached_before_s = 0.0  # furthest of all channels when the present connection began
+        self._delivered_s: dict[tuple[object, ...], float] = {}  # last event delivered, by kind and channel
+        self._configures: list[Control] = []  # those that a replay may have to repeat
+        self._lost_until = 0  # audio before this position is counted in `lost_s`
+        self._sent_configures: deque[Control] = deque()  # without an answer on this connection
+        self._position = 0  # where this connection's audio began
+        self._highest_sent = 0  # position up to which any connection has sent audio
         self._replay_until = 0
         self._closing: Control | None = None
-        self._closed = [False] * shape.transcripts  # a final came for everything, after CloseStream
-        self._closed_before = list(self._closed)  # on an earlier connection
+        self._closed = [False] * shape.transcripts  # a final covers all audio, after CloseStream
+        self._closed_before = list(self._closed)  # by a final of an earlier connection
         self._metadata: Metadata | None = None
 
-    # The caller speaks
+    # Called by the user
 
     def add_audio(self, pcm: bytes) -> None:
-        """Append audio, in any quantity."""
+        """Append audio of any size."""
         for first in range(0, len(pcm), PIECE_BYTES):
-            self.journal.add_audio(pcm[first : first + PIECE_BYTES])
+            self.send_log.add_audio(pcm[first : first + PIECE_BYTES])
 
     def finalize(self, channel: int | None = None) -> None:
-        """A final of everything so far is wanted; answered once by each channel."""
+        """Ask for a final of everything so far; each channel answers once."""
         every = set(range(self.shape.transcripts))
         asked = every if channel is None else {channel} & every
         self._control("Finalize", asked, **({} if channel is None else {"channel": channel}))
 
     def configure(self, keyterms: Sequence[str]) -> None:
-        """Other key terms hold for the audio that follows."""
+        """Change the key terms for the audio that follows."""
         self._configures.append(self._control("Configure", {0}, keyterms=list(keyterms)))
 
     def close(self) -> None:
-        """No audio follows."""
+        """End the audio."""
         if self._closing is None:
             self._closing = self._control("CloseStream", set())
 
     def _control(self, kind: str, answered_by: set[int], **fields: object) -> Control:
         text = msgspec.json.encode({"type": kind, **fields}).decode()
-        control = Control(kind, text, self.journal.end, frozenset(answered_by))
-        self.journal.add_control(control)
+        control = Control(kind, text, self.send_log.end, frozenset(answered_by))
+        self.send_log.add_control(control)
         return control
 
     @property
     def closing(self) -> bool:
-        """Whether the caller has said that no audio follows."""
+        """True once the caller has ended the audio."""
         return self._closing is not None
 
-    # A connection comes and goes
+    # The connection
 
     def connected(self) -> None:
-        """A connection is open: what it is to be told comes from `next_frame`."""
+        """Begin on a new connection; its frames come from `next_frame`."""
         self._urgent.clear()
-        self._awaiting.clear()
-        self._quiet_s = list(self._reached_s)
-        self._heard_s = max(self._reached_s)
+        self._sent_configures.clear()
+        self._known_interim_s = list(self._reached_s)
+        self._reached_before_s = max(self._reached_s)
         self._closed_before = list(self._closed)
         self.beginning = None
-        if self._ticket is not None and self._in_bytes(self._ticket.audio_s) < self.journal.first:
-            self._drop_ticket()  # what it needs is no longer held
+        if self._ticket is not None and self._in_bytes(self._ticket.audio_s) < self.send_log.first:
+            self._drop_ticket()  # the audio behind it is no longer held
         if self._ticket is None:
             self._begin_anew()
             return
-        cursor_s = max(0.0, self._heard_s - self._origin_s)
-        self._ask(ticket=self._ticket.ticket, finals=self._finals - self._origin_finals, cursor_s=cursor_s)
+        cursor_s = max(0.0, self._reached_before_s - self._origin_s)
+        self._send_resume(ticket=self._ticket.ticket, finals=self._finals - self._origin_finals, cursor_s=cursor_s)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         self.beginning = None
-        self.journal.detach()
+        self.send_log.detach()
 
-    def _ask(self, **fields: object) -> None:
+    def _send_resume(self, **fields: object) -> None:
         self._urgent.append(msgspec.json.encode({"type": "Resume", **fields}).decode())
 
     def _begin_anew(self) -> None:
-        """On a server that knows nothing of the stream, and need not learn: times are shifted here."""
+        """Replay on a server without tickets: to it the stream is new, and its times are shifted here."""
         position = self._replay_position()
         self._origin_s, self._origin_finals = self.shape.seconds(position), self._finals
-        self._begin(position, Beginning.REPLAY if self._high else Beginning.NEW)
+        self._begin(position, Beginning.REPLAY if self._highest_sent else Beginning.NEW)
 
     def _replay_position(self) -> int:
-        wanted = min(self.shape.size(min(self._ended_s)), self.journal.end)
+        wanted = min(self.shape.size(min(self._ended_s)), self.send_log.end)
         frame = self.shape.frame_bytes
-        held = -(-self.journal.first // frame) * frame  # the next whole sample
+        held = -(-self.send_log.first // frame) * frame  # the next whole sample
         return max(wanted, held)
 
     def _begin(self, position: int, beginning: Beginning) -> None:
@@ -158,30 +159,30 @@ class Continuity:
             self.lost_s += self.shape.seconds(max(0, position - settled))
             self._lost_until = max(self._lost_until, position)
         if not self._restored:
-            self._say_what_holds(position)
-        self.journal.seek(position)
+            self._repeat_configure(position)
+        self.send_log.seek(position)
         self._position = position
-        self._replay_until = self.journal.end
-        self.replayed_s += self.shape.seconds(max(0, self._high - position))
+        self._replay_until = self.send_log.end
+        self.replayed_s += self.shape.seconds(max(0, self._highest_sent - position))
 
-    def _say_what_holds(self, position: int) -> None:
-        """The key terms at a place, unless they are said there in any case."""
+    def _repeat_configure(self, position: int) -> None:
+        """Send the key terms in force at `position`, unless the replay holds their Configure."""
         for control in self._configures_before(position)[-1:]:
-            if control.at < position or control not in self.journal.controls():
+            if control.at < position or control not in self.send_log.controls():
                 self._urgent.append(control.text)
-                self._awaiting.append(control)
+                self._sent_configures.append(control)
 
     def _configures_before(self, position: int) -> list[Control]:
         return [control for control in self._configures if control.at <= position]
 
     @property
     def replaying(self) -> bool:
-        """Whether the next audio was there before the connection was: it may have to be held back."""
-        return self.journal.sent < self._replay_until
+        """True while audio from before this connection is to be sent: it is paced."""
+        return self.send_log.sent < self._replay_until
 
     @property
-    def covered(self) -> int:
-        """Position before which nothing is at risk: it grows with every ticket and every final."""
+    def safe_position(self) -> int:
+        """Position up to which finals or the newest ticket cover the audio."""
         ticketed = 0 if self._ticket is None else self._in_bytes(self._ticket.audio_s)
         return max(ticketed, self.shape.size(min(self._ended_s)))
 
@@ -189,21 +190,21 @@ class Continuity:
         return self.shape.size(self._origin_s + server_s)
 
     def next_frame(self) -> bytes | str | None:
-        """What this connection is to be sent next; None when there is nothing yet."""
+        """Return the next frame to send on this connection, or None if there is none yet."""
         if self._urgent:
             return self._urgent.popleft()
         if self.beginning is None:
             return None
-        while (entry := self.journal.take()) is not None:
+        while (entry := self.send_log.take()) is not None:
             if isinstance(entry, bytes):
-                self._high = max(self._high, self.journal.sent)
+                self._highest_sent = max(self._highest_sent, self.send_log.sent)
                 return entry
             if self._is_done(entry):
                 continue
             if entry.kind == "Configure":
-                self._awaiting.append(entry)
-            else:  # a server that knows the stream does not repeat its answers
-                entry.awaited = set(entry.channels - entry.told if self._restored else entry.channels)
+                self._sent_configures.append(entry)
+            else:  # a server that restored the stream does not repeat its answers
+                entry.pending = set(entry.channels - entry.delivered if self._restored else entry.channels)
             return entry.text
         return None
 
@@ -212,28 +213,28 @@ class Continuity:
         return self.beginning is Beginning.TICKET
 
     def _is_done(self, control: Control) -> bool:
-        """Whether this connection's server knows of it without being told."""
+        """Return whether this connection's server needs no copy of the message."""
         if self._restored:
-            return control.ticketed
-        return control.kind == "Finalize" and control.answered and self._whole(control.at) <= self._position
+            return control.in_ticket
+        return control.kind == "Finalize" and control.answered and self._whole_samples(control.at) <= self._position
 
-    def _whole(self, position: int) -> int:
+    def _whole_samples(self, position: int) -> int:
         return position - position % self.shape.frame_bytes
 
-    # The server speaks
+    # Messages of the server
 
     def receive(self, message: Message) -> list[Message]:
-        """What the caller is to hear of one message.
+        """Return what one message means for the caller: nothing, itself, or a part of it with shifted times.
 
         Raises:
-            BadMessage: the server resumes at a place that cannot be.
+            BadMessage: the server resumes at a position that is not held.
         """
         if self.beginning is None:
-            self._answer(message)
-            return []  # whatever else it says is of another stream, which has not heard us
+            self._resume_answered(message)
+            return []  # messages before the answer to Resume belong to an empty stream
         match message:
             case Results():
-                return self._results(later(message, self._origin_s))
+                return self._results(shifted(message, self._origin_s))
             case Ticket():
                 self._take_ticket(message)
             case Metadata():
@@ -242,13 +243,13 @@ class Continuity:
             case ConfigureSuccess() | ConfigureFailure():
                 return self._configure_answered(message)
             case SpeechStarted() | UtteranceEnd():
-                return self._event(later(message, self._origin_s))
+                return self._event(shifted(message, self._origin_s))
             case Error():
                 return [message]
         return []
 
-    def _answer(self, message: Message) -> None:
-        """To the question how this connection takes the stream up."""
+    def _resume_answered(self, message: Message) -> None:
+        """Handle the answer to Resume."""
         match message:
             case Resumed():
                 self._resumed(message)
@@ -260,37 +261,41 @@ class Continuity:
 
     def _resumed(self, resumed: Resumed) -> None:
         position = self._in_bytes(resumed.audio_s)
-        if not self.journal.first <= position <= self.journal.end:
+        if not self.send_log.first <= position <= self.send_log.end:
             raise BadMessage(f"audio is wanted from {resumed.audio_s} s on, which is not held")
         self._begin(position, Beginning.REPLAY if self._ticket is None else Beginning.TICKET)
 
     def _refused(self, code: str) -> None:
         self.refusals.append(code)
-        if self._ticket is None:  # without a ticket there is nothing to refuse, but the stream is open
+        if self._ticket is None:  # refused without a ticket: against the protocol, but the stream is open
             self._begin_anew()
             return
         self._drop_ticket()
         self._origin_s, self._origin_finals = 0.0, 0
-        self._ask(from_s=self.shape.seconds(self._replay_position()), finals=self._finals)
+        self._send_resume(from_s=self.shape.seconds(self._replay_position()), finals=self._finals)
 
     def _drop_ticket(self) -> None:
         self._ticket = None
-        for control in self.journal.controls():
-            control.ticketed = False
+        for control in self.send_log.controls():
+            control.in_ticket = False
 
     def _take_ticket(self, ticket: Ticket) -> None:
         position = self._in_bytes(ticket.audio_s)
-        if position < self.journal.first:
-            return  # what it needs is no longer held
+        if position < self.send_log.first:
+            return  # the audio behind it is no longer held
         if position <= self._position and not self._restored:
-            return  # it knows nothing, perhaps not even the key terms
+            return  # made before any audio of this connection, perhaps before its key terms
         self._ticket = ticket
         finals = self._origin_finals + ticket.finals
-        for control in self.journal.controls():
-            at = self._whole(control.at)
-            known = control.here if control.kind == "Configure" else control.answered and control.number <= finals
-            control.ticketed |= at < position or (at == position and known)
-        self._settle()
+        for control in self.send_log.controls():
+            at = self._whole_samples(control.at)
+            known = (
+                control.confirmed
+                if control.kind == "Configure"
+                else control.answered and control.final_number <= finals
+            )
+            control.in_ticket |= at < position or (at == position and known)
+        self._trim()
 
     def _results(self, results: Results) -> list[Message]:
         channel = results.channel_index[0]
@@ -300,28 +305,28 @@ class Continuity:
         if not results.is_final:
             return self._interim(results, channel)
         repeated = results.from_finalize and self._finalize_answered(channel)
-        fresh = [] if repeated else self._not_yet_told(results, channel)
+        fresh = [] if repeated else self._undelivered(results, channel)
         self._ended_s[channel] = max(self._ended_s[channel], results.cursor_s)
         self._reached_s[channel] = max(self._reached_s[channel], results.cursor_s)
-        if self._closing is not None and not self.journal.unsent:
-            all_s = self.shape.seconds(self._whole(self.journal.end))
+        if self._closing is not None and not self.send_log.unsent:
+            all_s = self.shape.seconds(self._whole_samples(self.send_log.end))
             self._closed[channel] |= not results.from_finalize and results.cursor_s >= all_s - TOLERANCE_S
-        self._settle()
+        self._trim()
         return fresh
 
     def _interim(self, results: Results, channel: int) -> list[Message]:
-        if results.cursor_s <= self._quiet_s[channel] + TOLERANCE_S:
+        if results.cursor_s <= self._known_interim_s[channel] + TOLERANCE_S:
             return []
-        self._quiet_s[channel] = 0.0  # the rest is new
+        self._known_interim_s[channel] = 0.0  # from here on every interim is new
         self._reached_s[channel] = max(self._reached_s[channel], results.cursor_s)
-        return self._not_yet_told(results, channel)
+        return self._undelivered(results, channel)
 
-    def _not_yet_told(self, results: Results, channel: int) -> list[Message]:
-        """The part of it that lies behind the channel's last final."""
+    def _undelivered(self, results: Results, channel: int) -> list[Message]:
+        """Return the part of a result behind the channel's last final."""
         ended_s = self._ended_s[channel]
-        says_nothing = results.is_final and not (results.duration or results.from_finalize)
-        if says_nothing and (not self.closing or self._closed_before[channel]):
-            return []  # from a server that drains in a silence, or that was told of the end again
+        empty = results.is_final and not (results.duration or results.from_finalize)
+        if empty and (not self.closing or self._closed_before[channel]):
+            return []  # an empty final of a drain, or of a CloseStream sent again
         if results.start >= ended_s - TOLERANCE_S:
             return [results]
         if results.cursor_s <= ended_s + TOLERANCE_S:
@@ -329,60 +334,60 @@ class Continuity:
         return [without_words_before(results, ended_s)]
 
     def _finalize_answered(self, channel: int) -> bool:
-        """Take the answer for the oldest Finalize that waits for it; return whether the caller has had it."""
-        for control in self.journal.controls():
-            if channel in control.awaited:
-                repeated = channel in control.told
-                control.awaited.discard(channel)
-                control.told.add(channel)
-                control.number = control.number if repeated else self._finals
+        """Match an answer to the oldest Finalize without one; return whether the caller already has it."""
+        for control in self.send_log.controls():
+            if channel in control.pending:
+                repeated = channel in control.delivered
+                control.pending.discard(channel)
+                control.delivered.add(channel)
+                control.final_number = control.final_number if repeated else self._finals
                 return repeated
         return False
 
     def _configure_answered(self, message: Message) -> list[Message]:
-        if not self._awaiting:
+        if not self._sent_configures:
             return [message]
-        control = self._awaiting.popleft()
-        told = control.answered
-        control.told.add(0)
-        control.here = True
-        return [] if told else [message]
+        control = self._sent_configures.popleft()
+        delivered = control.answered
+        control.delivered.add(0)
+        control.confirmed = True
+        return [] if delivered else [message]
 
     def _event(self, event: SpeechStarted | UtteranceEnd) -> list[Message]:
-        """News only: a server that hears audio again notices again what is in it."""
+        """Return an event unless it was delivered: in a replay the server sends it again."""
         begins = isinstance(event, SpeechStarted)
         at_s = event.timestamp if isinstance(event, SpeechStarted) else event.last_word_end
-        told_s = self._told_s.get((begins, event.channel), -1.0)
+        delivered_s = self._delivered_s.get((begins, event.channel), -1.0)
         if begins and self.beginning is Beginning.REPLAY:
-            told_s = max(told_s, self._heard_s)
-        if at_s <= told_s + TOLERANCE_S:
+            delivered_s = max(delivered_s, self._reached_before_s)
+        if at_s <= delivered_s + TOLERANCE_S:
             return []
-        self._told_s[begins, event.channel] = at_s
+        self._delivered_s[begins, event.channel] = at_s
         return [event]
 
-    def _settle(self) -> None:
-        """Let go of what can never be wanted again: what finals cover, and the newest ticket too."""
+    def _trim(self) -> None:
+        """Drop what no replay needs: what both the finals and the newest ticket cover."""
         position = self.shape.size(min(self._ended_s))
         ticket = self._ticket
         if ticket is not None:
             position = min(position, self._in_bytes(ticket.audio_s))
 
-        def settled(control: Control) -> bool:
-            return control.answered and (ticket is None or control.ticketed)
+        def is_done(control: Control) -> bool:
+            return control.answered and (ticket is None or control.in_ticket)
 
         del self._configures[: max(0, len(self._configures_before(position)) - 1)]
-        self.journal.forget_before(position, settled)
+        self.send_log.drop_before(position, is_done)
 
     # The end
 
     @property
     def complete(self) -> bool:
-        """Whether the caller has had every final and answer: only the end of the stream can have been lost."""
-        owed = any(not control.answered for control in self.journal.controls() if control is not self._closing)
+        """True once the caller has every final and answer: only the server's close can be missing."""
+        owed = any(not control.answered for control in self.send_log.controls() if control is not self._closing)
         return all(self._closed) and not owed
 
-    def farewell(self, request_id: str) -> Metadata:
-        """The stream's closing message: the server's, or what it would have been."""
+    def closing_metadata(self, request_id: str) -> Metadata:
+        """Return the server's Metadata, or one put together from the stream."""
         if self._metadata is not None:
             return self._metadata
-        return Metadata(request_id, self.shape.seconds(self.journal.end), self.shape.channels)
+        return Metadata(request_id, self.shape.seconds(self.send_log.end), self.shape.channels)

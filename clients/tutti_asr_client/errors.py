@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 NORMAL_CLOSE = 1000
-"""RFC 6455 §7.4.1: the one code after which a transcript is complete."""
+"""Close code after which a transcript is complete (RFC 6455 §7.4.1)."""
 
 
 class ClientError(Exception):
@@ -32,7 +32,7 @@ class AudioError(ClientError):
 
 
 class BadUrl(ClientError):
-    """A server address that is not one."""
+    """A server address that cannot be understood."""
 
 
 class Unreachable(ClientError):
@@ -44,7 +44,7 @@ class Unreachable(ClientError):
 
 
 class Refused(ClientError):
-    """The server refused the handshake; `retry_after_s` is its own advice, if it gave any."""
+    """The server refused the handshake; `retry_after_s` is its Retry-After, if it sent one."""
 
     def __init__(self, status: int, retry_after_s: float | None, message: str) -> None:
         advice = "" if retry_after_s is None else f" (try again in {retry_after_s:g} s)"
@@ -55,7 +55,7 @@ class Refused(ClientError):
 
 
 class ClosedAbnormally(ClientError):
-    """The connection ended with a code other than 1000, or while we still had something to say."""
+    """The connection ended with a code other than 1000, or before all audio was sent."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed by the server with code {code}" + (f": {reason}" if reason else ""))
@@ -68,4 +68,4 @@ class BadMessage(ClientError):
 
 
 class Interrupted(ClientError):
-    """The user wanted no more before there was anything to show."""
+    """The user interrupted before the first audio was sent."""

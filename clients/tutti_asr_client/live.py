@@ -1,7 +1,6 @@
-"""One live connection to `/v1/listen`.
+"""One live connection to `/v1/listen`: sends PCM and control messages, yields typed messages.
 
-Owns the socket: sends PCM and control messages, yields typed messages. Knows nothing of files,
-of pacing, or of how a transcript is put together.
+Owns the socket. Knows no files, no pacing and no transcript.
 
     async with connect("ws://127.0.0.1:8080", interim_results=True) as client:
         await client.send(pcm)
@@ -29,10 +28,10 @@ from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally, Refused, Unr
 from tutti_asr_client.messages import Message, decode
 
 ABNORMAL_CLOSE = 1006
-"""RFC 6455 §7.4.1: stands for a connection that ended without a close frame."""
+"""Stands for a connection that ended without a close frame (RFC 6455 §7.4.1)."""
 
-LEAVE_WITHIN_S = 2.0
-"""A server that does not answer our close by then is left without."""
+CLOSE_WITHIN_S = 2.0
+"""Wait for the server's answer to our close; then the connection is aborted."""
 
 
 class ListenClient:
@@ -43,7 +42,7 @@ class ListenClient:
 
     @property
     def request_id(self) -> str | None:
-        """The server's name for this stream (`dg-request-id`)."""
+        """The server's id of this stream (`dg-request-id`)."""
         response = self._connection.response
         return None if response is None else response.headers.get("dg-request-id")
 
@@ -68,18 +67,18 @@ class ListenClient:
         await self._control("KeepAlive")
 
     async def close_stream(self) -> None:
-        """Say that no audio follows; the last final, `Metadata` and a normal close come back."""
+        """End the audio; the last final, `Metadata` and a normal close come back."""
         await self._control("CloseStream")
 
     def abort(self) -> None:
-        """Leave at once and without a word; whoever iterates sees the connection lost."""
+        """Drop the connection without a close; the iteration ends with `ClosedAbnormally`."""
         self._connection.transport.abort()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; types that are not known are skipped.
+        """Return the next message; unknown types are skipped.
 
         Raises:
             ClosedAbnormally: the connection ended with a code other than 1000.
@@ -101,7 +100,7 @@ class ListenClient:
         await self.send_frame(msgspec.json.encode({"type": kind, **fields}).decode())
 
     async def send_frame(self, frame: str | bytes) -> None:
-        """Send a frame as it is, once the connection takes it.
+        """Send a frame as it is; waits while the connection's buffer is full.
 
         Raises:
             ClosedAbnormally: the server has ended the stream.
@@ -121,12 +120,12 @@ async def connect(
     interim_results: bool = True,
     open_timeout_s: float = 10.0,
     dead_after_s: float = 40.0,
-    close_timeout_s: float = LEAVE_WITHIN_S,
+    close_timeout_s: float = CLOSE_WITHIN_S,
     **query: QueryValue,
 ) -> AsyncIterator[ListenClient]:
     """Open a stream of 16-bit PCM; further keyword arguments go into the query as they are.
 
-    A server that has not answered a ping after `dead_after_s` counts as lost; one that has said its close is waited for
+    A server that has not answered a ping after `dead_after_s` counts as lost. On leaving, its close is waited for
     `close_timeout_s` at most.
 
     Raises:
@@ -160,14 +159,14 @@ async def connect(
     try:
         yield ListenClient(connection)
     finally:
-        await _leave(connection)
+        await _close(connection)
 
 
-async def _leave(connection: ClientConnection) -> None:
-    """Close, reading away what nobody has read: the answer to our close lies behind it."""
+async def _close(connection: ClientConnection) -> None:
+    """Close, and read messages until the answer to the close, which lies behind them."""
     closing = asyncio.create_task(connection.close())
     with contextlib.suppress(ConnectionClosed, TimeoutError):
-        async with asyncio.timeout(LEAVE_WITHIN_S):
+        async with asyncio.timeout(CLOSE_WITHIN_S):
             while True:
                 await connection.recv()
     connection.transport.abort()
@@ -179,7 +178,7 @@ class _Denial(msgspec.Struct):
 
 
 def refusal(error: InvalidStatus) -> Refused:
-    """The server's HTTP answer to a handshake as an error: from `dg-error`, else the body's `err_msg`."""
+    """Return a refused handshake as an error; its message is `dg-error`, else the body's `err_msg`."""
     response = error.response
     message = response.headers.get("dg-error", "")
     if not message:

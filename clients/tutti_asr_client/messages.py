@@ -1,10 +1,11 @@
-"""The server's messages as typed values: Deepgram's live frames (`Results`, `Metadata`, …).
+"""The server's messages as typed values, Deepgram's live frames (`Results`, `Metadata`, …), and shifts of their times.
 
-Owns the shapes that a client reads; fields that it does not need are skipped by the decoder.
-Knows no socket.
+Owns the fields that a client reads; the decoder skips all others. Knows no socket.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import msgspec
 
@@ -36,7 +37,7 @@ class Channel(msgspec.Struct, frozen=True):
 
 
 class StepTimings(msgspec.Struct, frozen=True):
-    """What tutti adds: stable words under `stable_words=true`, and where the step's time went under `step_results`."""
+    """Extension of tutti: stable words under `stable_words=true`, durations of the step under `step_results`."""
 
     audio_processed_s: float = 0.0
     queue_wait_ms: float = 0.0
@@ -60,7 +61,7 @@ class Results(msgspec.Struct, frozen=True, tag="Results"):
 
     @property
     def cursor_s(self) -> float:
-        """Seconds of the stream that this message accounts for."""
+        """End of the audio that this message covers, in seconds of the stream."""
         return self.start + self.duration
 
     @property
@@ -75,7 +76,7 @@ class Results(msgspec.Struct, frozen=True, tag="Results"):
 
 
 class Metadata(msgspec.Struct, frozen=True, tag="Metadata"):
-    """The last message before the close: what the stream was."""
+    """Summary of the stream, the last message before the close."""
 
     request_id: str = ""
     duration: float = 0.0
@@ -90,14 +91,14 @@ class SpeechStarted(msgspec.Struct, frozen=True, tag="SpeechStarted"):
 
 
 class UtteranceEnd(msgspec.Struct, frozen=True, tag="UtteranceEnd"):
-    """No word since `last_word_end` for as long as was asked for."""
+    """No word followed `last_word_end` within the query's `utterance_end_ms`."""
 
     last_word_end: float
     channel: tuple[int, ...] = (0, 1)
 
 
 class Error(msgspec.Struct, frozen=True, tag="Error"):
-    """The server could not use something that we sent; the stream goes on."""
+    """The server could not read a message of ours; the stream goes on."""
 
     description: str = ""
     variant: str = ""
@@ -105,20 +106,20 @@ class Error(msgspec.Struct, frozen=True, tag="Error"):
 
 
 class ConfigureSuccess(msgspec.Struct, frozen=True, tag="ConfigureSuccess"):
-    """The key terms that hold from now on."""
+    """Answer to Configure: the key terms from here on."""
 
     keyterms: tuple[str, ...] = ()
 
 
 class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
-    """The key terms could not be changed; the old ones stay."""
+    """Answer to Configure: the key terms stay as they were."""
 
     code: str = ""
     description: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True, tag="Ticket"):
-    """Under `resumable=true`: lets any replica go on from `audio_s`, after `finals` finals of this stream."""
+    """Under `resumable=true`: state with which any replica goes on from `audio_s`, after `finals` finals."""
 
     ticket: str
     audio_s: float
@@ -126,13 +127,13 @@ class Ticket(msgspec.Struct, frozen=True, tag="Ticket"):
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="Resumed"):
-    """The stream goes on; its audio is wanted from `audio_s` on."""
+    """Answer to Resume: the stream goes on; send its audio from `audio_s` on."""
 
     audio_s: float
 
 
 class ResumeRefused(msgspec.Struct, frozen=True, tag="ResumeRefused"):
-    """The ticket is of no use here; the stream is open, and knows nothing of what was before."""
+    """Answer to Resume: the ticket cannot be used; the stream is open and new to the server."""
 
     code: str = ""
     description: str = ""
@@ -162,7 +163,7 @@ _tag = msgspec.json.Decoder(_Tag)
 
 
 def decode(frame: str | bytes) -> Message | None:
-    """The message in one text frame; None for a type that this client does not know.
+    """Return the message in a text frame, or None for an unknown type.
 
     Raises:
         BadMessage: not JSON, no `type`, or a known type with another shape.
@@ -177,3 +178,44 @@ def decode(frame: str | bytes) -> Message | None:
         if known:
             raise BadMessage(str(error)) from error
         return None
+
+
+Timed = TypeVar("Timed", bound=Results | SpeechStarted | UtteranceEnd)
+
+
+def shifted(message: Timed, seconds: float) -> Timed:
+    """Return the message with `seconds` added to all its times."""
+    if not seconds:
+        return message
+    change = msgspec.structs.replace
+    if isinstance(message, SpeechStarted):
+        return change(message, timestamp=message.timestamp + seconds)
+    if isinstance(message, UtteranceEnd):
+        return change(message, last_word_end=message.last_word_end + seconds)
+    readings = tuple(_shifted(reading, seconds) for reading in message.channel.alternatives)
+    timings = message.tutti
+    if timings is not None:
+        timings = change(timings, audio_processed_s=timings.audio_processed_s + seconds)
+    channel = change(message.channel, alternatives=readings)
+    return change(message, start=message.start + seconds, channel=channel, tutti=timings)
+
+
+def _shifted(reading: Alternative, seconds: float) -> Alternative:
+    change = msgspec.structs.replace
+    words = tuple(change(word, start=word.start + seconds, end=word.end + seconds) for word in reading.words)
+    return change(reading, words=words)
+
+
+def without_words_before(results: Results, seconds: float) -> Results:
+    """Return the part of a result from `seconds` on: the words whose middle lies behind it."""
+    change = msgspec.structs.replace
+    readings = []
+    for reading in results.channel.alternatives:
+        words = tuple(word for word in reading.words if (word.start + word.end) / 2 > seconds)
+        readings.append(change(reading, words=words, transcript=" ".join(_shown(word) for word in words)))
+    channel = change(results.channel, alternatives=tuple(readings))
+    return change(results, start=seconds, duration=results.cursor_s - seconds, channel=channel)
+
+
+def _shown(word: Word) -> str:
+    return word.word if word.punctuated_word is msgspec.UNSET else word.punctuated_word

@@ -1,13 +1,14 @@
-"""A live stream that outlives its connections: it reconnects, says again what may be lost, and shows one time line.
+"""A live stream that outlives its connections: reconnects, replays audio, and delivers each message once.
 
-Owns the sockets, one after another, and the time. What is sent again and what is told once is `continuity`'s to say,
-when and where to try again `retry`'s. Opened by `tutti_asr_client.stream`.
+Owns the connections, one after another, their tasks and the time. `continuity` decides what is sent again and which
+messages are new, `retry` when and where to connect. Opened by `tutti_asr_client.stream`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -25,23 +26,22 @@ from tutti_asr_client.connection_events import (
 )
 from tutti_asr_client.continuity import Continuity
 from tutti_asr_client.errors import NORMAL_CLOSE, ClientError, ClosedAbnormally
-from tutti_asr_client.inbox import Inbox
 from tutti_asr_client.live import ABNORMAL_CLOSE, ListenClient
-from tutti_asr_client.messages import Message
+from tutti_asr_client.messages import Message, Results
 from tutti_asr_client.retry import Attempts
 from tutti_asr_client.send_log import CONTROL_BYTES, PIECE_BYTES
 
 REPLAY_SPEED = 8.0
-"""Times real time: a server's share for one of its streams, and a minute's outage is made good in 9 s."""
+"""Replay speed, times real time: affordable for a server, and a minute's outage is replayed in 9 s."""
 
 REPLAY_BURST_S = 2.0
-"""Audio that is sent at once, before the pace holds: far below a server's backlog limit."""
+"""Audio replayed at once, before the pace applies: far below a server's backlog limit."""
 
 KEEP_ALIVE_S = 4.0
-"""Servers give a silent stream up after 10 s."""
+"""Interval of KeepAlive without audio: servers close a silent stream after 10 s."""
 
 UNREAD = 512
-"""Messages that wait for the caller; then interims are dropped, and at last the connection is no longer read."""
+"""Messages queued for the caller; beyond it interims are dropped, then the connection is not read."""
 
 KEEP_ALIVE = '{"type":"KeepAlive"}'
 
@@ -55,77 +55,77 @@ class ResilientClient:
         self,
         stream: Continuity,
         attempts: Attempts,
-        connecting: Connect,
+        connect: Connect,
         *,
         replay_speed: float = REPLAY_SPEED,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self.journey = ConnectionEvents()
+        self.events = ConnectionEvents()
         self.request_id: str | None = None
-        """The server's name for the present or last connection (`dg-request-id`)."""
+        """The server's id of the present or last connection (`dg-request-id`)."""
         self._stream = stream
         self._attempts = attempts
-        self._connect = connecting
+        self._connect = connect
         self._speed = replay_speed
         self._on_event = on_event
-        self._messages = Inbox(UNREAD)
-        self._work = asyncio.Event()  # there is something to send
-        self._room = asyncio.Event()  # something was sent, or let go of
-        self._first = asyncio.Event()  # the first connection is open, or never will be
+        self._messages = MessageQueue(UNREAD)
+        self._to_send = asyncio.Event()  # a frame may be ready to send
+        self._room = asyncio.Event()  # the send log may have room
+        self._first_attempt_over = asyncio.Event()  # connected, or failed for good
         self._client: ListenClient | None = None
         self._lost_at: float | None = None
-        self._covered = 0
+        self._safe_position = 0
         self._failure: ClientError | None = None
-        self._left = False
-        self._running: asyncio.Task[None] | None = None
+        self._aborted = False
+        self._task: asyncio.Task[None] | None = None
 
-    # What the caller does
+    # Called by the user
 
     async def send(self, pcm: bytes | NDArray[np.int16]) -> None:
-        """Send samples, little-endian, in any quantity; waits while more is unsent than may be held.
+        """Send samples, little-endian, in any quantity; waits while the log of unsent audio is full.
 
         Raises:
             ClientError: the stream has failed for good.
         """
         if self._stream.closing:
-            raise ClosedAbnormally(NORMAL_CLOSE, "the stream's end has been said")
+            raise ClosedAbnormally(NORMAL_CLOSE, "the stream has been closed")
         audio = pcm if isinstance(pcm, bytes) else pcm.astype("<i2").tobytes()
         for first in range(0, len(audio), PIECE_BYTES):
             piece = audio[first : first + PIECE_BYTES]
             await self._room_for(len(piece))
             self._stream.add_audio(piece)
-            self._work.set()
+            self._to_send.set()
 
     async def finalize(self, channel: int | None = None) -> None:
-        """Ask for a final of everything sent so far; it is answered once, whatever happens on the way."""
+        """Ask for a final of everything sent so far; its answer is delivered once, over any number of connections."""
         await self._room_for(CONTROL_BYTES)
         self._stream.finalize(channel)
-        self._work.set()
+        self._to_send.set()
 
     async def configure(self, keyterms: Sequence[str]) -> None:
         """Replace the key terms for the audio that follows."""
         await self._room_for(CONTROL_BYTES)
         self._stream.configure(keyterms)
-        self._work.set()
+        self._to_send.set()
 
     async def keep_alive(self) -> None:
-        """Nothing: a silent stream is kept alive without being asked."""
+        """Do nothing: the client sends KeepAlive by itself. Here because `ListenClient` has it."""
 
     async def close_stream(self) -> None:
-        """Say that no audio follows; the last final and `Metadata` come, then the iteration ends."""
+        """End the audio; the last final and `Metadata` come, then the iteration ends."""
         self._stream.close()
-        self._work.set()
+        self._to_send.set()
 
     def abort(self) -> None:
-        """Leave at once and without a word; whoever iterates sees the connection lost."""
-        self._left = True
+        """Drop the connection without a close; the iteration ends with `ClosedAbnormally`."""
+        self._aborted = True
         if self._client is not None:
             self._client.abort()
-        if self._running is not None:
-            self._running.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def _room_for(self, size: int) -> None:
-        while self._failure is None and not self._stream.journal.has_room(size):
+        while self._failure is None and not self._stream.send_log.has_room(size):
             self._room.clear()
             await self._room.wait()
         if self._failure is not None:
@@ -135,7 +135,7 @@ class ResilientClient:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message, in the stream's own time; types that are not known are skipped.
+        """Return the next message, with the stream's times; unknown types are skipped.
 
         Raises:
             ClientError: the stream cannot go on; see `tutti_asr_client.errors`.
@@ -147,78 +147,78 @@ class ResilientClient:
             raise self._failure
         raise StopAsyncIteration
 
-    # What happens meanwhile
+    # Run by tasks
 
     async def start(self) -> None:
         """Connect for the first time.
 
         Raises:
-            ClientError: there is no server to be had.
+            ClientError: no server could be connected to.
         """
-        self._running = asyncio.create_task(self._run())
-        await self._first.wait()
-        if self._failure is not None and not self.journey.connections:
+        self._task = asyncio.create_task(self._run())
+        await self._first_attempt_over.wait()
+        if self._failure is not None and not self.events.connections:
             raise self._failure
 
     async def stop(self) -> None:
-        """Leave, with a close where there is a connection."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait({self._running})
+        """Close the connection, if there is one, and end the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def _run(self) -> None:
         try:
-            await self._live()
+            await self._connect_until_done()
         except ClientError as error:
             self._failure = error
         except asyncio.CancelledError:
-            self._failure = ClosedAbnormally(ABNORMAL_CLOSE, "the stream was left")
-            if not self._left:
+            self._failure = ClosedAbnormally(ABNORMAL_CLOSE, "the stream was aborted")
+            if not self._aborted:
                 raise
         finally:
             self._client = None
             self._room.set()
-            self._first.set()
+            self._first_attempt_over.set()
             self._messages.end()
 
-    async def _live(self) -> None:
-        """One connection after another, until the stream is over."""
+    async def _connect_until_done(self) -> None:
+        """Open one connection after another until the stream ends."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 async with self._connect(self._attempts.url) as client:
-                    await self._converse(client)
+                    await self._use_connection(client)
                 break
             except ClientError as error:
                 if self._stream.complete:
                     break
                 self._lost_at = loop.time() if self._lost_at is None else self._lost_at
-                following = self._attempts.failed(error, loop.time())
-                self._tell(Waiting(error, following.url, following.wait_s, self._attempts.failures))
-            await asyncio.sleep(following.wait_s)
-        await self._messages.put(self._stream.farewell(self.request_id or ""))
+                next_try = self._attempts.failed(error, loop.time())
+                self._report(Waiting(error, next_try.url, next_try.wait_s, self._attempts.failures))
+            await asyncio.sleep(next_try.wait_s)
+        await self._messages.put(self._stream.closing_metadata(self.request_id or ""))
 
-    async def _converse(self, client: ListenClient) -> None:
+    async def _use_connection(self, client: ListenClient) -> None:
         """Use a connection until it ends; returns after a normal end of the stream."""
         loop = asyncio.get_running_loop()
         self._client, self.request_id = client, client.request_id
         self._attempts.connected(loop.time())
-        known = _Known(self._stream)
+        before = _Totals(self._stream)
         self._stream.connected()
-        self._first.set()
+        self._first_attempt_over.set()
         sender = asyncio.create_task(self._send_all(client))
-        sender.add_done_callback(lambda task: None if _failure(task) is None else client.abort())
+        sender.add_done_callback(lambda task: None if error_of(task) is None else client.abort())
         try:
-            self._took_up(known)
+            self._report_beginning(before)
             async for message in client:
-                for news in self._stream.receive(message):
-                    await self._messages.put(news)
-                self._took_up(known)
-                self._settled()
+                for delivered in self._stream.receive(message):
+                    await self._messages.put(delivered)
+                self._report_beginning(before)
+                self._note_progress()
         except ClosedAbnormally:
-            failure = _failure(sender)
+            failure = error_of(sender)
             if failure is not None and not isinstance(failure, ClosedAbnormally):
-                raise failure from None  # ours, not the connection's
+                raise failure from None  # the sender's own error, not a lost connection
             self._lost_at = loop.time()
             raise
         finally:
@@ -229,68 +229,109 @@ class ResilientClient:
         if not self._stream.closing:
             raise ClosedAbnormally(NORMAL_CLOSE, "before all audio was sent")
 
-    def _took_up(self, known: _Known) -> None:
-        """Tell once how the connection took the stream up; until that is known, nothing is sent."""
+    def _report_beginning(self, before: _Totals) -> None:
+        """Report refused tickets, and once a connection how it continues the stream."""
         stream = self._stream
-        for code in known.new_refusals(stream):
-            self._tell(TicketRefused(code))
-        if known.begun:
+        for code in before.new_refusals(stream):
+            self._report(TicketRefused(code))
+        if before.reported:
             return
-        self._work.set()  # an answer to a ticket calls for something to be said
+        self._to_send.set()  # after the answer to a Resume there are frames to send
         if stream.beginning is None:
             return
-        known.begun = True
+        before.reported = True
         took_s = 0.0 if self._lost_at is None else asyncio.get_running_loop().time() - self._lost_at
-        replay_s = stream.replayed_s - known.replayed_s
-        self._tell(Connected(self._attempts.url, self.request_id, stream.beginning, replay_s, took_s))
-        if stream.lost_s > known.lost_s:
-            self._tell(AudioLost(stream.lost_s - known.lost_s))
+        replay_s = stream.replayed_s - before.replayed_s
+        self._report(Connected(self._attempts.url, self.request_id, stream.beginning, replay_s, took_s))
+        if stream.lost_s > before.lost_s:
+            self._report(AudioLost(stream.lost_s - before.lost_s))
 
-    def _settled(self) -> None:
-        if self._stream.covered > self._covered:
-            self._covered = self._stream.covered
-            self._attempts.settled()
+    def _note_progress(self) -> None:
+        if self._stream.safe_position > self._safe_position:
+            self._safe_position = self._stream.safe_position
+            self._attempts.reset_budget()
             self._room.set()
 
-    def _tell(self, event: Event) -> None:
-        self.journey.add(event)
+    def _report(self, event: Event) -> None:
+        self.events.add(event)
         if self._on_event is not None:
             self._on_event(event)
 
     async def _send_all(self, client: ListenClient) -> None:
-        """Send what there is, whenever there is something: the only writer of a connection."""
+        """Send the stream's frames as they become ready; the only writer of a connection."""
         stream, pace = self._stream, _Pace(self._speed)
         while True:
             behind = stream.beginning is not None and stream.replaying
             frame = stream.next_frame()
             if frame is None:
-                self._caught_up()
-                await self._wait_for_work(client)
+                self._report_caught_up()
+                await self._wait_for_frame(client)
                 continue
             if behind and isinstance(frame, bytes):
                 await pace.hold(stream.shape.seconds(len(frame)))
             await client.send_frame(frame)
             self._room.set()
 
-    def _caught_up(self) -> None:
+    def _report_caught_up(self) -> None:
         if self._lost_at is not None and self._stream.beginning is not None:
-            self._tell(CaughtUp(asyncio.get_running_loop().time() - self._lost_at))
+            self._report(CaughtUp(asyncio.get_running_loop().time() - self._lost_at))
             self._lost_at = None
 
-    async def _wait_for_work(self, client: ListenClient) -> None:
-        self._work.clear()
+    async def _wait_for_frame(self, client: ListenClient) -> None:
+        self._to_send.clear()
         try:
             async with asyncio.timeout(KEEP_ALIVE_S):
-                await self._work.wait()
+                await self._to_send.wait()
         except TimeoutError:
             await client.send_frame(KEEP_ALIVE)
 
 
-class _Known:
-    """What the stream's sums were when a connection began."""
+class MessageQueue:
+    """A bounded queue of messages: when it is full, interims are dropped first, then the writer waits."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._messages: deque[Message] = deque()
+        self._ended = False
+        self._added = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    async def put(self, message: Message) -> None:
+        """Add a message, once there is room."""
+        while len(self._messages) >= self._limit and not self._drop_interim():
+            self._taken.clear()
+            await self._taken.wait()
+        self._messages.append(message)
+        self._added.set()
+
+    def _drop_interim(self) -> bool:
+        for index, message in enumerate(self._messages):
+            if isinstance(message, Results) and not message.is_final:
+                del self._messages[index]
+                return True
+        return False
+
+    def end(self) -> None:
+        """Note that no message follows."""
+        self._ended = True
+        self._added.set()
+
+    async def get(self) -> Message | None:
+        """Return the oldest message; None after the end."""
+        while not self._messages:
+            if self._ended:
+                return None
+            self._added.clear()
+            await self._added.wait()
+        self._taken.set()
+        return self._messages.popleft()
+
+
+class _Totals:
+    """The stream's totals when a connection began."""
 
     def __init__(self, stream: Continuity) -> None:
-        self.begun = False
+        self.reported = False
         self.replayed_s = stream.replayed_s
         self.lost_s = stream.lost_s
         self._refusals = len(stream.refusals)
@@ -302,7 +343,7 @@ class _Known:
 
 
 class _Pace:
-    """Holds replayed audio to so many times real time."""
+    """Limits replayed audio to `speed` times real time."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
@@ -319,6 +360,6 @@ class _Pace:
             await asyncio.sleep(due - now)
 
 
-def _failure(task: asyncio.Task[None]) -> BaseException | None:
-    """Why it failed; None if it did not, or not yet."""
+def error_of(task: asyncio.Task[None]) -> BaseException | None:
+    """Return the error of a task that has failed, else None."""
     return task.exception() if task.done() and not task.cancelled() else None

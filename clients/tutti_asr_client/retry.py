@@ -1,6 +1,6 @@
-"""When and where to try again after a lost or refused connection. Pure: told the time, and given its randomness.
+"""Retry policy after a lost or refused connection: which address, after which wait, and when to give up.
 
-Owns the choice between several addresses, the waits, and the moment of giving up. Knows no socket.
+Pure: the time and the random generator are arguments. Knows no socket.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from dataclasses import dataclass
 
 from tutti_asr_client.errors import ClientError, ClosedAbnormally, Refused, Unreachable
 
-WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 499})
-"""Of the HTTP statuses below 500, those that speak of the moment and not of what was asked."""
+RETRYABLE_STATUSES = frozenset({408, 425, 429, 499})
+"""HTTP statuses below 500 that are temporary; every status from 500 on is."""
 
-FOR_GOOD = frozenset({1000, 1002, 1003, 1007, 1008, 1009, 1010})
-"""Close codes that the same audio would meet again, and the one that means an end (RFC 6455 §7.4.1)."""
+PERMANENT_CLOSE_CODES = frozenset({1000, 1002, 1003, 1007, 1008, 1009, 1010})
+"""Close codes that the same audio would cause again, and the normal end, 1000 (RFC 6455 §7.4.1)."""
 
-
-STEADY_S = 30.0
-"""A connection that lasted so long was a good one, whatever it settled: a silent stream settles nothing."""
+STABLE_AFTER_S = 30.0
+"""A connection that lasted this long resets the budget, as a final does: a silent stream has no finals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How patient a client is.
+    """Retry budget of a stream.
 
-    `limit_s` bounds the time without a connection since the server last settled something (a final, a ticket). Waits
-    begin below `first_wait_s`, double with each round over the addresses and end at `longest_wait_s`; each is drawn
-    between half and all of that. A server's Retry-After is a wait's lower bound. An address where nobody answers is
-    told at once when no server has answered yet, unless `await_server`.
+    `limit_s` bounds the time without a connection since the server's last final or ticket. Waits begin below
+    `first_wait_s`, double with each round over the addresses up to `longest_wait_s`, and are drawn between half and all
+    of that. A server's Retry-After is a wait's lower bound. While no server has answered yet, an address without a
+    server is an error at once, unless `await_server`.
     """
 
     limit_s: float = 60.0
@@ -38,25 +37,25 @@ class Retry:
     await_server: bool = False
 
 
-def is_final(error: ClientError) -> bool:
-    """Whether another try would end in the same way."""
+def is_permanent(error: ClientError) -> bool:
+    """Return whether another try would fail in the same way."""
     if isinstance(error, Refused):
-        return error.status < 500 and error.status not in WORTH_ANOTHER_TRY
+        return error.status < 500 and error.status not in RETRYABLE_STATUSES
     if isinstance(error, ClosedAbnormally):
-        return error.code in FOR_GOOD
+        return error.code in PERMANENT_CLOSE_CODES
     return not isinstance(error, Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """The next try: where, and in how many seconds."""
+class NextTry:
+    """Address of the next try, and the wait before it."""
 
     url: str
     wait_s: float
 
 
 class Attempts:
-    """The tries of one stream, over several addresses in turn."""
+    """Counts one stream's failures over its addresses, and chooses the next try."""
 
     def __init__(self, urls: Sequence[str], retry: Retry, rng: random.Random | None = None) -> None:
         if not urls:
@@ -64,72 +63,72 @@ class Attempts:
         self._urls = list(urls)
         self._retry = retry
         self._rng = rng or random.Random()
-        self._turn = 0  # index of the address in use
+        self._index = 0  # index of the address in use
         self._not_before = [0.0] * len(self._urls)
-        self._failures = 0  # in a row
-        self._without_s = 0.0  # time without a connection, since something was settled
+        self._failures = 0  # since the last reset of the budget
+        self._disconnected_s = 0.0  # time without a connection, since the last reset of the budget
         self._lost_at: float | None = None
         self._connected_at: float | None = None
-        self._ever = False  # some server has answered
+        self._server_answered = False
 
     @property
     def url(self) -> str:
         """The address in use."""
-        return self._urls[self._turn]
+        return self._urls[self._index]
 
     @property
     def failures(self) -> int:
-        """Tries and connections in a row that settled nothing."""
+        """Failed tries and lost connections since the last final or ticket."""
         return self._failures
 
     def connected(self, now: float) -> None:
-        """A connection is open: time without one does not run."""
-        self._ever = True
+        """Note that a connection is open: the time without one stops."""
+        self._server_answered = True
         self._connected_at = now
         if self._lost_at is not None:
-            self._without_s += now - self._lost_at
+            self._disconnected_s += now - self._lost_at
             self._lost_at = None
 
-    def settled(self) -> None:
-        """The server has settled something: patience begins anew."""
+    def reset_budget(self) -> None:
+        """Begin a new budget: the server sent a final or a ticket."""
         self._failures = 0
-        self._without_s = 0.0
+        self._disconnected_s = 0.0
 
-    def failed(self, error: ClientError, now: float) -> Next:
-        """What to do after a lost connection or a failed try.
+    def failed(self, error: ClientError, now: float) -> NextTry:
+        """Return the next try after a lost connection or a failed one.
 
         Raises:
-            ClientError: the error itself, when another try is of no use or patience is over.
+            ClientError: the error itself, if it is permanent or the budget is spent.
         """
-        if is_final(error):
+        if is_permanent(error):
             raise error
-        if self._connected_at is not None and now - self._connected_at >= STEADY_S:
-            self.settled()
+        if self._connected_at is not None and now - self._connected_at >= STABLE_AFTER_S:
+            self.reset_budget()
         self._connected_at = None
         if self._lost_at is None:
             self._lost_at = now
         if isinstance(error, Refused):
-            self._ever = True
-            self._not_before[self._turn] = now + (error.retry_after_s or 0.0)
+            self._server_answered = True
+            self._not_before[self._index] = now + (error.retry_after_s or 0.0)
         self._failures += 1
         first_round = self._failures < len(self._urls)
-        if isinstance(error, Unreachable) and not (self._ever or self._retry.await_server or first_round):
+        if isinstance(error, Unreachable) and not (self._server_answered or self._retry.await_server or first_round):
             raise error
-        self._turn = self._next_turn(now)
-        wait_s = max(self._back_off(), self._not_before[self._turn] - now)
-        if self._without_s + (now + wait_s - self._lost_at) > self._retry.limit_s:
+        self._index = self._next_index(now)
+        wait_s = max(self._back_off(), self._not_before[self._index] - now)
+        if self._disconnected_s + (now + wait_s - self._lost_at) > self._retry.limit_s:
             raise error
-        return Next(self.url, wait_s)
+        return NextTry(self.url, wait_s)
 
-    def _next_turn(self, now: float) -> int:
-        """The address after this one, unless a later one may be asked sooner."""
+    def _next_index(self, now: float) -> int:
+        """Index of the next address in turn; of one after it, if the Retry-After of that one ends sooner."""
         count = len(self._urls)
-        turns = [(self._turn + step) % count for step in range(1, count + 1)]
-        return min(turns, key=lambda turn: max(0.0, self._not_before[turn] - now))
+        indices = [(self._index + step) % count for step in range(1, count + 1)]
+        return min(indices, key=lambda index: max(0.0, self._not_before[index] - now))
 
     def _back_off(self) -> float:
         retry = self._retry
         rounds = (self._failures - 1) // len(self._urls)
-        if rounds == 0:  # soon, but not all clients of a lost server in one moment
+        if rounds == 0:  # soon, but spread: all clients of a lost server reconnect now
             return self._rng.uniform(0.0, retry.first_wait_s)
         return min(retry.longest_wait_s, retry.first_wait_s * 2.0**rounds) * self._rng.uniform(0.5, 1.0)

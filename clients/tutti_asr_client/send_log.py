@@ -1,7 +1,7 @@
-"""What a stream has said and may have to say again: audio and control messages, in their order.
+"""Bounded log of a stream's audio and control messages in order, kept for a replay after a lost connection.
 
-Owns the bytes, their bound, and how far they have been sent on the present connection. Positions count bytes of audio
-from the beginning of the stream. Knows no socket, no time and no message of the server's.
+Owns the bytes, their bound, and how far the present connection has sent them. Positions count bytes of audio from the
+beginning of the stream. Knows no socket, no time and none of the server's messages.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PIECE_BYTES = 2**15
-"""Audio in one entry at most: a second of 16 kHz, far below any server's largest message."""
+"""Largest entry of audio: a second of 16 kHz, far below any server's largest message."""
 
 CONTROL_BYTES = 256
-"""What a control message counts for: they are bounded like audio."""
+"""Size that a control message counts as: the bound covers them too."""
 
 
 @dataclass(slots=True, eq=False)
 class Control:
-    """A control message, and what is known of its fate."""
+    """A control message of the client, and which answers and tickets cover it."""
 
     kind: str
     text: str  # as it is sent
     at: int  # audio before it, in bytes
-    channels: frozenset[int] = frozenset()  # that answer it
-    awaited: set[int] = field(default_factory=set)  # whose answer is to come on this connection
-    told: set[int] = field(default_factory=set)  # whose answer the caller has had
-    number: int = 0  # of the final that was its last answer
-    here: bool = False  # this connection's server has answered it
-    ticketed: bool = False  # the newest ticket knows of it
+    channels: frozenset[int] = frozenset()  # channels that answer it
+    pending: set[int] = field(default_factory=set)  # channels whose answer this connection still owes
+    delivered: set[int] = field(default_factory=set)  # channels whose answer the caller has
+    final_number: int = 0  # the final that was its last answer, counted from the first of the stream
+    confirmed: bool = False  # answered on this connection
+    in_ticket: bool = False  # contained in the newest ticket
 
     @property
     def answered(self) -> bool:
-        """Whether the caller has had every answer."""
-        return bool(self.channels) and self.told >= self.channels
+        """True once the caller has every answer."""
+        return bool(self.channels) and self.delivered >= self.channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +54,30 @@ Entry = Audio | Control
 
 
 class SendLog:
-    """A bounded record with a reading place; the oldest entries go first."""
+    """Bounded queue of entries with a read position; the oldest sent entries are dropped first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._entries: deque[Entry] = deque()
         self._size = 0
-        self._next = 0  # index of the entry to be sent next
-        self._from = 0  # position from which audio is wanted on this connection
-        self.first = 0  # position of the oldest audio that is held
-        self.end = 0  # and the one after the newest
+        self._next = 0  # index of the entry to send next
+        self._from = 0  # position at which this connection's audio begins
+        self.first = 0  # position of the oldest audio held
+        self.end = 0  # position after the newest
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory; a control message counts for a few hundred bytes."""
+        """Bytes held; a control message counts as `CONTROL_BYTES`."""
         return self._size
 
     @property
     def unsent(self) -> bool:
-        """Whether anything is left for this connection."""
+        """True while this connection has entries to send."""
         return self._next < len(self._entries)
 
     @property
     def sent(self) -> int:
-        """Position up to which this connection has had its audio."""
+        """Position up to which this connection has sent audio."""
         for index in range(self._next, len(self._entries)):
             entry = self._entries[index]
             if isinstance(entry, Audio):
@@ -85,11 +85,11 @@ class SendLog:
         return self.end
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be added without losing what was never sent."""
+        """Return whether `size` bytes fit without dropping an entry that was never sent."""
         return self._size + size <= self._limit or self._next > 0 or not self._entries
 
     def add_audio(self, pcm: bytes) -> None:
-        """Append a piece of audio, of `PIECE_BYTES` at most."""
+        """Append audio, at most `PIECE_BYTES`."""
         self._append(Audio(pcm, self.end), len(pcm))
         self.end += len(pcm)
 
@@ -99,11 +99,11 @@ class SendLog:
 
     def _append(self, entry: Entry, size: int) -> None:
         while self._entries and self._next > 0 and self._size + size > self._limit:
-            self._forget()
+            self._drop_oldest()
         self._entries.append(entry)
         self._size += size
 
-    def _forget(self) -> None:
+    def _drop_oldest(self) -> None:
         oldest = self._entries.popleft()
         self._next = max(0, self._next - 1)
         if isinstance(oldest, Audio):
@@ -112,26 +112,26 @@ class SendLog:
         else:
             self._size -= CONTROL_BYTES
 
-    def forget_before(self, position: int, settled: Callable[[Control], bool]) -> None:
-        """Let go of the audio before a position, and of what was said before it; at it, of what is settled."""
+    def drop_before(self, position: int, is_done: Callable[[Control], bool]) -> None:
+        """Drop what lies before `position`, and control messages at it for which `is_done` holds."""
         while self._entries:
             oldest = self._entries[0]
             if isinstance(oldest, Audio):
                 if oldest.end > position:
                     return
-            elif oldest.at > position or (oldest.at == position and not settled(oldest)):
+            elif oldest.at > position or (oldest.at == position and not is_done(oldest)):
                 return
-            self._forget()
+            self._drop_oldest()
 
     def detach(self) -> None:
-        """No connection: nothing counts as sent."""
+        """Note that the connection is gone: every entry is to be sent again."""
         self._next = 0
         for control in self.controls():
-            control.awaited.clear()
-            control.here = False
+            control.pending.clear()
+            control.confirmed = False
 
     def seek(self, position: int) -> None:
-        """The next entry to be sent is the first one that reaches past a position, or was said at it."""
+        """Move the read position to the first audio that ends after `position`, or control message at or after it."""
         self._from = position
         self._next = 0
         for entry in self._entries:
@@ -140,7 +140,7 @@ class SendLog:
             self._next += 1
 
     def take(self) -> bytes | Control | None:
-        """The next thing to send; None when there is nothing left."""
+        """Return the next entry to send, or None at the end; audio is cut at the position of the last `seek`."""
         if self._next >= len(self._entries):
             return None
         entry = self._entries[self._next]
@@ -150,5 +150,5 @@ class SendLog:
         return entry.pcm if entry.at >= self._from else entry.pcm[self._from - entry.at :]
 
     def controls(self) -> list[Control]:
-        """The control messages that are held."""
+        """The control messages held."""
         return [entry for entry in self._entries if isinstance(entry, Control)]

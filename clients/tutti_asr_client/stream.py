@@ -1,13 +1,13 @@
-"""Open a live stream that survives lost connections: the client to use unless one connection is what you want.
+"""Opens a live stream that survives lost connections.
 
     async with open_stream("ws://127.0.0.1:8080", resumable=True) as stream:
         await stream.send(pcm)
         await stream.close_stream()
         async for message in stream:
             ...
-        print(stream.journey)
+        print(stream.events)
 
-Joins the parts; knows what a query is made of, and what may be asked of a user.
+Builds the query and puts the parts together: `Continuity`, `Attempts` and `ResilientClient`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from tutti_asr_client.address import QueryValue, listen_url
-from tutti_asr_client.audio_shape import SAMPLE_BYTES, AudioShape
+from tutti_asr_client.audio_shape import AudioShape
 from tutti_asr_client.connection_events import Event
 from tutti_asr_client.continuity import Continuity
 from tutti_asr_client.live import ListenClient, connect
@@ -25,10 +25,10 @@ from tutti_asr_client.retry import Attempts, Retry
 from tutti_asr_client.send_log import PIECE_BYTES
 
 HELD_S = 120.0
-"""Audio that is kept: an utterance, what lies in buffers on the way, and an outage of a minute."""
+"""Audio kept for a replay: an utterance, network buffers, and an outage of a minute."""
 
 CLOSE_TIMEOUT_S = 0.5
-"""For a server that has said goodbye to hang up: the stream waits to go on elsewhere."""
+"""Wait for a server's close: the stream is waiting to go on elsewhere."""
 
 
 @contextlib.asynccontextmanager
@@ -53,24 +53,24 @@ async def open_stream(
     """Open a stream of raw audio; further keyword arguments go into the query.
 
     `url`: one address, or several replicas' that are tried in turn. `resumable`: ask for tickets, with which any
-    replica goes on exactly where the lost one was; a server without them hears the audio since the last final again.
-    `held_s` of audio are kept in memory for that. `replay_speed`: times real time at which audio is said again. A
-    server that does not answer a ping within `dead_after_s` is left. `on_event` is told what happens on the way.
+    replica goes on exactly where the lost one was; to a server without tickets the audio since the last final is sent
+    again. `held_s` seconds of audio are kept in memory for that, and sent at `replay_speed` times real time. A server
+    that does not answer a ping within `dead_after_s` counts as lost. `on_event` is called with each connection event.
 
     Raises:
-        ValueError: an encoding that cannot be taken up in the middle.
-        ClientError: see `tutti_asr_client.errors`; no connection could be had within `retry`.
+        ValueError: an encoding that cannot be resumed in the middle.
+        ClientError: see `tutti_asr_client.errors`; no server could be connected to within `retry`.
     """
-    shape = audio_shape(sample_rate, encoding, channels, multichannel=multichannel)
+    shape = AudioShape.of(sample_rate, encoding, channels, multichannel=multichannel)
     urls = [url] if isinstance(url, str) else list(url)
     settings: dict[str, QueryValue] = {"encoding": encoding, **query}
     settings |= {"channels": channels} if channels != 1 else {}
     settings |= {"multichannel": True} if multichannel else {}
     settings |= {"resumable": True} if resumable else {}
     for address in urls:
-        listen_url(address, {})  # a bad one is told at once
+        listen_url(address, {})  # raises on a bad one before any is tried
 
-    def connecting(address: str) -> contextlib.AbstractAsyncContextManager[ListenClient]:
+    def open_connection(address: str) -> contextlib.AbstractAsyncContextManager[ListenClient]:
         return connect(
             address,
             api_key=api_key,
@@ -85,7 +85,7 @@ async def open_stream(
     client = ResilientClient(
         Continuity(shape, max(shape.size(held_s), 2 * PIECE_BYTES)),
         Attempts(urls, retry or Retry()),
-        connecting,
+        open_connection,
         replay_speed=replay_speed,
         on_event=on_event,
     )
@@ -94,14 +94,3 @@ async def open_stream(
         yield client
     finally:
         await client.stop()
-
-
-def audio_shape(sample_rate: int, encoding: str, channels: int, *, multichannel: bool) -> AudioShape:
-    """What the bytes of a stream mean.
-
-    Raises:
-        ValueError: an encoding that cannot be taken up in the middle.
-    """
-    if encoding not in SAMPLE_BYTES:
-        raise ValueError(f"{encoding} is none of {', '.join(SAMPLE_BYTES)}")
-    return AudioShape(sample_rate, SAMPLE_BYTES[encoding], channels, channels if multichannel else 1)

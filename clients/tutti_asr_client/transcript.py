@@ -1,7 +1,4 @@
-"""The text of one channel, put together from `Results`.
-
-Owns the finals so far and the open partial. Knows no socket and no time.
-"""
+"""The text of one channel: the finals so far and the open partial. Knows no socket and no time."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from tutti_asr_client.messages import Results, Word
 
 
 class Transcript:
-    """Finals joined, and the partial that follows them with the count of its words that will stay."""
+    """Joins finals, and tells stable from unstable words of the partial behind them."""
 
     def __init__(self, channel: int = 0) -> None:
         self._channel = channel
@@ -19,7 +16,7 @@ class Transcript:
         self._stable = 0
 
     def add(self, results: Results) -> None:
-        """Take one message; those of other channels are ignored."""
+        """Add one message; those of other channels are ignored."""
         if results.channel_index[0] != self._channel:
             return
         if results.is_final:
@@ -29,8 +26,8 @@ class Transcript:
             self._partial, self._stable = (), 0
             return
         words = tuple(results.text.split())
-        told = None if results.tutti is None else results.tutti.stable_words
-        self._stable = min(len(words), self._agreed(words) if told is None else told)
+        stated = None if results.tutti is None else results.tutti.stable_words
+        self._stable = min(len(words), self._agreed(words) if stated is None else stated)
         self._partial = words
 
     @property
@@ -54,7 +51,7 @@ class Transcript:
         return " ".join(self._partial[self._stable :])
 
     def _agreed(self, words: tuple[str, ...]) -> int:
-        """Without the server's word for it: what two partials in a row agree on, but for the last word."""
+        """Estimate without the server's count: leading words that two partials share, but for the last word."""
         agreed = 0
         for old, new in zip(self._partial, words[:-1], strict=False):
             if old != new:

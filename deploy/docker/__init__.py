@@ -1,1 +1,1 @@
-"""The images: what they are made of, and a rehearsal of making them. Scripts and data, nothing to import."""
+"""The images: what they are made of, and the health check inside them."""

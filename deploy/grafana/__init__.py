@@ -1,1 +1,1 @@
-"""The Grafana dashboard and where it comes from."""
+"""The Grafana dashboard and its generator."""

@@ -1,4 +1,4 @@
-"""What the dashboard shows, as data: rows of panels, each with its queries. Owns the questions, not their looks."""
+"""Rows of the dashboard's panels with their queries, as data. Knows no layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture. `unit` is Grafana's name of it; `line` a value that must not be crossed."""
+    """One graph. `unit` is Grafana's name of it; `line` a limit to draw."""
 
     title: str
     about: str
@@ -30,7 +30,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels that answer one question."""
+    """A titled row of panels."""
 
     title: str
     panels: tuple[Panel, ...]

@@ -1,4 +1,4 @@
-"""The dashboard as a picture, where no Grafana is at hand: the same panels and queries, asked of a Prometheus.
+"""Draws the dashboard without Grafana: the same panels and queries, asked of a Prometheus.
 
 `python -m deploy.grafana.picture http://127.0.0.1:9090 docs/images/dashboard.png --minutes 5`
 """
@@ -34,7 +34,7 @@ def named(legend: str, labels: dict[str, str]) -> str:
 
 
 def series(prometheus: str, expr: str, minutes: float) -> list[dict[str, Any]]:
-    """Ask for a range of time up to now. Raises: httpx.HTTPError."""
+    """Query a range of time up to now. Raises: httpx.HTTPError."""
     end = time.time()
     asked: dict[str, str | float] = {
         "query": expr,

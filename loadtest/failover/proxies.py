@@ -78,7 +78,9 @@ class Proxy:
         return shutil.which(self.program) or (str(beside) if beside.exists() else None)
 
     def render(self, ports: Ports, replicas: Sequence[int], folder: Path) -> str:
-        """The shipped file for these ports. Raises: ValueError: it does not name what it should."""
+        """The shipped file for these ports. Raises: ValueError: an address is not in it; PeerMissing: no checkout."""
+        if not self.config.is_file():
+            raise PeerMissing(f"{self.config} is not there: the proxies' files are in a checkout, not in the wheel")
         text = self.config.read_text(encoding="utf-8")
         for number in range(SHIPPED_REPLICAS):
             shipped = self.replica(f"replica-{number + 1}", 8080)

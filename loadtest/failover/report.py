@@ -70,19 +70,19 @@ class Failover(msgspec.Struct, frozen=True):
 
 def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> StreamFigures:
     """Add up streams of one kind. `references`: each audio's text of an undisturbed run."""
-    journeys = [outcome.journey for outcome in outcomes]
+    all_events = [outcome.events for outcome in outcomes]
     return StreamFigures(
         streams=len(outcomes),
         finished=sum(outcome.finished for outcome in outcomes),
         equal=sum(outcome.finished and outcome.text == references[outcome.audio.name] for outcome in outcomes),
         interrupted=sum(bool(outcome.lost_at) for outcome in outcomes),
-        reconnections=sum(journey.reconnects for journey in journeys),
-        by_ticket=sum(journey.resumed for journey in journeys),
-        by_replay=sum(journey.replayed for journey in journeys),
-        refused_tickets=dict(Counter(code for journey in journeys for code in journey.refused_tickets)),
+        reconnections=sum(events.reconnects for events in all_events),
+        by_ticket=sum(events.resumed for events in all_events),
+        by_replay=sum(events.replayed for events in all_events),
+        refused_tickets=dict(Counter(code for events in all_events for code in events.refused_tickets)),
         closes=dict(sorted(Counter(code for outcome in outcomes for code in outcome.closes).items())),
         refusals=dict(sorted(Counter(status for outcome in outcomes for status in outcome.statuses).items())),
-        replayed_s=round(sum(journey.replayed_s for journey in journeys), 3),
+        replayed_s=round(sum(events.replayed_s for events in all_events), 3),
         # Plain streams lose the audio after their end; only `judge` decides whether that counts.
         lost_s=round(sum(outcome.lost_s for outcome in outcomes), 3),
         problems=tuple(sorted({outcome.problem for outcome in outcomes if outcome.problem})[:MAX_PROBLEMS]),
@@ -91,12 +91,12 @@ def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> Strea
 
 def resume_times(outcomes: Iterable[Outcome]) -> Latencies:
     """From each loss that was noticed to the resumption of the stream."""
-    return _added(seconds for outcome in outcomes for seconds in outcome.journey.resume_s)
+    return _added(seconds for outcome in outcomes for seconds in outcome.events.resume_s)
 
 
 def caught_up_times(outcomes: Iterable[Outcome]) -> Latencies:
     """From each loss to the time when all audio has been sent."""
-    return _added(seconds for outcome in outcomes for seconds in outcome.journey.caught_up_s)
+    return _added(seconds for outcome in outcomes for seconds in outcome.events.caught_up_s)
 
 
 def since(outcomes: Iterable[Outcome], fault_at: float) -> Latencies:

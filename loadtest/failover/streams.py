@@ -61,7 +61,7 @@ class Outcome:
     problem: str = ""
     closes: list[int] = field(default_factory=list)  # codes other than 1000 that it was closed with
     statuses: list[int] = field(default_factory=list)  # of refused handshakes
-    journey: ConnectionEvents = field(default_factory=ConnectionEvents)
+    events: ConnectionEvents = field(default_factory=ConnectionEvents)
     connected_at: list[float] = field(default_factory=list)
     lost_at: list[float] = field(default_factory=list)
     covered_s: float = 0.0  # audio that the finals account for
@@ -71,7 +71,7 @@ class Outcome:
     def lost_s(self) -> float:
         """Audio that no final accounts for."""
         behind_s = self.audio.duration_s - self.covered_s
-        return max(self.journey.lost_s, self.gaps_s + (behind_s if behind_s > SAME_S else 0.0))
+        return max(self.events.lost_s, self.gaps_s + (behind_s if behind_s > SAME_S else 0.0))
 
     def take(self, results: Results) -> None:
         """Account for a final."""
@@ -81,9 +81,15 @@ class Outcome:
 
 
 def audios(count: int, seconds: float, seed: int) -> list[Audio]:
-    """`count` different ones, each of shipped recordings until `seconds` are full. Raises: AudioError."""
-    recordings, rng = read_recordings(None), random.Random(seed)
-    return [Audio(f"audio-{n}", compose(recordings, seconds, rng, (PAUSE_S, PAUSE_S))) for n in range(count)]
+    """`count` of them, of shipped recordings until `seconds` are full; each begins with another. Raises: AudioError."""
+    recordings, rng, made = read_recordings(None), random.Random(seed), list[Audio]()
+    rng.shuffle(recordings)
+    pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
+    for number in range(count):
+        rest = compose(recordings, seconds, rng, (PAUSE_S, PAUSE_S))
+        pcm = np.concatenate([recordings[number % len(recordings)], pause, rest])[: len(rest)]
+        made.append(Audio(f"audio-{number}", pcm))
+    return made
 
 
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
@@ -107,7 +113,7 @@ async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, real
     )
     try:
         async with opening as stream:
-            outcome.journey = stream.journey
+            outcome.events = stream.events
             await _converse(stream, stream, outcome, realtime=realtime)
     except ClientError as error:
         outcome.problem = str(error)

@@ -1,1 +1,1 @@
-"""Bytes that clients send to 16-bit samples."""
+"""Clients' bytes to 16-bit samples."""

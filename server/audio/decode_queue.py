@@ -14,11 +14,47 @@ from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, MediaError, Undecodable
 
 PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded as fast as its session takes it, not at once
-BYTES_A_SECOND = 3_000  # of what waits, before it is decoded: 24 kbit/s; uncompressed audio seems longer than it is
+TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, to estimate waiting audio; uncompressed audio seems longer than it is
 MAX_WAITING_BYTES = 4 * 2**20  # what may have been read already when reading is stopped
 
-Deliver = Callable[[PCM, float], None]
-Action = Callable[[], None]
+
+class LiveDecoder(Protocol):
+    """Bytes to samples, for one stream. After an error it is of no use."""
+
+    @property
+    def rate(self) -> int:
+        """Output sample rate in Hz, known before the first byte."""
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+
+    @property
+    def inline(self) -> bool:
+        """True if a message costs so little that the event loop may decode it, and nothing is held back."""
+
+    def feed(self, chunk: bytes, limit_s: float) -> PCM:
+        """Return what `chunk` completes, (S, C) int16. Raises: MediaError; Inflated beyond `limit_s` of audio."""
+
+    def drain(self) -> PCM:
+        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: MediaError."""
+
+    def flush(self) -> PCM:
+        """Return the end, (S, C) int16. Raises: MediaError."""
+
+
+class AudioReceiver(Protocol):
+    """Owner of a `DecodeQueue`: takes what it decodes on the pool."""
+
+    @property
+    def has_room(self) -> bool:
+        """False while nothing should be decoded; `DecodeQueue.resume` goes on."""
+
+    def on_samples(self, samples: PCM, arrived_s: float) -> None:
+        """Take decoded audio, (S, C) int16, and when its message arrived."""
+
+    def on_bad_audio(self, error: MediaError) -> None:
+        """Take the first error, after which nothing follows."""
 
 
 class DecodingPool:
@@ -33,138 +69,121 @@ class DecodingPool:
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
-        """End the threads once they have finished what they do; what waits is dropped."""
+        """End the threads once they have finished what they do; waiting work is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Audio:
-    """A message and when it arrived."""
+    """A piece of a message, and when it arrived."""
 
     chunk: bytes
     arrived_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold:
-    """What to do when all before it is decoded: `tail` pushes out what the decoder holds back."""
+class _Barrier:
+    """An action that runs when all audio before it is delivered, and what `tail` returns of the decoder's rest."""
 
     tail: Callable[[], PCM] | None
-    action: Action
+    action: Callable[[], None]
     arrived_s: float
 
 
-def _tell_nobody(*_: object) -> None:
-    """Of a lane that is released."""
-
-
-def _no_room() -> bool:
-    return False
-
-
 class DecodeQueue:
-    """The decoding of one stream."""
+    """Audio and flushes of one stream, in their order. Only a decoder that needs a thread lets anything wait here."""
 
-    def __init__(
-        self,
-        pool: DecodingPool,
-        decoder: LiveDecoder,
-        *,
-        deliver: Deliver,
-        fail: Callable[[MediaError], None],
-        room: Callable[[], bool],
-        max_piece_s: float,
-        opened_s: float,
-    ) -> None:
-        """Samples and the time of arrival go to `deliver`, the first error to `fail`, and nothing after it.
-
-        While there is no `room`, nothing is decoded: `resume` says when there is. `max_piece_s` of audio must fit then.
-        """
+    def __init__(self, pool: DecodingPool, decoder: LiveDecoder | None, *, max_piece_s: float, opened_s: float) -> None:
+        """`decoder` is None where audio comes decoded; `max_piece_s` of audio must fit whenever there is room."""
         self._pool = pool
         self._decoder = decoder
-        self._deliver = deliver
-        self._fail = fail
-        self._room = room
+        self._inline = decoder is None or decoder.inline
         self._max_piece_s = max_piece_s
-        self._allowance = DecodeBudget(opened_s, max_piece_s)
-        self._waiting: deque[_Audio | _Hold] = deque()
+        self._budget = DecodeBudget(opened_s, max_piece_s)
+        self._waiting: deque[_Audio | _Barrier] = deque()
         self._waiting_bytes = 0
-        self._busy = self._closed = False
+        self._busy = False  # the pool has a piece of it
+        self._closed = False
+        self.receiver: AudioReceiver | None = None  # dropped by `release`: each refers to the other
 
     @property
     def waiting_s(self) -> float:
-        """About how much audio waits to be decoded: a part of the backlog that decides whether to read on."""
-        return self._waiting_bytes / BYTES_A_SECOND
+        """Estimated length of the audio that waits to be decoded."""
+        return self._waiting_bytes / TYPICAL_BYTES_PER_S
 
     @property
     def pending(self) -> bool:
-        """Whether anything waits, or is being decoded."""
+        """True while anything waits, or is being decoded."""
         return self._busy or bool(self._waiting)
 
-    def audio(self, chunk: bytes, arrived_s: float) -> None:
-        """Take a message. Raises: BacklogExceeded."""
+    def audio(self, chunk: bytes, arrived_s: float) -> PCM | None:
+        """Take a message; return its samples, None if the receiver gets them. Raises: BacklogExceeded, MediaError."""
         if self._closed:
-            return
-        if self._decoder.inline:
+            return None
+        assert self._decoder is not None, "audio comes decoded"
+        if self._inline:
             try:
-                samples = self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
-            except MediaError as error:
-                self._end(error)
-                return
-            self._deliver(samples, arrived_s)
-            return
+                return self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
+            except MediaError:
+                self.close()
+                raise
         if self._waiting_bytes + len(chunk) > MAX_WAITING_BYTES:
             raise BacklogExceeded("more audio at once than can be decoded")
         self._waiting_bytes += len(chunk)
         for start in range(0, len(chunk), PIECE_BYTES):
             self._waiting.append(_Audio(chunk[start : start + PIECE_BYTES], arrived_s))
         self.resume()
+        return None
 
-    def then(self, action: Action) -> None:
-        """Do it when all that was taken so far is delivered."""
-        self._hold(_Hold(None, action, 0.0))
+    def then(self, action: Callable[[], None]) -> None:
+        """Run the action behind the audio taken so far."""
+        self._append(_Barrier(None, action, 0.0))
 
-    def settle(self, action: Action, now: float) -> None:
-        """Deliver also what the decoder holds back, then do it; the stream goes on."""
-        self._hold(_Hold(self._decoder.settle, action, now))
+    def drain(self, action: Callable[[], None], now: float) -> None:
+        """Deliver also what the decoder holds back, then run the action; the stream goes on."""
+        self._append(_Barrier(None if self._decoder is None else self._decoder.drain, action, now))
 
-    def flush(self, action: Action, now: float) -> None:
-        """Deliver also the end of the stream, then do it."""
-        self._hold(_Hold(self._decoder.flush, action, now))
+    def flush(self, action: Callable[[], None], now: float) -> None:
+        """Deliver also the end of the stream, then run the action."""
+        self._append(_Barrier(None if self._decoder is None else self._decoder.flush, action, now))
 
     def resume(self) -> None:
-        """Go on: there may be room."""
+        """Go on, after the receiver had no room."""
         while self._waiting and not self._busy and not self._closed:
             item = self._waiting[0]
-            if isinstance(item, _Hold) and (item.tail is None or self._decoder.inline):
-                self._waiting.popleft()
-                item.action()
-            elif isinstance(item, _Audio) and not self._room():
+            if isinstance(item, _Audio) and self.receiver is not None and not self.receiver.has_room:
                 return
+            self._waiting.popleft()
+            if isinstance(item, _Barrier) and item.tail is None:
+                item.action()
             else:
-                self._waiting.popleft()
                 self._start(item)
 
     def close(self) -> None:
-        """Drop what waits; nothing is delivered any more."""
+        """Drop all that waits; nothing is delivered any more."""
         self._closed = True
         self._waiting.clear()
         self._waiting_bytes = 0
 
     def release(self) -> None:
-        """Close, and forget whom to tell: whoever made the lane is over, and free without a collection of garbage."""
+        """Close and drop the receiver, so that both are freed without a collection of garbage."""
         self.close()
-        self._deliver, self._fail, self._room = _tell_nobody, _tell_nobody, _no_room
+        self.receiver = None
 
-    def _hold(self, hold: _Hold) -> None:
-        if not self._closed:
-            self._waiting.append(hold)
-            self.resume()
+    def _append(self, barrier: _Barrier) -> None:
+        if self._closed:
+            return
+        if self._inline:
+            barrier.action()  # nothing waits
+            return
+        self._waiting.append(barrier)
+        self.resume()
 
-    def _start(self, item: _Audio | _Hold) -> None:
+    def _start(self, item: _Audio | _Barrier) -> None:
+        assert self._decoder is not None
         if isinstance(item, _Audio):
             self._waiting_bytes -= len(item.chunk)
-            limit_s = self._allowance.limit_s(len(item.chunk), item.arrived_s)
+            limit_s = self._budget.limit_s(len(item.chunk), item.arrived_s)
             work: Callable[[], PCM] = partial(self._decoder.feed, item.chunk, limit_s)
         else:
             assert item.tail is not None
@@ -172,40 +191,41 @@ class DecodeQueue:
         self._busy = True
         self._pool.submit(work).add_done_callback(partial(self._done, item))
 
-    def _done(self, item: _Audio | _Hold, future: asyncio.Future[PCM]) -> None:
+    def _done(self, item: _Audio | _Barrier, future: asyncio.Future[PCM]) -> None:
         error = None if future.cancelled() else future.exception()
         if not (self._closed or future.cancelled()):
             if error is not None:
-                self._end(error)
+                self._fail(error)
             else:
-                self._take(item, future.result())
-        self._busy = False  # not before: whoever is told of samples may ask to go on
+                self._deliver(item, future.result())
+        self._busy = False  # not before: a receiver of samples may call `resume`
         self.resume()
 
-    def _take(self, item: _Audio | _Hold, samples: PCM) -> None:
-        self._allowance.spend(len(samples) / self._decoder.rate)
-        if len(samples):
-            self._deliver(samples, item.arrived_s)
-        if isinstance(item, _Hold) and not self._closed:
+    def _deliver(self, item: _Audio | _Barrier, samples: PCM) -> None:
+        assert self._decoder is not None
+        self._budget.spend(len(samples) / self._decoder.rate)
+        if len(samples) and self.receiver is not None:
+            self.receiver.on_samples(samples, item.arrived_s)
+        if isinstance(item, _Barrier) and not self._closed:
             item.action()
 
-    def _end(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.close()
-        if isinstance(error, MediaError):
-            self._fail(error)
-            return
-        context = {"message": "a decoder failed", "exception": error}
-        asyncio.get_running_loop().call_exception_handler(context)
-        self._fail(Undecodable("the audio cannot be decoded"))
+        if not isinstance(error, MediaError):
+            context = {"message": "a decoder failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+            error = Undecodable("the audio cannot be decoded")
+        if self.receiver is not None:
+            self.receiver.on_bad_audio(error)
 
 
 BURST_S = 60.0
-SPEED = 50.0  # times real time, whatever the bytes
-EXPECTED_BYTES_A_SECOND = 250.0  # 2 kbit/s, a third of the least that speech is coded with
+SPEED = 50.0  # times real time, for any number of bytes
+LEAST_BYTES_PER_S = 250.0  # 2 kbit/s, a third of the least that speech is coded with
 
 
 class DecodeBudget:
-    """The account of one stream."""
+    """Limits the audio decoded by the bytes received and the time passed: a few bytes can inflate to hours."""
 
     def __init__(self, opened_s: float, max_piece_s: float) -> None:
         """No piece may decode to more than `max_piece_s`."""
@@ -217,34 +237,9 @@ class DecodeBudget:
     def limit_s(self, size_bytes: int, now: float) -> float:
         """Count a piece in; return how many seconds it may decode to."""
         self._received_bytes += size_bytes
-        earned_s = max(self._received_bytes / EXPECTED_BYTES_A_SECOND, SPEED * (now - self._opened_s))
+        earned_s = max(self._received_bytes / LEAST_BYTES_PER_S, SPEED * (now - self._opened_s))
         return min(self._max_piece_s, BURST_S + earned_s - self._decoded_s)
 
     def spend(self, decoded_s: float) -> None:
-        """Count what it decoded to."""
+        """Count the audio that a piece decoded to."""
         self._decoded_s += decoded_s
-
-
-class LiveDecoder(Protocol):
-    """Bytes in, samples out, for one stream. After an error it is of no use."""
-
-    @property
-    def rate(self) -> int:
-        """Hz of what comes out, known before the first byte."""
-
-    @property
-    def channels(self) -> int:
-        """Channels of what comes out."""
-
-    @property
-    def inline(self) -> bool:
-        """True if a message costs so little that the event loop may decode it."""
-
-    def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return what `chunk` completes, (S, C) int16. Raises: MediaError; Inflated beyond `limit_s` of audio."""
-
-    def settle(self) -> PCM:
-        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: MediaError."""
-
-    def flush(self) -> PCM:
-        """Return the end, (S, C) int16. Raises: MediaError."""

@@ -1,4 +1,4 @@
-"""What a live stream's bytes go through before its session: one interface over all encodings, sans I/O.
+"""Opens the decoder of a live stream: one interface, `LiveDecoder`, over all encodings, sans I/O.
 
 Any way of cutting the bytes gives the same samples, but for raw Opus, where a message is a packet.
 """
@@ -18,22 +18,22 @@ from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
 from server.errors import BadParameter, NotInstalled, Undecodable
 
+_CODEC_MODULES = "server.audio.ffmpeg_codec", "server.audio.ffmpeg_container", "av.subtitles.stream"
+"""The last one is imported by `av` when it first needs it."""
+
 
 def load_codecs() -> None:
-    """Import what compressed audio needs, where it is installed: 0.2 s in which every stream would stand still."""
+    """Import what compressed audio needs, where it is installed: at need it would stop every stream for 0.2 s."""
     if importlib.util.find_spec("av") is not None:
-        for name in (
-            "server.audio.ffmpeg_codec",
-            "server.audio.ffmpeg_container",
-            "av.subtitles.stream",
-        ):  # the last by av, at need
+        for name in _CODEC_MODULES:
             importlib.import_module(name)
 
 
 def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False) -> LiveDecoder:
     """Return the decoder of one live stream. Raises: NotInstalled."""
     if form.encoding in PLAIN:
-        return PlainDecoder(form)
+        assert form.sample_rate is not None, "the query names it"
+        return PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
     if importlib.util.find_spec("av") is None and form.encoding is not Encoding.CONTAINER:
         raise NotInstalled(f"{form.encoding.value} needs the optional package: {install_hint('media')}")
     if form.encoding is Encoding.OPUS:
@@ -43,36 +43,11 @@ def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False
 
 
 def open_decoder_for_request(form: AudioForm, model_rate: int, *, multichannel: bool) -> LiveDecoder:
-    """As `open_decoder`, before a stream is admitted. Raises: BadParameter where the optional package is missing."""
+    """As `open_decoder`, for a request that is not admitted yet. Raises: BadParameter if the package is missing."""
     try:
         return open_decoder(form, model_rate, multichannel=multichannel)
     except NotInstalled as error:
         raise BadParameter(f"encoding: {error}") from error
-
-
-class PlainDecoder:
-    """Linear and telephone samples. The session bounds how much one message may bring."""
-
-    inline = True
-
-    def __init__(self, form: AudioForm) -> None:
-        """Take a form that is plain."""
-        assert form.sample_rate is not None
-        self.rate = form.sample_rate
-        self.channels = form.channels
-        self._reader = PlainReader(PLAIN_CODECS[form.encoding], form.channels)
-
-    def feed(self, chunk: bytes, limit_s: float) -> PCM:  # noqa: ARG002 - a decoder's: nothing grows here
-        """Return the whole samples so far, (S, C) int16."""
-        return self._reader.read(chunk)
-
-    def settle(self) -> PCM:
-        """Nothing is held back."""
-        return self._reader.read(b"")
-
-    def flush(self) -> PCM:
-        """An incomplete sample is none."""
-        return self._reader.read(b"")
 
 
 class OpusDecoder:
@@ -98,10 +73,8 @@ class OpusDecoder:
             raise Undecodable("a message must be one Opus packet")
         return self._codec.decode(chunk)
 
-    def settle(self) -> PCM:
+    def drain(self) -> PCM:
         """Nothing is held back."""
         return self._codec.nothing
 
-    def flush(self) -> PCM:
-        """Nothing is held back."""
-        return self._codec.nothing
+    flush = drain

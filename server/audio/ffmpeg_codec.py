@@ -1,4 +1,4 @@
-"""Packets to 16-bit samples, by FFmpeg's decoders. The only file of the live path that needs the package `av`.
+"""Decodes packets to 16-bit samples by FFmpeg. The only file of the live path that needs the package `av`.
 
 Only two decoders are ever opened, of tracks that our own demuxers describe: no FFmpeg demuxer, protocol or filter sees
 a client's bytes here.
@@ -17,7 +17,7 @@ from server.audio.raw import FULL_SCALE, to_int16
 from server.errors import NotTaken, Undecodable
 
 _DECODERS = {PacketCodec.OPUS: "libopus", PacketCodec.FLAC: "flac"}
-_SCALES = {  # dtype: the value of silence, and what makes 16 bits of a sample
+_SCALES = {  # dtype: the value of silence, and the factor to 16 bits
     "u1": (128, 256.0),
     "i4": (0, 1 / 65_536),
     "f4": (0, FULL_SCALE),
@@ -54,7 +54,7 @@ class Codec:
 
 
 def frame_samples(frame: AudioFrame) -> PCM:
-    """The samples of one decoded frame, (S, C) int16, whatever its format."""
+    """Return the samples of one decoded frame of any format, (S, C) int16."""
     array = frame.to_ndarray()  # (C, S) planar, or (1, S·C)
     samples = array.T if frame.format.is_planar else array.reshape(-1, frame.layout.nb_channels)  # (S, C)
     if samples.dtype == np.int16:

@@ -1,7 +1,7 @@
-"""An uploaded container by FFmpeg, within bounds. Blocking. Needs the package `av`.
+"""Decodes an uploaded container by FFmpeg, within bounds. Blocking. Needs the package `av`.
 
-The kind of container is told to FFmpeg, so that it never guesses one that names other files (playlists, `concat`), and
-no protocol is open to it. Only audio decoders of the list are opened: a picture or a video is never looked into.
+FFmpeg is given the kind of container, so that it never guesses one that names other files (playlists, `concat`), and no
+protocol is open to it. Only audio decoders of the list are opened: pictures and video are never decoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio
 
 CODECS = "opus,libopus,vorbis,flac,mp3,mp3float,aac,alac,amrnb,amrwb,pcm_s16le,pcm_s24le,pcm_f32le,pcm_mulaw,pcm_alaw"
-PROBE_BYTES = 2**20  # read to find out what the streams are
+PROBE_BYTES = 2**20  # read to find the streams
 MAX_EMPTY_PACKETS = 10_000  # in a row, that decode to nothing
 
 
@@ -69,6 +69,6 @@ class AvSource:
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:
-    """Refuse whatever else a container asks for. Raises: BadAudio."""
+    """Refuse every file or URL that a container refers to. Raises: BadAudio."""
     del url, flags, options
     raise BadAudio("the recording refers to other files")

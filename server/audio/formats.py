@@ -1,4 +1,4 @@
-"""Encodings and containers: how a client says what it sends, and what the first bytes of an upload say. Pure."""
+"""Encodings and containers: the form of audio that a query names, and the kind that an upload's bytes show. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from server.errors import BadParameter
 
-OPUS_RATE = 48_000  # what Opus decodes to, whatever was encoded. Source: RFC 7845, section 5.1
+OPUS_RATE = 48_000  # of all decoded Opus. Source: RFC 7845, section 5.1
 MAX_OPUS_CHANNELS = 2  # of a packet by itself: more need the mapping that a container carries
 
 
 class Encoding(StrEnum):
-    """What a client may send; the values are the wire's, and labels of metrics."""
+    """Encodings of a client's audio; the values are the wire's, and labels of metrics."""
 
     LINEAR16 = "linear16"
     LINEAR32 = "linear32"  # float
@@ -25,13 +25,13 @@ class Encoding(StrEnum):
 
 
 PLAIN = frozenset({Encoding.LINEAR16, Encoding.LINEAR32, Encoding.MULAW, Encoding.ALAW})
-RAW = PLAIN | {Encoding.OPUS}  # says nothing of itself: the query must
+RAW = PLAIN | {Encoding.OPUS}  # carries no header: the query describes it
 _NAMED = {encoding.value: encoding for encoding in Encoding if encoding is not Encoding.CONTAINER}
 
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """What a client says that it sends. `sample_rate` is None where the audio tells it."""
+    """Form of a client's audio, by its query. `sample_rate` is None where the audio itself has it."""
 
     encoding: Encoding
     sample_rate: int | None
@@ -39,17 +39,17 @@ class AudioForm:
 
     @property
     def raw(self) -> bool:
-        """True where the audio says nothing of itself."""
+        """True where the audio carries no header."""
         return self.encoding in RAW
 
     def decoded_rate(self, model_rate: int) -> int:
-        """Hz of what a live decoder of this form puts out: containers come out at the model's rate."""
+        """Output rate in Hz of a live decoder of this form: the model's for containers."""
         if self.encoding is Encoding.OPUS:
             return OPUS_RATE
         return model_rate if self.sample_rate is None else self.sample_rate
 
     def decoded_channels(self, *, multichannel: bool) -> int:
-        """Channels of what a live decoder puts out: containers come out mixed, unless each channel is wanted."""
+        """Output channels of a live decoder: containers are mixed down, unless each channel is wanted."""
         return self.channels if self.raw or multichannel else 1
 
 
@@ -81,7 +81,7 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
 
 
 def container_kind(body: bytes) -> str | None:
-    """Return FFmpeg's name of the container that a body begins as, or None for none that is taken."""
+    """Return FFmpeg's name of the container that begins with these bytes, None if it is not supported."""
     for at, magic, kind in _MAGICS:
         if body[at : at + len(magic)] == magic:
             return kind

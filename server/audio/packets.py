@@ -1,11 +1,11 @@
-"""What a container is taken apart into, and how long one may go on without any audio. Pure."""
+"""Interface of the demuxers, the tracks that they yield, and their budget for parts without audio. Pure."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from server.audio.raw import PlainCodec
 from server.errors import Undecodable
@@ -17,7 +17,7 @@ FIRST_PARTS, PARTS_A_PACKET = 4_096, 64
 
 
 class PacketCodec(StrEnum):
-    """What packets are decoded with."""
+    """Codecs of packets that FFmpeg decodes."""
 
     OPUS = "opus"
     FLAC = "flac"
@@ -25,7 +25,7 @@ class PacketCodec(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What the packets after it are. `setup` is what the codec wants to know first."""
+    """Description of the packets that follow. `setup` is the codec's header."""
 
     codec: PacketCodec | PlainCodec
     rate: int
@@ -33,34 +33,37 @@ class Track:
     setup: bytes = b""
 
 
-class Demuxer(Protocol):
-    """Takes one kind of container apart; what it yields must be read to the end before more is fed."""
+class Demuxer(ABC):
+    """Demuxer of one kind of container; its iterators must be exhausted before more is fed."""
 
+    @abstractmethod
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
         """Yield the packets that `chunk` completes, each track before its first. Raises: MediaError."""
 
-    def settle(self) -> Iterator[bytes]:
-        """Yield what is whole without the bytes that follow."""
+    def drain(self) -> Iterator[bytes]:
+        """Yield the packets that are complete without the bytes that follow; by default `feed` yielded them all."""
+        return iter(())
 
     def flush(self) -> Iterator[bytes]:
-        """Yield what the end of the stream completes."""
+        """Yield the packets that the end of the stream completes."""
+        return self.drain()
 
 
 class NonAudioBudget:
-    """Bounds the work on parts of a container that bring no audio: each packet of audio earns some more."""
+    """Bounds the parts and bytes of a container without audio; each packet of audio earns further parts."""
 
     def __init__(self) -> None:
         self._parts = FIRST_PARTS
         self._silent_bytes = 0
 
     def part(self, size_bytes: int) -> None:
-        """Pay for one part without audio. Raises: Undecodable."""
+        """Count one part without audio. Raises: Undecodable."""
         self._parts -= 1
         self._silent_bytes += size_bytes
         if self._parts < 0 or self._silent_bytes > MAX_SILENT_BYTES:
             raise Undecodable("there is no audio in what was sent for too long")
 
     def audio(self) -> None:
-        """A packet of audio came."""
+        """Count a packet of audio."""
         self._parts = min(self._parts + PARTS_A_PACKET, FIRST_PARTS)
         self._silent_bytes = 0

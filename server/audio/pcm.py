@@ -1,5 +1,5 @@
-"""16-bit samples: downmixing, resampling, and cutting into tiles; where a replay must begin so that a fresh resampler
-gives the same samples. Pure.
+"""16-bit samples: mixing down, resampling, cutting into tiles; and the first sample of a replay from which a fresh
+resampler gives the same output. Pure.
 """
 
 from __future__ import annotations
@@ -11,25 +11,7 @@ import soxr
 from numpy.typing import NDArray
 
 PCM = NDArray[np.int16]
-SAMPLE_BYTES = 2
-
-
-class PcmReader:
-    """Decodes interleaved little-endian 16-bit samples; an incomplete frame waits for the next chunk."""
-
-    def __init__(self, channels: int) -> None:
-        self._channels = channels
-        self._frame_bytes = SAMPLE_BYTES * channels
-        self._carry = b""
-
-    def read(self, chunk: bytes) -> PCM:
-        """Return the whole frames so far, (S, C) int16: a view of `chunk` where nothing was carried over."""
-        if self._carry:
-            chunk = self._carry + chunk
-        whole = len(chunk) - len(chunk) % self._frame_bytes
-        self._carry = chunk[whole:]
-        samples = np.frombuffer(chunk, dtype="<i2", count=whole // SAMPLE_BYTES)
-        return samples.reshape(-1, self._channels)  # (S, C)
+BLOCK_S = 2  # of a recording: decoded and resampled in a few milliseconds
 
 
 def downmix(samples: PCM) -> PCM:
@@ -59,6 +41,28 @@ class Resampler:
         rest = _to_int16(self._stream.resample_chunk(np.empty(0, np.float32), last=True))
         self._stream.clear()
         return rest
+
+
+class ChannelResampler:
+    """Incremental conversion of all channels' sample rate; where the rates are the same, samples pass unchanged."""
+
+    def __init__(self, rate_in: int, rate_out: int, channels: int) -> None:
+        self._resamplers = [Resampler(rate_in, rate_out) for _ in range(channels)] if rate_in != rate_out else []
+        self._nothing: PCM = np.empty((0, channels), np.int16)
+
+    def resample(self, samples: PCM) -> PCM:
+        """Return what is complete so far, (S, C) int16."""
+        if not self._resamplers:
+            return samples
+        return _side_by_side([r.resample(samples[:, i]) for i, r in enumerate(self._resamplers)])
+
+    def flush(self) -> PCM:
+        """Return the held-back end, (S, C) int16, and start afresh."""
+        return _side_by_side([r.flush() for r in self._resamplers]) if self._resamplers else self._nothing
+
+
+def _side_by_side(columns: list[PCM]) -> PCM:
+    return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)  # (S, C)
 
 
 def _to_int16(samples: NDArray[np.float32]) -> PCM:
@@ -102,26 +106,23 @@ class Tiler:
 
 MODEL_RATE_HZ = 16_000
 MARGIN_S = 0.12
-"""Of audio before the first sample that is wanted: longer than the filter at any rate. Source: 104 ms at 8 kHz, less at
-all others, measured with soxr 1.1; tests/server/audio/test_pcm_replay.py holds it to that."""
+"""Audio fed before the first wanted sample: longer than the filter at any rate. Source: 104 ms at 8 kHz, less at all
+others, measured with soxr 1.1; tests/server/audio/test_pcm_replay.py holds it to that."""
 BLOCKS = {8_000: 830, 12_000: 2_490, 24_000: 2_202, 32_000: 1_660, 48_000: 4_404}
-"""Samples of a block by rate. Source: measured as above. At other rates the samples are the same but for fewer than one
-in 200, which differs by one unit of 32,768."""
+"""Input samples after which soxr's output repeats its phase, by rate. Source: measured as above. At other rates fewer
+than one sample in 200 differs, by one unit of 32,768."""
 
 
 def primed_start(pushed: int, rate: int, model_rate: int) -> tuple[int, int]:
-    """Return from which sample on a fresh resampler must be fed, and how many samples of its output are known already.
+    """Return the input sample from which to feed a fresh resampler, and how many samples of its output to discard.
 
-    `pushed` model-rate samples are known; both count from where the resampler was last fresh.
+    `pushed` model-rate samples are known already. Both results count from where the resampler was last fresh.
     """
     if rate == model_rate:
         return pushed, 0
     shared = gcd(rate, model_rate)
-    unit, units_out = rate // shared, model_rate // shared  # so many samples become so many
+    unit, units_out = rate // shared, model_rate // shared  # samples in, and what they become
     block = BLOCKS.get(rate, unit) if model_rate == MODEL_RATE_HZ else unit
     latest = pushed * unit // units_out - round(MARGIN_S * rate)
     start = max(0, latest // block * block)
     return start, pushed - start * units_out // unit
-
-
-BLOCK_S = 2  # decoded and resampled in a few milliseconds

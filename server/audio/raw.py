@@ -1,8 +1,9 @@
-"""Samples without framing: linear, float and telephone codes to 16 bits, by tables and arithmetic alone."""
+"""Decodes samples without framing: linear, float and telephone codes to 16 bits, by tables and arithmetic."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -12,11 +13,11 @@ from numpy.typing import NDArray
 from server.audio.formats import Encoding
 from server.audio.pcm import PCM
 
-FULL_SCALE = 32_768.0  # what 1.0 of a float sample stands for
+FULL_SCALE = 32_768.0  # the value of a float sample of 1.0
 
 
 class PlainCodec(StrEnum):
-    """How one sample is written; numbers are little-endian."""
+    """Encoding of one sample; numbers are little-endian."""
 
     U8 = "u8"
     S16 = "s16"
@@ -29,25 +30,32 @@ class PlainCodec(StrEnum):
 
 
 class PlainReader:
-    """Decodes interleaved samples; an incomplete frame waits for the next chunk."""
+    """Decodes interleaved samples of one rate; an incomplete frame waits for the next chunk. A `LiveDecoder`."""
 
-    def __init__(self, codec: PlainCodec, channels: int) -> None:
+    inline = True
+
+    def __init__(self, codec: PlainCodec, rate: int, channels: int = 1) -> None:
+        self.rate = rate
+        self.channels = channels
         self._convert, sample_bytes = _CODECS[codec]
-        self._channels = channels
         self.frame_bytes = sample_bytes * channels
-        self._carry = b""
+        self._rest = b""  # of a frame that is not whole yet
 
-    def whole_frames(self, data: bytes) -> int:
-        """How many frames `data` holds."""
-        return len(data) // self.frame_bytes
-
-    def read(self, chunk: bytes) -> PCM:
+    def read(self, chunk: bytes, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's: nothing grows here
         """Return the whole frames so far, (S, C) int16."""
-        if self._carry:
-            chunk = self._carry + chunk
+        if self._rest:
+            chunk = self._rest + chunk
         whole = len(chunk) - len(chunk) % self.frame_bytes
-        self._carry = chunk[whole:]
-        return self._convert(chunk[:whole] if self._carry else chunk).reshape(-1, self._channels)  # (S, C)
+        self._rest = chunk[whole:]
+        return self._convert(chunk[:whole] if self._rest else chunk).reshape(-1, self.channels)  # (S, C)
+
+    feed = read
+
+    def drain(self) -> PCM:
+        """Nothing is held back but an incomplete frame, which has no audio."""
+        return np.empty((0, self.channels), np.int16)
+
+    flush = drain
 
 
 @functools.cache
@@ -69,7 +77,7 @@ def alaw_table() -> PCM:
 
 
 def to_int16(samples: NDArray[np.float32] | NDArray[np.float64], scale: float) -> PCM:
-    """Samples times `scale`, rounded and clipped; what is no number becomes silence."""
+    """Return samples times `scale`, rounded and clipped; NaN becomes silence."""
     with np.errstate(invalid="ignore", over="ignore"):  # a client may send anything
         scaled = samples * scale
         if not np.isfinite(scaled.sum()):  # ten times cheaper to ask

@@ -13,13 +13,13 @@ import soundfile
 
 from model.errors import install_hint
 from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
-from server.audio.pcm import BLOCK_S, PCM, Resampler
+from server.audio.pcm import BLOCK_S, PCM, ChannelResampler
 from server.audio.raw import FULL_SCALE, PLAIN_CODECS, PlainReader, to_int16
 from server.errors import BadAudio, BadParameter, TooLarge
 
 
 class Source(Protocol):
-    """A recording as it was made."""
+    """A recording at its own rate."""
 
     @property
     def rate(self) -> int:
@@ -27,7 +27,7 @@ class Source(Protocol):
 
     @property
     def channels(self) -> int:
-        """How many."""
+        """Number of channels."""
 
     def read(self) -> PCM:
         """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
@@ -42,11 +42,11 @@ def open_source(body: bytes, form: AudioForm) -> Source:
     try:
         return SoundfileSource(body)
     except (soundfile.LibsndfileError, RuntimeError, TypeError) as error:
-        return _other(body, error)
+        return _open_by_ffmpeg(body, error)
 
 
-def _other(body: bytes, error: Exception) -> Source:
-    """What FFmpeg makes of it. Raises: BadAudio."""
+def _open_by_ffmpeg(body: bytes, error: Exception) -> Source:
+    """Open a body by FFmpeg. Raises: BadAudio."""
     kind = container_kind(body)
     if kind is None:
         raise BadAudio("the body is no recording that can be decoded (wav, flac, ogg, mp3, webm, m4a)") from error
@@ -58,14 +58,14 @@ def _other(body: bytes, error: Exception) -> Source:
 
 
 class PlainSource:
-    """Samples without framing; an incomplete one at the end is none."""
+    """Samples without framing; an incomplete one at the end is dropped."""
 
     def __init__(self, body: bytes, form: AudioForm) -> None:
         """Take a body of the form. Raises: BadParameter if it holds no sample."""
         assert form.sample_rate is not None
         self.rate, self.channels = form.sample_rate, form.channels
-        self._reader = PlainReader(PLAIN_CODECS[form.encoding], form.channels)
-        if not self._reader.whole_frames(body):
+        self._reader = PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
+        if len(body) < self._reader.frame_bytes:
             raise BadParameter("the body is empty")
         self._body, self._at = memoryview(body), 0
         self._block_bytes = BLOCK_S * form.sample_rate * self._reader.frame_bytes
@@ -78,7 +78,7 @@ class PlainSource:
 
 
 class SoundfileSource:
-    """What libsndfile reads."""
+    """A recording that libsndfile reads."""
 
     def __init__(self, body: bytes) -> None:
         """Open it. Raises: LibsndfileError, RuntimeError, TypeError."""
@@ -101,17 +101,16 @@ MAX_CHANNELS = 8
 
 
 class Recording:
-    """Blocks of 16-bit samples from a file of any kind that is taken, or from samples that `form` describes."""
+    """Blocks of 16-bit samples of a file of any supported kind, or of samples in the given form."""
 
     def __init__(self, body: bytes, form: AudioForm, *, rate: int, max_s: float) -> None:
-        """Open it; `rate` in Hz is what comes out. Raises: BadAudio, BadParameter."""
+        """Open it; `rate` is the output's, in Hz. Raises: BadAudio, BadParameter."""
         self._source = open_source(body, form)
         self._max_s = max_s
         self.channels = self._source.channels
         if self._source.rate not in RATES or not 1 <= self.channels <= MAX_CHANNELS:
             raise BadAudio(f"recordings of {self.channels} channels at {self._source.rate} Hz are not supported")
-        resampled = self._source.rate != rate
-        self._resamplers = [Resampler(self._source.rate, rate) for _ in range(self.channels)] if resampled else []
+        self._resampler = ChannelResampler(self._source.rate, rate, self.channels)
         self._decoded_s = 0.0
         self._ended = False
 
@@ -124,11 +123,4 @@ class Recording:
         if self._decoded_s > self._max_s:
             raise TooLarge(f"recordings of more than {self._max_s:g} s are not taken")
         self._ended = not len(samples)
-        return self._resample(samples)
-
-    def _resample(self, samples: PCM) -> PCM:
-        if not self._resamplers:
-            return samples
-        if self._ended:
-            return np.stack([r.flush() for r in self._resamplers], axis=1)  # (S, C)
-        return np.stack([r.resample(samples[:, i]) for i, r in enumerate(self._resamplers)], axis=1)  # (S, C)
+        return self._resampler.flush() if self._ended else self._resampler.resample(samples)

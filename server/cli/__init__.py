@@ -32,7 +32,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tutti {version('tutti')}")
+        typer.echo(f"tutti {version('tutti-asr')}")
         raise typer.Exit
 
 

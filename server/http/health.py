@@ -27,7 +27,7 @@ def kserve_router(replica: Replica) -> APIRouter:
     @router.get("", response_class=Response)
     async def server_metadata() -> Response:
         """Name the server."""
-        return _json({"name": "tutti", "version": version("tutti"), "extensions": []})
+        return _json({"name": "tutti", "version": version("tutti-asr"), "extensions": []})
 
     @router.get("/health/live", response_class=Response)
     async def live() -> Response:

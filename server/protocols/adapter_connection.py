@@ -1,4 +1,4 @@
-"""The one driver of all adapters: it connects a pure `server.streaming.adapter.Adapter` to a live connection."""
+"""Runs a pure `server.streaming.adapter.Adapter` on a live connection."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import structlog
 from starlette.websockets import WebSocket
 
 from model.ctc.bias import BiasError
-from server.audio.decoder import open_decoder
-from server.audio.formats import AudioForm, Encoding
+from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften
 from server.recognition.events import Event, StepTiming
 from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
-from server.replica import Replica
 from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say
-from server.streaming.connection import Connection
-from server.streaming.flow_control import LiveLimits
+from server.streaming.closing import ConnectionEvent
+from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapted")
@@ -31,29 +29,15 @@ class AdapterConnection(Connection):
         socket: WebSocket,
         session: Session,
         adapter: Adapter,
+        context: ConnectionContext,
         *,
         protocol: str,
         encoding: Encoding,
-        replica: Replica,
-        limits: LiveLimits,
         request_id: str,
     ) -> None:
-        """`session` takes mono audio at the model's rate: the adapter decodes `encoding`, which names it in metrics."""
-        rate = replica.config.sample_rate
-        form = AudioForm(Encoding.LINEAR16, rate)
-        super().__init__(
-            socket,
-            session,
-            limits=limits,
-            metrics=replica.metrics,
-            clock=replica.clock,
-            request_id=request_id,
-            form=form,
-            decoder=open_decoder(form, rate),
-            pool=replica.decoding,
-        )
+        """`session` takes mono audio at the model's rate: the adapter decodes `encoding`, a metric label here."""
+        super().__init__(socket, session, context, request_id=request_id, encoding=encoding, decoder=None)
         self.protocol = protocol
-        self._received_s = replica.metrics.audio_seconds[encoding]
         self._adapter = adapter
 
     async def run(self, recognition: ActiveSession) -> None:
@@ -67,17 +51,12 @@ class AdapterConnection(Connection):
     def _on_text(self, text: str) -> None:
         self._do_all(self._adapter.text(text))
 
-    def _say_undecodable(self, why: str) -> None:
-        """Never: plain samples are what they are."""
-
     def _say(self, event: Event, timing: StepTiming | None) -> None:
-        self._count(event)
         self._do_all(self._adapter.event(event, timing), timing)
-        self._end_with(event)
 
     def _do_all(self, actions: Actions, timing: StepTiming | None = None) -> None:
         for action in actions:
-            if self._reason is None:
+            if self._state.sends:
                 self._do(action, timing)
 
     def _do(self, action: Action, timing: StepTiming | None) -> None:
@@ -87,18 +66,18 @@ class AdapterConnection(Connection):
             case Hear(samples, received_bytes):
                 self._metrics.audio_bytes.inc(received_bytes)
                 if len(samples):
-                    self._decode(samples.tobytes())
+                    self.on_samples(samples[:, None], self._deadlines.heard_s)
             case Flush():
-                self._lane.settle(lambda: self._finalize(None), self._deadlines.heard_s)
+                self._finalize(None)
             case Finish():
-                self._close(CloseReason.CLOSE_STREAM)
+                self._transition(ConnectionEvent.CLIENT_CLOSES)
             case HangUp(why):
-                close = CLOSES[CloseReason.NOT_UNDERSTOOD]
-                self._end(CloseReason.NOT_UNDERSTOOD, replace(close, reason=f"DATA-0000 {why}"))
+                close = replace(CLOSES[CloseReason.NOT_UNDERSTOOD], reason=f"DATA-0000 {why}")
+                self._transition(ConnectionEvent.NOT_UNDERSTOOD, close=close)
             case Bias(phrases):
-                self._lane.then(lambda: self._bias(phrases))
+                self._bias(phrases)
             case Endpoint(silence_ms):
-                self._lane.then(lambda: self._session.set_endpointing(silence_ms))
+                self._session.set_endpointing(silence_ms)
 
     def _bias(self, phrases: tuple[str, ...]) -> None:
         why = "this server decodes greedily, which knows no key terms"

@@ -9,7 +9,7 @@ import numpy as np
 
 from model.config import ModelConfig
 from model.ctc.words import Decoder
-from server.audio.pcm import BLOCK_S, PCM, PcmReader, downmix
+from server.audio.pcm import BLOCK_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Closed, Event, FinalReason
@@ -71,7 +71,6 @@ class Session:
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
-        self._reader = PcmReader(options.channels)
         rules = _rules(options, limits)
         speech = [VoiceActivity(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
@@ -132,10 +131,6 @@ class Session:
     def closing(self) -> bool:
         """True once `close` was called; audio is ignored from then on."""
         return self._closing is not None
-
-    def audio(self, chunk: bytes, now: float) -> list[Work]:
-        """Take a chunk of raw audio, of any length. Raises: BacklogExceeded."""
-        return self.samples(self._reader.read(chunk), now)
 
     def samples(self, samples: PCM, now: float) -> list[Work]:
         """Take decoded audio, (S, C) int16. Raises: BacklogExceeded."""

@@ -35,11 +35,11 @@ class Tracing:
     """Makes traced sessions."""
 
     def __init__(self, processor: SpanProcessor, resource: Mapping[str, str]) -> None:
-        own = Resource.create({"service.name": "tutti", "service.version": version("tutti"), **resource})
+        own = Resource.create({"service.name": "tutti", "service.version": version("tutti-asr"), **resource})
         both = own.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
         self._provider = TracerProvider(resource=both, id_generator=_RequestIds(), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
-        self._tracer = self._provider.get_tracer("tutti", version("tutti"))
+        self._tracer = self._provider.get_tracer("tutti", version("tutti-asr"))
 
     @classmethod
     def over_http(cls, endpoint: str | None, resource: Mapping[str, str]) -> Tracing:

@@ -1,1 +1,1 @@
-"""One live connection, whatever protocol it speaks."""
+"""One live connection, in any protocol."""

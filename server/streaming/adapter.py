@@ -1,8 +1,8 @@
-"""What a wire protocol is, without its socket: frames of the client and events of recognition in, actions out.
+"""Interface of a protocol adapter: client frames and recognition events in, actions out, without a socket.
 
-Deepgram's is the native protocol and has its own way (`server.protocols.deepgram.live`); the others are adapters, each
-a pure object that `server.protocols.adapter_connection` connects to a socket. An adapter decodes what its client sends
-to the model's rate itself, because in these protocols the client may say what it sends after the connection is open.
+Deepgram's protocol carries the load and is a connection of its own (`server.protocols.deepgram.live`); the others are
+adapters, pure objects that `server.protocols.adapter_connection` runs. An adapter decodes audio to the model's rate
+itself, because in these protocols the client may name its form after the connection is open.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol
 
 import msgspec
 
-from server.audio.pcm import PCM, Resampler
+from server.audio.pcm import PCM, ChannelResampler
 from server.audio.raw import PlainCodec, PlainReader
 from server.recognition.events import Event, StepTiming
 from server.streaming.outbox import FrameKind
 
 
 class Say(msgspec.Struct, frozen=True, gc=False):
-    """Write a text frame. `flushed` marks a final that somebody waits for."""
+    """Write a text frame. `kind` and `flushed` are those of `OutFrame`."""
 
     payload: bytes
     kind: FrameKind = FrameKind.OTHER
@@ -29,7 +29,7 @@ class Say(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Hear:
-    """Recognise audio: (S,) int16 at the model's rate, and so many bytes as the client sent it."""
+    """Recognise audio: (S,) int16 at the model's rate, and its size as the client sent it."""
 
     samples: PCM
     received_bytes: int = 0
@@ -47,21 +47,21 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close behind what was written: the client cannot be understood. The reason is at most 110 characters."""
+    """Close behind the frames written so far: the client cannot be understood. At most 110 characters."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Listen for these phrases, and no others, in the audio that follows; `not_biased` tells if that cannot be."""
+    """Bias the audio that follows towards these phrases, and no others; a failure goes to `Adapter.not_biased`."""
 
     phrases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """End utterances of the audio that follows by so much silence, or by the operator's minimum where that is more."""
+    """End utterances of the audio that follows by this silence, or by the operator's minimum where that is more."""
 
     silence_ms: float
 
@@ -71,7 +71,7 @@ Actions = Iterable[Action]
 
 
 class Adapter(Protocol):
-    """One connection in one protocol. It is told everything in its order and keeps no time."""
+    """One connection in one protocol. It is called in the order of events and keeps no time."""
 
     def opened(self) -> Actions:
         """The connection is accepted."""
@@ -83,33 +83,32 @@ class Adapter(Protocol):
         """The client sent a binary frame, maybe an empty one."""
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Recognition says something; after `Closed` or `StreamBroken` the connection closes behind the answer."""
+        """Project a recognition event; after `Closed` or `StreamBroken` the connection closes behind these actions."""
 
     def not_biased(self, why: str) -> Actions:
-        """The phrases of a `Bias` are not listened for; those before are."""
+        """The phrases of a `Bias` were refused; the ones before stay."""
 
 
 class PlainInput:
-    """Raw mono samples of one form to the model's rate. Every way of cutting the bytes gives the same samples."""
+    """Decodes raw mono samples to the model's rate. Every way of cutting the bytes gives the same samples."""
 
     def __init__(self, codec: PlainCodec, rate: int, model_rate: int) -> None:
-        self._reader = PlainReader(codec, 1)
-        self._rate = rate
+        self._reader = PlainReader(codec, rate)
+        self._resampler = ChannelResampler(rate, model_rate, 1)
         self._received = 0
-        self._resampler = None if rate == model_rate else Resampler(rate, model_rate)
 
     def read(self, chunk: bytes) -> Hear:
         """Decode a chunk of any length."""
-        samples = self._reader.read(chunk)[:, 0]  # (S,)
+        samples = self._reader.read(chunk)  # (S, 1)
         self._received += len(samples)
-        resampled = samples if self._resampler is None else self._resampler.resample(samples)
-        return Hear(resampled, len(chunk))
+        return Hear(self._resampler.resample(samples)[:, 0], len(chunk))
 
     @property
     def received_s(self) -> float:
-        """Audio received, whether it came out yet or not."""
-        return self._received / self._rate
+        """Audio received, including what the resampler holds back."""
+        return self._received / self._reader.rate
 
     def tail(self) -> tuple[Hear, ...]:
-        """What the resampler holds back, before a flush; it starts afresh."""
-        return () if self._resampler is None else (Hear(self._resampler.flush()),)
+        """Return what the resampler holds back, before a flush; it starts afresh."""
+        rest = self._resampler.flush()[:, 0]
+        return (Hear(rest),) if len(rest) else ()

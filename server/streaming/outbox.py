@@ -10,29 +10,38 @@ import msgspec
 
 from server.errors import Close
 from server.operations.metrics import Metrics
-from server.recognition.events import StepTiming
+from server.recognition.events import Event, Final, FinalReason, Partial, StepTiming
 from server.streaming.transport import Transport
 
 
 class FrameKind(StrEnum):
-    """What a frame carries; an interim is worth nothing once a newer one exists."""
+    """Content of a frame; an interim is worth nothing once a newer one exists."""
 
     INTERIM = "interim"
     FINAL = "final"
     OTHER = "other"
 
 
+def kind_of(event: Event) -> tuple[FrameKind, bool]:
+    """Return the kind of the frame that carries an event, and `OutFrame.flushed` of it."""
+    if isinstance(event, Partial):
+        return FrameKind.INTERIM, False
+    if isinstance(event, Final):
+        return FrameKind.FINAL, event.reason is not FinalReason.MAX_LEN
+    return FrameKind.OTHER, False
+
+
 class OutFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame to write. `timing` is that of the step which it answers, None for what answers no audio."""
+    """A frame to write. `timing` is that of the step that it answers, None where it answers no audio."""
 
     payload: bytes
-    kind: FrameKind
+    kind: FrameKind = FrameKind.OTHER
     timing: StepTiming | None = None
-    flushed: bool = False  # a final that somebody waits for: a flush or an endpoint
+    flushed: bool = False  # a final that ends at a flush or an endpoint: its latency is a metric of its own
 
 
 class Outbox:
-    """Frames of one connection that its client does not take yet."""
+    """Queue of the frames that a client does not take yet, bounded; interims are dropped first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -43,7 +52,7 @@ class Outbox:
         return len(self._frames)
 
     def put(self, frame: OutFrame) -> bool:
-        """Append a frame; return False if the client has left so much unread that there is no room for it."""
+        """Append a frame; return False if there is no room for it, even without the interims."""
         if len(self._frames) >= self._limit:
             self._drop_interims()
             if len(self._frames) >= self._limit:
@@ -52,7 +61,7 @@ class Outbox:
         return True
 
     def end(self, close: Close) -> None:
-        """Append the end of the connection; there is always room for it."""
+        """Append the close frame; there is always room for it."""
         self._frames.append(close)
 
     def take(self) -> OutFrame | Close:
@@ -69,15 +78,15 @@ OUTBOX_FRAMES = 256  # 20 s of answers to every step
 
 
 class Writer:
-    """One wire, and one outbox for what it does not take."""
+    """Writes frames to one transport, and keeps in an outbox those that it does not take."""
 
-    def __init__(self, wire: Transport, metrics: Metrics, clock: Callable[[], float]) -> None:
-        self._wire = wire
+    def __init__(self, transport: Transport, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._transport = transport
         self._metrics = metrics
         self._clock = clock
         self._outbox = Outbox(OUTBOX_FRAMES)
-        self._waiting_since_s: float | None = None
-        self.write_s = 0.0  # of the last result: from its text to the wire
+        self._waiting_since_s: float | None = None  # None: the outbox is empty
+        self.write_s = 0.0  # of the last result: from its text to the transport
         self.worst_latency_s = 0.0
 
     @property
@@ -86,31 +95,31 @@ class Writer:
         return self._outbox.dropped
 
     def waiting_since(self, now: float) -> float:
-        """When the oldest frame that the client is not taking began to wait; `now` if there is none."""
+        """Return since when the client takes nothing of the outbox; `now` if that is empty."""
         return now if self._waiting_since_s is None else self._waiting_since_s
 
     def put(self, frame: OutFrame) -> bool:
         """Write a frame, or queue it behind others; return False if the client has left too much unread."""
-        if self._wire.congested or self._outbox:
+        if self._waiting_since_s is not None or self._transport.congested:
             self._wait()
             return self._outbox.put(frame)
         self._write(frame)
         return True
 
     def end(self, close: Close) -> None:
-        """Close the connection behind what is queued."""
+        """Close the connection behind the outbox."""
         self._outbox.end(close)
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits, as far as the client takes it."""
-        while self._outbox and not self._wire.congested:
+        """Write the outbox, as far as the client takes it."""
+        while self._outbox and not self._transport.congested:
+            self._waiting_since_s = None
             entry = self._outbox.take()
             if isinstance(entry, Close):
-                self._wire.close(entry.code, entry.reason)
+                self._transport.close(entry.code, entry.reason)
             else:
                 self._write(entry)
-            self._waiting_since_s = None
         if self._outbox:
             self._wait()
 
@@ -119,7 +128,7 @@ class Writer:
             self._waiting_since_s = self._clock()
 
     def _write(self, frame: OutFrame) -> None:
-        self._wire.write(frame.payload)
+        self._transport.write(frame.payload)
         kind, timing = frame.kind, frame.timing
         if kind is FrameKind.OTHER:
             return

@@ -14,21 +14,30 @@ from websockets.protocol import State
 
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageReceiver
 
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a build without its C extension
+    from websockets.utils import apply_mask
+
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
 LINGER_S = 10.0  # for the client's own close frame
 WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
 SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
+WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
+MASKED = 0x80
+MASK_BYTES = 4
+LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # in place of the length: it follows in two bytes, or in eight
 
 
 class StreamWebSocket(WebSocketsSansIOProtocol):
-    """The protocol that `server.serve` gives to uvicorn; a `server.streaming.transport.Transport`."""
+    """The WebSocket protocol that uvicorn is configured with; a `server.streaming.transport.Transport`."""
 
     _linger: asyncio.TimerHandle | None = None
     _receiver: MessageReceiver | None = None
-    _offered: dict[str, object] | None = None  # to the application, with this connection in it
+    _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
     congested = False
 
-    # What the transport tells
+    # Called by the event loop's transport
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Bound what the kernel holds for a client that does not read."""
@@ -36,16 +45,16 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer with the connection."""
+        """Cancel the timer, tell the receiver, and drop every reference that would form a cycle."""
         if self._linger is not None:
             self._linger.cancel()
         super().connection_lost(exc)
         self._deliver()
-        # Whoever knows this connection and is known to it would wait for a collection of garbage.
+        # Cycles with these three would keep the connection until a collection of garbage.
         self._receiver = None
-        self.conn.parser.close()  # a generator that refers to its owner
-        if self._offered is not None:
-            self._offered.pop(TRANSPORT_EXTENSION, None)
+        self.conn.parser.close()  # a generator that refers to `conn`
+        if self._extensions is not None:
+            self._extensions.pop(TRANSPORT_EXTENSION, None)
 
     def shutdown(self) -> None:
         """End, because the server does."""
@@ -65,7 +74,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._receiver.on_writable()
 
     def data_received(self, data: bytes) -> None:
-        """Read whole audio frames here; leave everything else, and what is torn between two reads, to websockets."""
+        """Read whole audio frames here; leave all others, and those split between two reads, to websockets."""
         receiver, at = self._receiver, 0
         if receiver is not None and self._between_messages:
             while not self.close_sent and (frame := audio_frame(data, at)) is not None:
@@ -81,7 +90,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         return not conn.reader.buffer and conn.current_size is None and conn.state is State.OPEN
 
     def _deliver(self) -> None:
-        """Pass on what uvicorn has queued for an application that would ask for it."""
+        """Deliver the messages that uvicorn has queued for an ASGI application."""
         if self._receiver is None:
             return
         while not self.queue.empty():
@@ -92,17 +101,17 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             else:
                 self._receiver.on_gone()
 
-    # What the application asks for
+    # Called by the application
 
     def handle_connect(self, event: Request) -> None:
-        """Offer the wire to the application, whose task has not begun to run yet."""
+        """Put this transport into the scope of the application, whose task has not begun to run yet."""
         super().handle_connect(event)
         if self.response.status_code == 101:
-            self._offered = cast(dict[str, object], self.scope["extensions"])
-            self._offered[TRANSPORT_EXTENSION] = self
+            self._extensions = cast(dict[str, object], self.scope["extensions"])
+            self._extensions[TRANSPORT_EXTENSION] = self
 
     def send_receive_event_to_app(self) -> None:
-        """Take a whole message. Text that is none ends the connection, without the traceback that uvicorn logs."""
+        """Take a whole message. Text that is not UTF-8 ends the connection, without the traceback that uvicorn logs."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
@@ -114,18 +123,18 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     async def send(self, message: Any) -> None:
-        """Send, and mend a refusal that uvicorn takes for an error."""
+        """Send, and complete a refusal that uvicorn takes for an error."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and self.close_sent:
-            self.handshake_complete = True  # by a refusal; else uvicorn 0.54 logs an error for each
+            self.handshake_complete = True  # else uvicorn 0.54 logs an error for each refusal
 
     def attach(self, receiver: MessageReceiver) -> None:
-        """Tell this receiver everything from now on."""
+        """Call this receiver from now on."""
         assert not self.conn.extensions, "frames are written as they are"
         self._receiver = receiver
         if self.read_paused:
             self.transport.resume_reading()
-        self.read_paused = True  # so that uvicorn never pauses for each message: that is the receiver's to decide
+        self.read_paused = True  # so that uvicorn does not pause at each message: the receiver decides
         self._deliver()
 
     def write(self, payload: bytes) -> None:
@@ -142,7 +151,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self.transport.write(b"".join((WHOLE_TEXT, head, payload)))
 
     def close(self, code: int, reason: str) -> None:
-        """Begin the closing handshake, and let nothing hold up its end for long."""
+        """Begin the closing handshake, and bound the time that it may take."""
         if self.close_sent or self.transport.is_closing():
             return
         self.conn.send_close(code, reason)
@@ -156,7 +165,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._receiver.on_gone()
 
     def abort(self) -> None:
-        """Drop the connection and whatever is unsent."""
+        """Drop the connection and all unsent data."""
         self.transport.abort()
 
     def pause_reading(self) -> None:
@@ -168,17 +177,6 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Read again."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
-
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # a build without its C extension
-    from websockets.utils import apply_mask
-
-WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
-MASKED = 0x80
-MASK_BYTES = 4
-LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # in place of the length: it follows in two bytes, or in eight
 
 
 def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:

@@ -34,14 +34,14 @@ def versions(_: Settings) -> Iterator[Finding]:
     """Python and the packages that the distribution requires."""
     yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     wrong: list[str] = []
-    for text in requires("tutti") or []:
+    for text in requires("tutti-asr") or []:
         needed = Requirement(text)
         if needed.marker is None or needed.marker.evaluate({"extra": ""}):
             wrong += _unmet(needed)
     if wrong:
         yield fail("packages", "; ".join(wrong), "pip install -e . in the checkout, or build the image anew")
     else:
-        yield ok("packages", f"tutti {version('tutti')}, all that it requires is there; torch {version('torch')}")
+        yield ok("packages", f"tutti {version('tutti-asr')}, all that it requires is there; torch {version('torch')}")
 
 
 def _unmet(needed: Requirement) -> list[str]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from server.audio.raw import PlainCodec, PlainReader
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
@@ -103,9 +104,10 @@ class LocalTranscriber:
 
     async def _send(self, pcm: AsyncIterable[bytes], recognition: ActiveSession, sink: _Sink) -> None:
         session, clock = recognition.session, self._replica.clock
+        reader = PlainReader(PlainCodec.S16, self.sample_rate)
         try:
             async for chunk in pcm:
-                recognition.push(session.audio(chunk, clock()))
+                recognition.push(session.samples(reader.read(chunk), clock()))
                 while session.backlog_s > AHEAD_S and recognition.open:
                     await sink.progress()
             work, events = session.close(CloseReason.CLOSE_STREAM, clock())

@@ -1,4 +1,4 @@
-"""Files become PCM, and exactly the PCM that evaluation in process sees."""
+"""`read_pcm`: files become the PCM that evaluation in process uses."""
 
 from __future__ import annotations
 

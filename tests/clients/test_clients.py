@@ -1,4 +1,4 @@
-"""The client side against a server that is known to the letter."""
+"""Addresses, messages, transcripts and one live connection of the client, against `FakeListen`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import numpy as np
 import pytest
-from client_bench import WITHIN_S, noise, results, wait_for
+from client_bench import WITHIN_S, client_tasks, noise, results, wait_for
 from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 
 from tutti_asr_client.address import http_url, is_loopback, listen_url
@@ -32,12 +32,12 @@ from tutti_asr_client.transcript import Transcript
         ("ws://[::1]:9/", "ws://[::1]:9/v1/listen?a=1"),
     ],
 )
-def test_any_usual_form_of_address_leads_to_listen(given: str, expected: str) -> None:
+def test_host_port_and_http_and_ws_urls_all_become_the_listen_url(given: str, expected: str) -> None:
     assert listen_url(given, {"a": 1}) == expected
 
 
 @pytest.mark.parametrize("given", ["ftp://h", "ws://", "ws://h:port", "http://[::1"])
-def test_an_address_that_is_none_is_refused(given: str) -> None:
+def test_a_malformed_address_raises_bad_url(given: str) -> None:
     with pytest.raises(BadUrl):
         listen_url(given, {})
 
@@ -56,7 +56,7 @@ def test_only_this_machine_is_loopback() -> None:
 # Messages and transcripts
 
 
-def test_unknown_types_are_skipped_and_broken_ones_are_not() -> None:
+def test_messages_of_unknown_type_are_skipped_and_malformed_ones_raise() -> None:
     assert decode('{"type":"Unheard","x":1}') is None
     assert decode('{"type":"ConfigureSuccess","request_id":"r","keyterms":["a b"]}') == ConfigureSuccess(("a b",))
     assert decode('{"type":"ConfigureFailure","code":"C"}') == ConfigureFailure("C")
@@ -66,7 +66,7 @@ def test_unknown_types_are_skipped_and_broken_ones_are_not() -> None:
             decode(broken)
 
 
-def test_finals_are_joined_and_other_channels_left_out() -> None:
+def test_a_transcript_joins_the_finals_of_its_channel_alone() -> None:
     transcript = Transcript()
     for message in (results("one two", final=True), results("", final=True), results("x", final=True, channel=1)):
         transcript.add(message)
@@ -74,7 +74,7 @@ def test_finals_are_joined_and_other_channels_left_out() -> None:
     assert transcript.text == "one two three"
 
 
-def test_stable_words_are_the_servers_or_those_on_which_two_partials_agree() -> None:
+def test_stable_words_are_the_servers_count_or_what_two_partials_share() -> None:
     transcript = Transcript()
     transcript.add(results("the cat"))
     assert (transcript.stable, transcript.unstable) == ("", "the cat")
@@ -135,7 +135,7 @@ def test_finalize_answers_and_leaves_the_stream_open() -> None:
     wait_for(main())
 
 
-def test_a_refusal_carries_status_advice_and_message() -> None:
+def test_a_refused_handshake_carries_status_retry_after_and_message() -> None:
     async def main() -> None:
         async with FakeListen(lambda _: Plan(refuse=503)).running() as server:
             with pytest.raises(Refused, match="no room") as refused:
@@ -159,7 +159,7 @@ def test_an_abnormal_close_is_an_error_with_its_code() -> None:
     wait_for(main())
 
 
-def test_a_server_that_is_not_there_is_unreachable() -> None:
+def test_no_server_at_the_address_raises_unreachable() -> None:
     async def main() -> None:
         async with FakeListen().running() as server:
             url = server.url
@@ -174,7 +174,7 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
 
 
 class Tape:
-    """A source that remembers how far it was in front of the answers, and of real time."""
+    """A source of audio that records its lead over the answers and over real time."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self.messages = messages
@@ -190,7 +190,7 @@ class Tape:
             yield message
 
 
-def test_a_file_does_not_run_far_ahead_of_the_answers() -> None:
+def test_a_file_is_sent_two_seconds_ahead_of_the_answers_at_most() -> None:
     async def main() -> None:
         tape = Tape([noise(1, seed=number) for number in range(20)])
         async with FakeListen(lambda _: Plan(delay_s=0.01)).running() as server:
@@ -203,7 +203,7 @@ def test_a_file_does_not_run_far_ahead_of_the_answers() -> None:
     wait_for(main())
 
 
-def test_a_server_that_answers_nothing_is_fed_at_the_speed_of_speech() -> None:
+def test_audio_is_sent_in_real_time_to_a_server_that_does_not_answer_steps() -> None:
     async def main() -> None:
         async with FakeListen(lambda _: Plan(silent=True)).running() as server:
             transcriber = RemoteTranscriber(server.url, ahead_s=2 * STEP_S)
@@ -230,12 +230,12 @@ def test_a_source_that_fails_ends_the_stream_with_its_error() -> None:
     wait_for(main())
 
 
-def test_a_stream_that_is_left_early_is_given_back() -> None:
+def test_closing_a_transcription_early_ends_its_connection_and_tasks() -> None:
     async def main() -> None:
         async with FakeListen().running() as server:
             async with aclosing(RemoteTranscriber(server.url).stream(Tape([noise(1)] * 100))) as messages:
                 await anext(messages)
-            assert not [task for task in asyncio.all_tasks() if "clients" in repr(task.get_coro())]
+            assert not client_tasks()
             assert await asyncio.wait_for(server.gone.get(), WITHIN_S) == 1000
 
     wait_for(main())

@@ -1,4 +1,4 @@
-"""One stream over many connections: whatever is cut when, its caller sees what an undisturbed stream shows."""
+"""`Continuity` over cut connections gives the messages of an uncut stream, in random and in chosen scripts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ replicas = st.lists(st.sampled_from([("k",), ("k", "old"), ("old", "k"), ("other
 @pytest.mark.parametrize("keys", [[("k",)], [()], None], ids=["tickets", "plain", "any"])
 @settings(max_examples=300)
 @given(data=st.data(), shape=shapes, before=moves, after=st.lists(network, max_size=40))
-def test_whatever_is_cut_when_the_caller_sees_one_undisturbed_stream(
+def test_cuts_at_any_point_give_the_messages_of_an_uncut_stream(
     keys: Any, data: st.DataObject, shape: Shape, before: list[Any], after: list[Any]
 ) -> None:
     chosen = data.draw(replicas, "replicas") if keys is None else keys
@@ -62,7 +62,7 @@ MOVES = ("say", "say", "finalize", "configure", "send", "send", "arrive", "arriv
 
 
 def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[Any]:
-    """Longer scripts than those above, in which much is said between two cuts or hardly anything."""
+    """Draw a script longer than those above, with much or little audio between two cuts."""
     given_ = {
         "say": lambda: rng.choice((1, 2, 160, 161, 320, rng.randrange(1, 700))),
         "finalize": lambda: rng.choice((None, 0)),
@@ -79,7 +79,7 @@ def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[An
 
 
 @pytest.mark.parametrize("mode", ["tickets", "plain", "any"])
-def test_it_holds_for_long_scripts_too(mode: str) -> None:
+def test_cuts_in_long_scripts_give_the_messages_of_an_uncut_stream(mode: str) -> None:
     chosen = {"tickets": [("k",)], "plain": [()], "any": [("k",), ("new", "k"), ("other",), (), ("k", "new")]}[mode]
     for seed in range(SCRIPTS):
         rng = random.Random(seed)
@@ -116,13 +116,13 @@ def frames(stream: Continuity) -> list[Any]:
 
 
 def opened(held_bytes: int = PLENTY) -> Continuity:
-    """100 samples a second, two bytes each."""
+    """Return a connected stream of 100 samples a second, two bytes each."""
     stream = Continuity(AudioShape(100, 2), held_bytes)
     stream.connected()
     return stream
 
 
-def test_the_newest_ticket_is_shown_first_with_what_was_had_of_its_stream() -> None:
+def test_a_new_connection_first_sends_the_newest_ticket_with_finals_and_cursor() -> None:
     stream = opened()
     stream.add_audio(bytes(600))
     assert frames(stream) == [bytes(600)]
@@ -137,7 +137,7 @@ def test_the_newest_ticket_is_shown_first_with_what_was_had_of_its_stream() -> N
     assert stream.replayed_s == pytest.approx(1.5)
 
 
-def test_a_refused_ticket_is_followed_by_the_place_of_the_last_final() -> None:
+def test_after_a_refused_ticket_resume_names_the_end_of_the_last_final() -> None:
     stream = opened()
     stream.add_audio(bytes(range(250)) * 2)
     frames(stream)
@@ -155,7 +155,7 @@ def test_a_refused_ticket_is_followed_by_the_place_of_the_last_final() -> None:
     assert told == results(0.5, 1.0, "no"), "the server keeps our time"
 
 
-def test_a_server_that_knows_no_tickets_is_begun_anew() -> None:
+def test_a_server_without_tickets_gets_a_replay_and_its_times_are_shifted() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
     frames(stream)
@@ -172,7 +172,7 @@ def test_a_server_that_knows_no_tickets_is_begun_anew() -> None:
     assert (told.start, told.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
 
 
-def test_a_fresh_servers_ticket_from_before_it_heard_of_ours_is_not_ours() -> None:
+def test_a_ticket_sent_before_the_answer_to_resume_is_ignored() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
     frames(stream)
@@ -185,45 +185,45 @@ def test_a_fresh_servers_ticket_from_before_it_heard_of_ours_is_not_ours() -> No
     assert frames(stream)[0]["ticket"] == "ours"
 
 
-def test_what_is_held_is_bounded_and_only_what_was_sent_is_forgotten() -> None:
+def test_the_send_log_is_bounded_and_drops_only_sent_audio() -> None:
     stream = opened(held_bytes=100_000)
     pushed = 0
-    while stream.journal.has_room(30_000):
+    while stream.send_log.has_room(30_000):
         stream.add_audio(bytes(30_000))
         pushed += 1
-    assert (pushed, stream.journal.first) == (3, 0), "nothing was sent, so nothing may go"
+    assert (pushed, stream.send_log.first) == (3, 0), "nothing was sent, so nothing may go"
     frames(stream)
     for _ in range(20):
-        assert stream.journal.has_room(30_000)
+        assert stream.send_log.has_room(30_000)
         stream.add_audio(bytes(30_000))
         frames(stream)
-        assert stream.journal.held_bytes <= 100_000
+        assert stream.send_log.held_bytes <= 100_000
     stream.lost()
-    assert not stream.journal.has_room(30_000)
+    assert not stream.send_log.has_room(30_000)
     stream.connected()
-    assert stream.lost_s == pytest.approx(stream.journal.first / 200)
-    assert sum(len(pcm) for pcm in frames(stream)) == stream.journal.end - stream.journal.first
+    assert stream.lost_s == pytest.approx(stream.send_log.first / 200)
+    assert sum(len(pcm) for pcm in frames(stream)) == stream.send_log.end - stream.send_log.first
     before = stream.lost_s
     stream.lost()
     stream.connected()
     assert stream.lost_s == before, "a gap is counted once"
 
 
-def test_tickets_and_finals_let_go_of_what_they_cover_together() -> None:
+def test_audio_is_dropped_once_both_finals_and_the_newest_ticket_cover_it() -> None:
     stream = opened()
     stream.add_audio(bytes(60_000))
     frames(stream)
     stream.receive(Ticket("t", 250.0))
-    assert stream.journal.first == 0, "the ticket may yet be refused"
+    assert stream.send_log.first == 0, "the ticket may yet be refused"
     stream.receive(results(0, 200.0, "yes"))
-    assert 0 < stream.journal.first <= 40_000
+    assert 0 < stream.send_log.first <= 40_000
     stream.receive(results(200.0, 100.0, "yes"))
-    assert stream.journal.first <= 50_000, "the ticket needs the rest"
+    assert stream.send_log.first <= 50_000, "the ticket needs the rest"
     stream.receive(Ticket("t", 300.0))
-    assert stream.journal.held_bytes == 0
+    assert stream.send_log.held_bytes == 0
 
 
-def test_an_event_is_told_once() -> None:
+def test_speech_started_and_utterance_end_are_delivered_once() -> None:
     stream = opened()
     stream.add_audio(bytes(600))
     frames(stream)
@@ -240,7 +240,7 @@ def test_an_event_is_told_once() -> None:
     assert stream.receive(UtteranceEnd(0.9)) == [UtteranceEnd(1.9)]
 
 
-def test_the_words_of_a_server_that_drained_are_kept_and_its_goodbye_is_not() -> None:
+def test_the_final_of_a_drain_is_delivered_and_its_metadata_is_not() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
     frames(stream)
@@ -254,11 +254,11 @@ def test_the_words_of_a_server_that_drained_are_kept_and_its_goodbye_is_not() ->
     assert frames(stream) == [{"type": "CloseStream"}]
     assert len(stream.receive(results(0, 0.5, "whole"))) == 1
     stream.receive(Metadata("s", 0.5))
-    assert stream.farewell("s") == Metadata("s", 2.0)
+    assert stream.closing_metadata("s") == Metadata("s", 2.0)
     assert stream.complete
 
 
-def test_key_terms_hold_on_the_next_server_too() -> None:
+def test_key_terms_are_sent_again_to_the_next_server_at_their_positions() -> None:
     stream = opened()
     stream.configure(["old"])
     stream.configure(["new"])
@@ -276,7 +276,7 @@ def test_key_terms_hold_on_the_next_server_too() -> None:
     assert stream.receive(ConfigureSuccess(("new",))) == stream.receive(ConfigureSuccess(("later",))) == []
 
 
-def test_a_refused_ticket_knew_of_messages_that_a_later_one_does_not() -> None:
+def test_a_configure_in_a_refused_ticket_is_sent_again_if_the_next_ticket_lacks_it() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
     stream.configure(["late"])
@@ -302,7 +302,7 @@ def test_a_refused_ticket_knew_of_messages_that_a_later_one_does_not() -> None:
     assert (again["keyterms"], len(audio)) == (["late"], 200)
 
 
-def test_a_ticket_from_before_a_finalize_at_its_place_does_not_know_it() -> None:
+def test_a_finalize_at_a_tickets_position_is_sent_again_if_the_ticket_lacks_it() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
     stream.finalize()
@@ -327,14 +327,14 @@ def test_a_ticket_from_before_a_finalize_at_its_place_does_not_know_it() -> None
     assert frames(stream)[0] == {"type": "Finalize"}, "or its final would be taken for the next one"
 
 
-def test_a_drain_before_the_ticket_is_heard_of_loses_nothing() -> None:
+def test_a_drain_before_the_answer_to_resume_loses_nothing() -> None:
     wire = Wire(Shape(), lambda _: FakeRecognition(Shape(), ("k",)))
     moves_ = [("finalize", None), ("say", 1), ("send", 1), ("arrive", 1), ("drain",), ("say", 1), ("drain",)]
     play(wire, moves_, [])
     check(wire)
 
 
-def test_a_goodbye_may_be_lost_but_no_answer() -> None:
+def test_a_stream_is_complete_without_the_close_but_not_without_every_answer() -> None:
     stream = opened()
     stream.add_audio(bytes(200))
     stream.configure(["late"])

@@ -1,4 +1,4 @@
-"""Our clients beside real servers that share a key, their connections cut on the way: no word is lost or repeated."""
+"""The command line's and the JavaScript client, their connections to real servers cut: no word is lost or repeated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def audio() -> np.ndarray:
     return np.concatenate([part for text in TEXTS for part in (spell(text), silence(0.9))])
 
 
-def test_the_command_line_does_not_notice(hosts: list[str], audio: np.ndarray, tmp_path: Path) -> None:
+def test_tutti_transcribe_prints_the_same_text_when_its_server_is_killed(
+    hosts: list[str], audio: np.ndarray, tmp_path: Path
+) -> None:
     recording = tmp_path / "speech.wav"
     soundfile.write(recording, audio, 16_000)
 
@@ -60,7 +62,9 @@ def test_the_command_line_does_not_notice(hosts: list[str], audio: np.ndarray, t
     assert " ".join(text for _, _, text, _ in whole if text) == " ".join(TEXTS)
 
 
-def test_the_javascript_client_does_not_notice(hosts: list[str], audio: np.ndarray, tmp_path: Path) -> None:
+def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
+    hosts: list[str], audio: np.ndarray, tmp_path: Path
+) -> None:
     modules = ROOT / "build" / "ecosystem" / "node" / "node_modules"
     need_node_module("ws", modules)
     raw = tmp_path / "speech.raw"
@@ -87,7 +91,7 @@ def test_the_javascript_client_does_not_notice(hosts: list[str], audio: np.ndarr
 
 
 def need_node_module(name: str, modules: Path) -> None:
-    """Skip without it; in CI it fails."""
+    """Skip the test without the program; in CI it fails."""
     if shutil.which("node") and (modules / name).exists():
         return
     missing(f"no {name} for node; make it: python tests/ecosystem/environments.py node")

@@ -1,4 +1,4 @@
-"""The client's files, command line and terminal, against a server that is known to the letter."""
+"""Transcribing files, JSON lines, exit codes and the terminal display, against `FakeListen`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import soundfile
 from client_bench import WITHIN_S, noise, results, wait_for
 from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 from fake_recognition import FakeRecognition, Shape
-from fake_replica import FakeReplica, Fate
+from fake_replica import FakeReplica, Faults
 from rich.console import Console
 
 from tutti_asr_client.errors import Unreachable
@@ -45,14 +45,14 @@ def recordings(tmp_path: Path) -> list[Path]:
 def test_files_are_transcribed_in_order_and_side_by_side(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeListen().running() as server:
-            outcomes = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
-        assert [outcome.path for outcome in outcomes] == recordings
-        for outcome, path in zip(outcomes, recordings, strict=True):
-            assert isinstance(outcome, Transcribed)
+            file_results = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
+        assert [result.path for result in file_results] == recordings
+        for result, path in zip(file_results, recordings, strict=True):
+            assert isinstance(result, Transcribed)
             pcm = read_pcm(path)
-            assert outcome.text == text_of(pcm.tobytes())
-            assert outcome.duration_s == pytest.approx(len(pcm) / 16000)
-            assert 0.0 <= outcome.final_latency_s <= outcome.elapsed_s
+            assert result.text == text_of(pcm.tobytes())
+            assert result.duration_s == pytest.approx(len(pcm) / 16000)
+            assert 0.0 <= result.final_latency_s <= result.elapsed_s
 
     wait_for(main())
 
@@ -61,8 +61,8 @@ def test_one_bad_file_does_not_stop_the_others(recordings: list[Path], tmp_path:
     async def main() -> None:
         async with FakeListen(lambda number: Plan(refuse=503) if number == 0 else Plan()).running() as server:
             files = [recordings[0], tmp_path / "none.wav", recordings[1]]
-            outcomes = await transcribe_files(files, RemoteTranscriber(server.url), concurrency=1)
-        refused, missing, good = outcomes
+            file_results = await transcribe_files(files, RemoteTranscriber(server.url), concurrency=1)
+        refused, missing, good = file_results
         assert isinstance(refused, Failed)
         assert "503" in refused.problem
         assert isinstance(missing, Failed)
@@ -72,7 +72,7 @@ def test_one_bad_file_does_not_stop_the_others(recordings: list[Path], tmp_path:
     wait_for(main())
 
 
-def test_real_time_messages_come_when_they_have_been_spoken() -> None:
+def test_real_time_messages_are_sent_at_the_time_of_their_last_sample() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         source = PcmSource(np.frombuffer(noise(2.5), np.int16), 16000, realtime=True)
@@ -98,7 +98,7 @@ def test_json_lines_and_exit_codes(recordings: list[Path], capsys: pytest.Captur
         assert json.loads(capsys.readouterr().out)["error"] == "no such file"
 
 
-def test_a_full_server_is_waited_for_and_the_user_told(
+def test_transcribe_waits_for_a_full_server_and_says_so(
     recordings: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeListen(lambda number: Plan(refuse=503 if number == 0 else 0)).in_thread() as server:
@@ -109,16 +109,16 @@ def test_a_full_server_is_waited_for_and_the_user_told(
     assert "next try" in shown.err
 
 
-def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
+def test_a_recording_goes_on_at_the_next_server(recordings: list[Path]) -> None:
     async def main() -> None:
-        async with FakeReplica(lambda number: Fate(hear=20) if number < 2 else Fate()).running() as server:
+        async with FakeReplica(lambda number: Faults(hear=20) if number < 2 else Faults()).running() as server:
             transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
-            [outcome] = await transcribe_files([recordings[3]], transcriber)
+            [result] = await transcribe_files([recordings[3]], transcriber)
             assert server.handshakes == 1
             pcm = np.tile(read_pcm(recordings[3]), 20)
             messages = [m async for m in transcriber.stream(PcmSource(pcm, 16000, realtime=False))]
             assert server.handshakes == 3
-        assert isinstance(outcome, Transcribed)
+        assert isinstance(result, Transcribed)
         said = " ".join(m.text for m in messages if isinstance(m, Results) and m.is_final and m.text)
         whole = FakeRecognition(Shape(rate=16000))
         wanted = [f for part in (pcm.tobytes(), '{"type":"CloseStream"}') for f in whole.hear(part)]
@@ -128,7 +128,7 @@ def test_a_recording_outlives_its_server(recordings: list[Path]) -> None:
     wait_for(main())
 
 
-def test_ctrl_c_ends_the_recordings_where_they_are_and_keeps_what_was_said(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_recordings_and_prints_their_finals(tmp_path: Path) -> None:
     long, never = tmp_path / "long.wav", tmp_path / "never.wav"
     soundfile.write(long, np.frombuffer(noise(800), np.int16), 16000)
     soundfile.write(never, np.frombuffer(noise(3), np.int16), 16000)
@@ -160,9 +160,7 @@ def test_ctrl_c_is_exit_code_130(recordings: list[Path]) -> None:
     assert run(recordings, interrupted) == 130
 
 
-def test_another_transcriber_is_shown_in_the_same_way(
-    recordings: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_takes_any_transcriber(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     class InProcess:
         sample_rate = 16000
 

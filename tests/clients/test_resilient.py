@@ -1,4 +1,4 @@
-"""The client that reconnects, on real sockets: what is cut, refused or hung, and what its caller sees of it."""
+"""`open_stream` on real sockets: cut, refused and hung connections, and what its caller receives."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from client_bench import client_tasks
 from fake_recognition import FakeRecognition, Shape
-from fake_replica import FakeReplica, Fate
+from fake_replica import FakeReplica, Faults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutti_asr_client.connection_events import AudioLost, CaughtUp, Connected, Event, TicketRefused, Waiting
 from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.errors import ClosedAbnormally, Refused, Unreachable
-from tutti_asr_client.inbox import Inbox
 from tutti_asr_client.messages import Channel, Message, Metadata, Results
-from tutti_asr_client.resilient import REPLAY_BURST_S, ResilientClient
+from tutti_asr_client.resilient import REPLAY_BURST_S, MessageQueue, ResilientClient
 from tutti_asr_client.retry import Retry
 from tutti_asr_client.stream import open_stream
 
@@ -39,7 +39,7 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 
 def said(messages: list[Message]) -> list[tuple[Any, ...]]:
-    """The finals that say something."""
+    """Return the finals with audio or of a Finalize."""
     return [
         (round(m.start, 3), round(m.cursor_s, 3), m.text, m.from_finalize)
         for m in messages
@@ -58,7 +58,7 @@ def undisturbed(*script: bytes | str) -> list[tuple[Any, ...]]:
 
 
 async def play(stream: ResilientClient, *script: bytes | str, size: int = 2560) -> list[Message]:
-    """Say a script in messages, as fast as they are taken, and return everything that was heard."""
+    """Send a script in messages, as fast as they are taken, and return everything received."""
 
     async def say() -> None:
         for part in script:
@@ -79,15 +79,15 @@ async def _all(stream: ResilientClient) -> list[Message]:
     return [message async for message in stream]
 
 
-def cut_at(*fates: Fate) -> Callable[[int], Fate]:
-    """These fates, one after another, then good manners."""
-    return lambda number: fates[number] if number < len(fates) else Fate()
+def cut_at(*faults: Faults) -> Callable[[int], Faults]:
+    """Return these faults by connection, then none."""
+    return lambda number: faults[number] if number < len(faults) else Faults()
 
 
 script_parts = (noise(40_001), FINALIZE, noise(33_333, 1), CLOSE)
-fates = st.lists(
+fault_lists = st.lists(
     st.builds(
-        Fate,
+        Faults,
         refuse=st.sampled_from([0, 0, 0, 0, 503, 429]),
         hear=st.none() | st.integers(1, 30),
         say=st.none() | st.integers(0, 30),
@@ -100,20 +100,22 @@ fates = st.lists(
 
 @pytest.mark.parametrize("keys", [("k",), ()], ids=["tickets", "plain"])
 @settings(max_examples=25)
-@given(doom=fates)
-def test_whatever_becomes_of_the_connections_the_caller_sees_one_stream(
-    keys: tuple[str, ...], doom: list[Fate]
+@given(faults=fault_lists)
+def test_refused_and_cut_connections_give_the_messages_of_one_stream(
+    keys: tuple[str, ...], faults: list[Faults]
 ) -> None:
     async def main() -> None:
-        doomed = [fate if keys else Fate(fate.refuse, None, fate.hear, fate.say, fate.code) for fate in doom]
-        async with FakeReplica(cut_at(*doomed), keys).running() as server:  # noqa: SIM117 - one line would be too long
+        by_connection = [
+            fault if keys else Faults(fault.refuse, None, fault.hear, fault.say, fault.code) for fault in faults
+        ]
+        async with FakeReplica(cut_at(*by_connection), keys).running() as server:  # noqa: SIM117 - one line would be too long
             async with open_stream(server.url, resumable=bool(keys), retry=AT_ONCE) as stream:
                 heard = await play(stream, *script_parts)
         assert said(heard) == undisturbed(*script_parts)
         assert isinstance(heard[-1], Metadata)
         assert sum(isinstance(message, Metadata) for message in heard) == 1
         assert heard[-1].duration == pytest.approx(73_334 / 32_000, abs=1e-3)
-        assert stream.journey.lost_s == 0
+        assert stream.events.lost_s == 0
 
     wait_for(main())
 
@@ -125,12 +127,14 @@ def events_of(events: list[Event], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_what_happened_is_told_as_it_happens_and_summed_up() -> None:
+def test_connection_events_are_reported_and_counted() -> None:
     async def main() -> None:
         events: list[Event] = []
-        doom = cut_at(Fate(hear=12, code=1012, drain=True), Fate(refuse=503), Fate(hear=14), Fate(keys=("other",)))
+        faults = cut_at(
+            Faults(hear=12, code=1012, drain=True), Faults(refuse=503), Faults(hear=14), Faults(keys=("other",))
+        )
         async with (
-            FakeReplica(doom).running() as server,
+            FakeReplica(faults).running() as server,
             open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
         ):
             heard = await play(stream, noise(80_000), CLOSE)
@@ -145,20 +149,20 @@ def test_what_happened_is_told_as_it_happens_and_summed_up() -> None:
         ]
         assert [event.code for event in events_of(events, TicketRefused)] == ["TICKET_FORGED"]
         assert len(events_of(events, CaughtUp)) == 2
-        journey = stream.journey
-        assert (journey.connections, journey.reconnects, journey.resumed, journey.replayed) == (3, 2, 1, 1)
-        assert journey.refused_tickets == ["TICKET_FORGED"]
-        assert len(journey.resume_s) == len(journey.caught_up_s) == 2
-        assert 0 < journey.replayed_s < 5
+        sums = stream.events
+        assert (sums.connections, sums.reconnects, sums.resumed, sums.replayed) == (3, 2, 1, 1)
+        assert sums.refused_tickets == ["TICKET_FORGED"]
+        assert len(sums.resume_s) == len(sums.caught_up_s) == 2
+        assert 0 < sums.replayed_s < 5
         assert not events_of(events, AudioLost)
 
     wait_for(main())
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
-def test_what_would_be_refused_again_is_an_error_at_once(status: int) -> None:
+def test_a_permanent_refusal_raises_without_a_retry(status: int) -> None:
     async def main() -> None:
-        async with FakeReplica(lambda _: Fate(refuse=status)).running() as server:
+        async with FakeReplica(lambda _: Faults(refuse=status)).running() as server:
             with pytest.raises(Refused, match="not now") as refused:
                 async with open_stream(server.url):
                     pass
@@ -167,10 +171,10 @@ def test_what_would_be_refused_again_is_an_error_at_once(status: int) -> None:
     wait_for(main())
 
 
-def test_1008_is_an_error_for_whoever_listens_and_whoever_speaks() -> None:
+def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
     async def main() -> None:
         async with (
-            FakeReplica(lambda _: Fate(hear=3, code=1008)).running() as server,
+            FakeReplica(lambda _: Faults(hear=3, code=1008)).running() as server,
             open_stream(server.url, retry=AT_ONCE) as stream,
         ):
             for _ in range(3):
@@ -185,11 +189,11 @@ def test_1008_is_an_error_for_whoever_listens_and_whoever_speaks() -> None:
     wait_for(main())
 
 
-def test_a_server_that_is_full_is_waited_for_as_long_as_it_says() -> None:
+def test_retry_after_of_a_full_server_is_respected() -> None:
     async def main() -> None:
         events: list[Event] = []
-        doom = cut_at(Fate(refuse=503, retry_after="0.3"))
-        async with FakeReplica(doom).running() as server:
+        faults = cut_at(Faults(refuse=503, retry_after="0.3"))
+        async with FakeReplica(faults).running() as server:
             began_s = asyncio.get_running_loop().time()
             async with open_stream(server.url, retry=AT_ONCE, on_event=events.append) as stream:
                 assert asyncio.get_running_loop().time() - began_s >= 0.3
@@ -199,9 +203,9 @@ def test_a_server_that_is_full_is_waited_for_as_long_as_it_says() -> None:
     wait_for(main())
 
 
-def test_patience_with_a_full_server_has_an_end() -> None:
+def test_a_server_that_stays_full_raises_when_the_retry_budget_is_spent() -> None:
     async def main() -> None:
-        async with FakeReplica(lambda _: Fate(refuse=503)).running() as server:
+        async with FakeReplica(lambda _: Faults(refuse=503)).running() as server:
             with pytest.raises(Refused):
                 async with open_stream(server.url, retry=Retry(limit_s=0.1, first_wait_s=0.01)):
                     pass
@@ -210,7 +214,7 @@ def test_patience_with_a_full_server_has_an_end() -> None:
     wait_for(main())
 
 
-def test_a_server_that_is_gone_for_good_is_an_error_and_nobody_waits_for_ever() -> None:
+def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -> None:
     async def main() -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with FakeReplica(keys=()).running() as server:
@@ -226,26 +230,26 @@ def test_a_server_that_is_gone_for_good_is_an_error_and_nobody_waits_for_ever() 
             for task in (asyncio.create_task(_all(stream)), asyncio.create_task(speak())):
                 with pytest.raises((Unreachable, ClosedAbnormally)):
                     await task
-            assert stream.journey.waits > 0
+            assert stream.events.waits > 0
 
     wait_for(main())
 
 
 def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
     async def main() -> None:
-        async with FakeReplica(cut_at(Fate(hear=12))).running() as one, FakeReplica().running() as other:
+        async with FakeReplica(cut_at(Faults(hear=12))).running() as one, FakeReplica().running() as other:
             urls = ["ws://127.0.0.1:9", one.url, other.url]  # nobody at the first
             async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
                 heard = await play(stream, noise(64_000), CLOSE)
             assert said(heard) == undisturbed(noise(64_000), CLOSE)
-            assert (one.handshakes, other.handshakes, stream.journey.resumed) == (1, 1, 1)
+            assert (one.handshakes, other.handshakes, stream.events.resumed) == (1, 1, 1)
 
     wait_for(main())
 
 
-def test_a_server_that_hangs_is_left_and_the_stream_goes_on_elsewhere() -> None:
+def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
     async def main() -> None:
-        async with FakeReplica(cut_at(Fate(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
+        async with FakeReplica(cut_at(Faults(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
             urls = [one.url, other.url]
             async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
                 heard = await play(stream, noise(64_000), CLOSE)
@@ -255,7 +259,7 @@ def test_a_server_that_hangs_is_left_and_the_stream_goes_on_elsewhere() -> None:
     wait_for(main())
 
 
-def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
+def test_a_replay_is_paced_and_live_audio_is_not() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         audio = noise(64_000 + 192_000)  # what may go at once, and six seconds
@@ -275,46 +279,47 @@ def test_a_replay_is_held_to_its_pace_and_a_live_stream_is_not() -> None:
     wait_for(main())
 
 
-def test_leaving_leaves_nothing_behind() -> None:
+def test_leaving_a_stream_ends_its_tasks() -> None:
     async def main() -> None:
         async with FakeReplica().running() as server:
             async with open_stream(server.url, resumable=True) as stream:
                 await stream.send(noise(20_000))
                 await anext(stream)
+                assert client_tasks(), "the check sees them"
             async with open_stream(server.url) as stream:
                 stream.abort()
-                with pytest.raises(ClosedAbnormally, match="left"):
+                with pytest.raises(ClosedAbnormally, match="aborted"):
                     await _all(stream)
-            assert not [task for task in asyncio.all_tasks() if "clients" in repr(task.get_coro())]
+            assert not client_tasks()
 
     wait_for(main())
 
 
-def test_a_stream_whose_end_was_said_takes_no_more_audio() -> None:
+def test_send_after_close_stream_raises() -> None:
     async def main() -> None:
         async with FakeReplica().running() as server, open_stream(server.url) as stream:
             await stream.close_stream()
-            with pytest.raises(ClosedAbnormally, match="end has been said"):
+            with pytest.raises(ClosedAbnormally, match="has been closed"):
                 await stream.send(noise(2))
 
     wait_for(main())
 
 
-def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
+def test_a_full_message_queue_drops_interims_and_keeps_finals() -> None:
     def message(number: int, *, final: bool) -> Results:
         return Results(channel=Channel(()), start=float(number), is_final=final)
 
     async def main() -> None:
-        inbox = Inbox(4)
+        queue = MessageQueue(4)
         for number in range(6):
-            await inbox.put(message(number, final=number % 2 == 0))
-        late = asyncio.create_task(inbox.put(message(6, final=True)))
-        later = asyncio.create_task(inbox.put(message(7, final=False)))
+            await queue.put(message(number, final=number % 2 == 0))
+        late = asyncio.create_task(queue.put(message(6, final=True)))
+        later = asyncio.create_task(queue.put(message(7, final=False)))
         await asyncio.sleep(0)
         assert (late.done(), later.done()) == (True, False), "four finals are kept, and the next must wait"
-        inbox.end()
+        queue.end()
         got = []
-        while (one := await inbox.get()) is not None:
+        while (one := await queue.get()) is not None:
             got.append((one.start, one.is_final))
             await asyncio.sleep(0)
         assert got == [(0.0, True), (2.0, True), (4.0, True), (6.0, True), (7.0, False)]
@@ -322,7 +327,7 @@ def test_a_caller_who_reads_late_misses_interims_and_no_final() -> None:
     wait_for(main())
 
 
-def test_only_raw_audio_can_be_taken_up_in_the_middle() -> None:
+def test_open_stream_refuses_encodings_other_than_raw_audio() -> None:
     async def main() -> None:
         async with open_stream("ws://127.0.0.1:9", encoding="ogg-opus"):
             pass

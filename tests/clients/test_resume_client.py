@@ -1,4 +1,4 @@
-"""The Python client beside real servers: it loses one after another, and its caller does not notice."""
+"""The Python client with real servers: cut connections and restarts change none of the messages that it delivers."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def speech() -> np.ndarray:
 
 
 def cut_all(server: LiveServer) -> None:
-    """What clients see of a server that is killed: their connections break."""
+    """Cut all connections of a server, as its kill does."""
 
     def cut() -> None:
         for session in server.replica.sessions.snapshot():
-            session._wire.abort()
+            session._transport.abort()
 
     server.server.loop.call_soon_threadsafe(cut)
 
 
 class Caller:
-    """Sends a recording as a microphone does, but as fast as answers come, and keeps the finals."""
+    """Sends a recording in pieces as fast as answers come, and keeps the finals."""
 
     def __init__(self, lose: Callable[[int], None]) -> None:
         self._lose = lose
@@ -67,7 +67,7 @@ class Caller:
                 self._lose(number)
             await stream.close_stream()
             await asyncio.wait_for(receiving, WAIT_S)
-            return stream.journey
+            return stream.events
 
     async def _answered(self, until_s: float) -> None:
         while self._heard_s < until_s:
@@ -96,11 +96,13 @@ def stream(servers: list[LiveServer], lose: Callable[[int], None]) -> tuple[Call
 
 
 def nothing(number: int) -> None:
-    """All is well."""
+    """Lose no connection."""
 
 
 @pytest.mark.parametrize("places", [(9,), (9, 20, 21, 33), tuple(range(6, 45, 4))])
-def test_a_caller_hears_the_same_whatever_its_servers_suffer(pair: list[LiveServer], places: tuple[int, ...]) -> None:
+def test_cut_connections_to_real_servers_give_the_same_messages(
+    pair: list[LiveServer], places: tuple[int, ...]
+) -> None:
     whole, _ = stream(pair[:1], nothing)
 
     def lose(number: int) -> None:
@@ -108,11 +110,11 @@ def test_a_caller_hears_the_same_whatever_its_servers_suffer(pair: list[LiveServ
             for server in pair:
                 cut_all(server)
 
-    moved, journey = stream(pair, lose)
+    moved, events = stream(pair, lose)
     assert moved.finals == whole.finals
     assert moved.text == " ".join(TEXTS)
-    assert journey.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
-    assert (journey.lost_s, journey.replayed, journey.refused_tickets) == (0, 0, [])
+    assert events.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
+    assert (events.lost_s, events.replayed, events.refused_tickets) == (0, 0, [])
 
 
 def test_a_rolling_restart_loses_nothing() -> None:
@@ -125,6 +127,6 @@ def test_a_rolling_restart_loses_nothing() -> None:
                 server = servers[number // 20]
                 server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
 
-        moved, journey = stream(servers, drain)
+        moved, events = stream(servers, drain)
     assert moved.finals == whole.finals
-    assert (journey.resumed, journey.lost_s, journey.refused_tickets) == (2, 0, [])
+    assert (events.resumed, events.lost_s, events.refused_tickets) == (2, 0, [])

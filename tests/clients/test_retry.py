@@ -1,4 +1,4 @@
-"""When a client tries again, where, and when it gives up: told the time, no socket."""
+"""The retry policy: which errors are retried, where, after which wait, and when it gives up; no socket, no clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused, Unreachable
-from tutti_asr_client.retry import Attempts, Retry, is_final
+from tutti_asr_client.retry import Attempts, Retry, is_permanent
 
 NOW = 8_675_309.25
 FULL = Refused(503, None, "full")
@@ -27,14 +27,14 @@ def attempts(*urls: str, **settings: float) -> Attempts:
     + [(BadMessage("?"), True), (Unreachable("a", "?"), False)],
     ids=str,
 )
-def test_what_is_worth_another_try(error: ClientError, final: bool) -> None:
-    assert is_final(error) == final
+def test_permanent_errors_are_raised_and_temporary_ones_retried(error: ClientError, final: bool) -> None:
+    assert is_permanent(error) == final
     if final:
         with pytest.raises(type(error)):
             attempts().failed(error, NOW)
 
 
-def test_waits_grow_are_spread_and_have_an_end() -> None:
+def test_waits_double_up_to_the_longest_and_are_spread() -> None:
     tries = attempts(limit_s=1e9, first_wait_s=0.25, longest_wait_s=10.0)
     waits = [tries.failed(FULL, NOW).wait_s for _ in range(12)]
     assert 0 <= waits[0] <= 0.25
@@ -45,13 +45,13 @@ def test_waits_grow_are_spread_and_have_an_end() -> None:
     assert len(others) > 15, "clients of one server must not come back as one"
 
 
-def test_the_servers_advice_is_a_lower_bound() -> None:
+def test_retry_after_is_a_lower_bound_of_the_wait() -> None:
     following = attempts().failed(Refused(503, 7.0, "full"), NOW)
     assert following.wait_s == 7.0
     assert attempts().failed(Refused(429, 0.0, "yours are enough"), NOW).wait_s <= 0.25
 
 
-def test_replicas_are_asked_in_turn_and_one_that_said_later_is_passed_over() -> None:
+def test_replicas_are_tried_in_turn_but_for_those_with_a_retry_after() -> None:
     tries = attempts("a", "b", "c")
     first = tries.failed(Refused(503, 30.0, "full"), NOW)
     assert (first.url, first.wait_s <= 0.25) == ("b", True)
@@ -62,7 +62,7 @@ def test_replicas_are_asked_in_turn_and_one_that_said_later_is_passed_over() -> 
 
 
 def until_given_up(tries: Attempts, error: ClientError, now: float, *, connected: bool = False) -> tuple[int, float]:
-    """Fail again and again, half a second a try; return how often, and the time then."""
+    """Fail every half second until an error is raised; return the number of tries and the time."""
     for count in range(1000):
         now += 0.5
         if connected:
@@ -74,7 +74,7 @@ def until_given_up(tries: Attempts, error: ClientError, now: float, *, connected
     pytest.fail("it never gave up")
 
 
-def test_patience_ends_with_the_last_error() -> None:
+def test_the_last_error_is_raised_when_the_retry_budget_is_spent() -> None:
     tries = attempts(limit_s=10.0)
     tries.connected(NOW)
     began = NOW
@@ -85,20 +85,20 @@ def test_patience_ends_with_the_last_error() -> None:
         attempts(limit_s=5.0).failed(Refused(503, 6.0, "full"), NOW)
 
 
-def test_connections_that_settle_nothing_use_patience_up_and_one_that_does_renews_it() -> None:
+def test_failed_connections_spend_the_retry_budget_and_a_working_one_resets_it() -> None:
     tries = attempts(limit_s=10.0)
     assert until_given_up(tries, LOST, NOW, connected=True)[0] < 10
     tries = attempts(limit_s=10.0)
     now = NOW
     for _ in range(100):
         tries.connected(now)
-        tries.settled()
+        tries.reset_budget()
         now += 1.0
         now += tries.failed(LOST, now).wait_s
     assert tries.failures == 1
 
 
-def test_a_silent_stream_that_was_long_connected_is_not_blamed_for_earlier_losses() -> None:
+def test_a_long_connection_without_finals_resets_the_retry_budget() -> None:
     tries = attempts(limit_s=10.0)
     now = NOW
     for _ in range(200):
@@ -108,7 +108,7 @@ def test_a_silent_stream_that_was_long_connected_is_not_blamed_for_earlier_losse
     assert tries.failures == 1
 
 
-def test_a_wrong_address_is_told_at_once_and_a_lost_server_waited_for() -> None:
+def test_an_address_that_never_answered_raises_at_once_and_a_lost_server_is_retried() -> None:
     nobody = Unreachable("a", "nobody")
     with pytest.raises(Unreachable):
         attempts().failed(nobody, NOW)

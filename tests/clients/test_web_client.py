@@ -1,4 +1,4 @@
-"""The page's JavaScript without a browser: its own tests under node, and nothing in it that is not served."""
+"""The page's JavaScript without a browser: its tests under node, and the files that it refers to."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_every_file_of_the_page_is_served():
     assert {path.name for path in WEB.iterdir()} == {PAGE, *ASSETS}
 
 
-def test_what_the_files_refer_to_is_served_from_here():
+def test_files_named_by_the_page_are_served():
     named = set(re.findall(r'(?:src|href)="([^"]+)"', (WEB / PAGE).read_text()))
     assert named >= {"web/app.js", "web/style.css"}
     assert all(name.removeprefix("web/") in ASSETS for name in named)
@@ -44,7 +44,7 @@ def test_what_the_files_refer_to_is_served_from_here():
 
 
 @pytest.mark.parametrize("name", ["style.css", "index.html"])
-def test_nothing_is_taken_from_elsewhere_or_written_inline(name):
-    """The policy that the page is served with would refuse it, in a user's browser."""
+def test_the_page_has_no_external_and_no_inline_code(name):
+    """The page's Content-Security-Policy refuses both in a browser."""
     text = (WEB / name).read_text()
     assert not re.search(r"//[a-z]|@import|url\(| style=| on[a-z]+=|<style", text)

@@ -1,4 +1,4 @@
-"""compose.yaml and its variants: the published schema, and what the schema cannot know."""
+"""compose.yaml and its variants fit the published schema, agree with the other files and expose one port."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def schema() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_it_is_what_the_specification_allows(path: Path) -> None:
+def test_compose_files_fit_the_specification(path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), schema())
 
 
-def test_the_specification_allows_not_everything() -> None:
+def test_the_specification_rejects_an_unknown_key() -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"services": {"replica-1": {"imagee": "tutti"}}}, schema())
 
 
-def test_haproxy_asks_the_replicas_that_there_are() -> None:
+def test_haproxy_names_every_replica_of_compose() -> None:
     named = re.findall(
         r"^    server (\S+) (\S+):8080$", (ROOT / "deploy/haproxy/haproxy.cfg").read_text(), re.MULTILINE
     )
@@ -52,7 +52,7 @@ def test_haproxy_asks_the_replicas_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", REPLICAS)
-def test_a_replica_is_closed_in(name: str) -> None:
+def test_replicas_are_read_only_without_capabilities_and_without_ports(name: str) -> None:
     replica = SERVICES[name]
     assert replica["read_only"]
     assert replica["cap_drop"] == ["ALL"]
@@ -79,14 +79,14 @@ def default_of(variable: str) -> str:
     return match[1]
 
 
-def test_only_audio_is_open_to_the_world() -> None:
+def test_only_haproxys_port_8080_is_published_beyond_loopback() -> None:
     published = {name: service.get("ports", []) for name, service in SERVICES.items()}
     for name, ports in published.items():
         for port in ports:
             assert port.startswith("127.0.0.1:") or (name == "haproxy" and port.endswith(":8080"))
 
 
-def test_no_image_is_whatever_is_latest_and_none_has_a_key_in_it() -> None:
+def test_images_have_exact_tags_and_secrets_are_files() -> None:
     for name, service in SERVICES.items():
         tag = service["image"].partition(":")[2]
         assert tag not in ("", "latest"), name
@@ -95,7 +95,7 @@ def test_no_image_is_whatever_is_latest_and_none_has_a_key_in_it() -> None:
     assert sorted(path.name for path in (COMPOSE / "secrets").iterdir() if path.name != ".gitignore") == []
 
 
-def test_what_is_mounted_from_here_is_here() -> None:
+def test_mounted_files_exist() -> None:
     for service in SERVICES.values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]

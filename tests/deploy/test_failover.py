@@ -1,4 +1,4 @@
-"""Failover: a small run with everything real, and the arithmetic behind the bars."""
+"""Failover: a small run with everything real, and the arithmetic behind its criteria."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def killed() -> FaultRun:
     return asyncio.run(failover(SMALL, "command", lambda _: None))
 
 
-def test_no_stream_notices_more_than_a_pause_when_its_replica_is_killed(killed: FaultRun) -> None:
+def test_streams_of_a_killed_replica_go_on_with_equal_text(killed: FaultRun) -> None:
     assert not unmet(killed.bars), killed.resumable
     found = killed.resumable
     assert (found.streams, found.finished, found.equal, found.lost_s) == (6, 6, 6, 0.0)
@@ -75,7 +75,7 @@ def judged(*outcomes: Outcome) -> list[str]:
     return [bar.what for bar in judge(figures(outcomes, {"x": "a b"}), None) if not bar.met]
 
 
-def test_each_bar_can_be_missed() -> None:
+def test_each_criterion_can_fail() -> None:
     assert judged(outcome()) == []
     assert judged(outcome("a")) == ["transcripts that differ from an undisturbed run"]
     assert judged(outcome(finished=False)) == ["resumable streams that did not finish"]
@@ -88,21 +88,21 @@ def test_each_bar_can_be_missed() -> None:
     assert len([bar for bar in judge(figures([], {}), figures([plain], {"x": "a b"})) if not bar.met]) == 3
 
 
-def test_audio_between_two_finals_is_missed_and_said_again_is_not() -> None:
+def test_a_gap_between_finals_counts_as_lost_and_an_overlap_does_not() -> None:
     with_gap, overlapping = outcome(told_s=0.5), outcome(told_s=1.5)
     with_gap.take(final(0.7, 1.3))
     overlapping.take(final(1.2, 0.8))
     assert with_gap.lost_s == pytest.approx(0.2)
     assert overlapping.lost_s == 0.0
     forgotten = outcome()
-    forgotten.journey.add(AudioLost(0.4))
+    forgotten.events.add(AudioLost(0.4))
     assert forgotten.lost_s == 0.4
 
 
 def test_times_count_from_the_loss_and_from_the_fault() -> None:
     lost = outcome()
     for took_s in (0.0, 0.25):
-        lost.journey.add(Connected("url", None, Beginning.TICKET, 0.0, took_s))
+        lost.events.add(Connected("url", None, Beginning.TICKET, 0.0, took_s))
     lost.connected_at += [1.0, 13.5]
     lost.lost_at.append(13.25)
     untouched = outcome()
@@ -131,6 +131,6 @@ def test_recordings_are_as_long_as_asked_and_each_is_another() -> None:
         {"fault": Fault.ROLLING, "drain_timeout_s": 1.0},
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_plan_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BadSettings):
         replace(SMALL, **wrong)  # type: ignore[arg-type]

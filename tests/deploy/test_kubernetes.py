@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: built by kustomize, against the published schemas, and what those cannot know."""
+"""The Kubernetes manifests, built by kustomize, fit the published schemas and agree with the server's settings."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_manifest_is_what_kubernetes_takes(manifests: tuple[Manifest, ...], version: str) -> None:
+def test_manifests_fit_the_schema_of_kubernetes(manifests: tuple[Manifest, ...], version: str) -> None:
     validate = need_package("kubernetes_validate")
     template = yaml.safe_load((KUBERNETES / "secret.template.yaml").read_text())
     for manifest in (*manifests, template):
         validate.validate(manifest, version, strict=True)
 
 
-def test_the_schema_takes_not_everything(manifests: tuple[Manifest, ...]) -> None:
+def test_the_schema_rejects_an_unknown_field(manifests: tuple[Manifest, ...]) -> None:
     validate = need_package("kubernetes_validate")
     deployment = of_kind(manifests, "Deployment")
     wrong = {**deployment, "spec": {**deployment["spec"], "replica": 3}}
@@ -83,7 +83,7 @@ def test_the_grace_period_covers_the_wait_the_drain_and_its_closes(manifests: tu
     assert pod["terminationGracePeriodSeconds"] >= sleep_s + float(env["TUTTI_DRAIN_TIMEOUT_S"]) + FLUSH_S
 
 
-def test_what_the_pod_sets_is_what_the_server_takes(
+def test_variables_of_the_pod_are_settings_of_the_server(
     manifests: tuple[Manifest, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
@@ -94,7 +94,7 @@ def test_what_the_pod_sets_is_what_the_server_takes(
     assert not pod["enableServiceLinks"], "a service's TUTTI_PORT would be no port number"
 
 
-def test_the_pod_is_closed_in(manifests: tuple[Manifest, ...]) -> None:
+def test_the_pod_runs_without_privileges(manifests: tuple[Manifest, ...]) -> None:
     pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
@@ -109,7 +109,7 @@ def test_the_pod_is_closed_in(manifests: tuple[Manifest, ...]) -> None:
     assert of_kind(manifests, "NetworkPolicy")["spec"]["egress"] == []
 
 
-def test_everything_is_about_the_same_pods(manifests: tuple[Manifest, ...]) -> None:
+def test_selectors_of_all_manifests_match_the_pods(manifests: tuple[Manifest, ...]) -> None:
     labels = of_kind(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     chosen = [
         of_kind(manifests, "Service")["spec"]["selector"],
@@ -122,7 +122,7 @@ def test_everything_is_about_the_same_pods(manifests: tuple[Manifest, ...]) -> N
         assert selector.items() <= labels.items()
 
 
-def test_the_world_reaches_audio_and_not_the_operators_paths(manifests: tuple[Manifest, ...]) -> None:
+def test_the_ingress_routes_audio_paths_and_no_operator_paths(manifests: tuple[Manifest, ...]) -> None:
     [rule] = of_kind(manifests, "Ingress")["spec"]["rules"]
     for path in rule["http"]["paths"]:
         assert (path["path"], path["pathType"]) != ("/", "Prefix")
@@ -139,7 +139,7 @@ def test_scaling_goes_by_streams_up_at_once_and_down_slowly(manifests: tuple[Man
     assert "replicas" not in of_kind(manifests, "Deployment")["spec"], "the autoscaler's word"
 
 
-def test_keda_takes_the_place_of_the_autoscaler(tmp_path: Path) -> None:
+def test_the_keda_component_replaces_the_autoscaler(tmp_path: Path) -> None:
     models = need_package("cloudcoil.models.keda.v1alpha1")
     manifests = with_components(tmp_path, "keda")
     assert not [each for each in manifests if each["kind"] == "HorizontalPodAutoscaler"]

@@ -137,7 +137,7 @@ def test_the_picture_of_the_dashboard_is_drawn(watched: Prometheus, tmp_path: Pa
     assert (tmp_path / "dashboard.png").stat().st_size > 50_000
 
 
-def test_alerts_fire_on_what_they_are_for() -> None:
+def test_alerts_fire_on_their_conditions() -> None:
     done = subprocess.run(
         [need("promtool"), "test", "rules", "rules_test.yml"],
         cwd=RULES.parent,

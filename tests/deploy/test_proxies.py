@@ -54,7 +54,7 @@ def test_a_handshake_that_a_full_replica_refuses_is_taken_by_another(live_server
 
 
 @every_proxy
-def test_when_all_are_full_the_client_hears_it_from_a_replica(live_server: Start, name: str) -> None:
+def test_when_all_replicas_are_full_the_client_gets_a_replicas_refusal(live_server: Start, name: str) -> None:
     servers = [live_server(max_streams=1) for _ in range(2)]
     with servers[0].listen(), servers[1].listen(), proxied(name, *servers) as proxy:
         with pytest.raises(InvalidStatus) as refused:
@@ -79,7 +79,7 @@ def test_haproxys_own_refusal_looks_like_a_replicas(live_server: Start) -> None:
 
 
 @every_proxy
-def test_a_replica_that_is_not_there_costs_nobody_a_stream(live_server: Start, name: str) -> None:
+def test_streams_open_while_a_replica_is_down(live_server: Start, name: str) -> None:
     with proxied(name, closed_port(), live_server()) as proxy:
         for text in ("one", "two", "three"):
             with listen(proxy) as client:
@@ -120,7 +120,7 @@ def test_haproxy_cuts_the_streams_of_a_replica_that_hangs_and_new_ones_go_elsewh
 
 
 def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
-    """Which of two streams the proxy cuts, and the other."""
+    """Return the stream of two that the proxy cuts, and the other."""
     found: list[tuple[Client, Client]] = []
 
     def look() -> bool:
@@ -133,7 +133,7 @@ def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
 
 
 @every_proxy
-def test_what_is_for_operators_is_not_for_clients(live_server: Start, name: str) -> None:
+def test_proxies_answer_404_on_operator_paths(live_server: Start, name: str) -> None:
     server = live_server()
     with proxied(name, server) as proxy, http(proxy) as client:
         assert client.get("/metrics").status_code == 404
@@ -185,7 +185,7 @@ def test_the_limit_on_an_open_stream_is_this_one(live_server: Start, name: str, 
         assert closed.value.rcvd is None, "cut by the proxy, not closed by the server"
 
 
-def test_haproxy_says_how_it_is(live_server: Start) -> None:
+def test_haproxy_serves_its_statistics(live_server: Start) -> None:
     with proxied("haproxy", live_server()) as proxy:
         figures = f"http://127.0.0.1:{proxy.ports.figures}"
         line = 'haproxy_server_status{proxy="replicas",server="replica-1",state="UP"} 1'
@@ -194,7 +194,7 @@ def test_haproxy_says_how_it_is(live_server: Start) -> None:
 
 
 @every_proxy
-def test_a_file_that_lacks_an_address_is_refused(name: str, tmp_path: Path) -> None:
+def test_rendering_refuses_a_configuration_without_a_replicas_address(name: str, tmp_path: Path) -> None:
     proxy = PROXIES[name]
     broken = tmp_path / "broken.cfg"
     broken.write_text(proxy.config.read_text().replace("replica-2", "replica-x"))
@@ -203,14 +203,14 @@ def test_a_file_that_lacks_an_address_is_refused(name: str, tmp_path: Path) -> N
 
 
 @every_proxy
-def test_nothing_of_a_proxy_is_left_when_it_was_stopped(live_server: Start, name: str) -> None:
+def test_a_stopped_proxy_leaves_no_process(live_server: Start, name: str) -> None:
     with proxied(name, live_server()) as proxy:
         assert processes_with(str(proxy.config))
     assert not processes_with(str(proxy.config))
 
 
 def processes_with(word: str) -> list[str]:
-    """Those whose command line has this in it."""
+    """Return ids of processes whose command line contains `word`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # gone since

@@ -54,7 +54,7 @@ def test_the_fleet_shrinks_late_and_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("rule", [(0, 4, 0.7), (3, 2, 0.7), (1, 4, 0.0), (1, 4, 1.1)])
-def test_a_rule_that_makes_no_sense_is_refused(rule: tuple[int, int, float]) -> None:
+def test_an_invalid_scaling_rule_is_refused(rule: tuple[int, int, float]) -> None:
     with pytest.raises(ValueError, match=r"replica|share"):
         Rule(*rule)
 

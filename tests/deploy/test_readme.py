@@ -1,4 +1,4 @@
-"""deploy/README.md: what it tells to type works, as far as it can without a container engine or a cluster."""
+"""The commands of deploy/README.md work, as far as they can without a container engine or a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "deploy" / "compose" / "secrets"
 
 
-def test_the_keys_that_it_makes_are_keys(secrets: Path) -> None:
+def test_the_commands_of_the_page_make_valid_keys(secrets: Path) -> None:
     [key] = read_keys(read_secrets("key", (), secrets / "resume_keys"))
     assert len(key) == KEY_BYTES
     told = (secrets.parents[2] / "told").read_text()
@@ -44,14 +44,14 @@ def test_the_keys_that_it_makes_are_keys(secrets: Path) -> None:
     Settings(api_keys_file=secrets / "api_keys", token_keys_file=secrets / "token_keys")
 
 
-def test_compose_mounts_what_it_makes(secrets: Path) -> None:
+def test_compose_mounts_the_keys_that_the_commands_make(secrets: Path) -> None:
     compose = (ROOT / "deploy" / "compose" / "compose.yaml").read_text()
     wanted = set(re.findall(r"file: \./secrets/(\w+)", compose))
     assert wanted == {path.name for path in secrets.iterdir()}
     assert all(path.stat().st_mode & 0o004 for path in secrets.iterdir()), "user 10001 reads them"
 
 
-def test_the_plan_that_it_shows_can_be_made() -> None:
+def test_the_pages_plan_command_runs() -> None:
     [line] = re.findall(r"^tutti (plan .*)$", README, re.MULTILINE)
     words = [sys.executable, "-m", "server.cli", *line.split()]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
@@ -59,7 +59,7 @@ def test_the_plan_that_it_shows_can_be_made() -> None:
     assert "replicas" in done.stdout
 
 
-def test_what_it_names_is_there() -> None:
+def test_paths_named_on_the_page_exist() -> None:
     named = set(re.findall(r"(?<![\w/])(?:deploy|docs|model|tests)/[\w./-]+\w", README))
     assert len(named) > 10
     made = {name for name in named if name.startswith("deploy/compose/secrets")}

@@ -68,8 +68,8 @@ def test_a_stream_passes_over_tls(live_server: Start, name: str, tls: Tls) -> No
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @every_proxy
-def test_old_tls_and_http_2_are_not_spoken(live_server: Start, name: str, tls: Tls) -> None:
-    """Streams that share a socket would hold one another up."""
+def test_old_tls_and_http_2_are_refused(live_server: Start, name: str, tls: Tls) -> None:
+    """Streams that share a socket would block one another."""
     with proxied(name, live_server(), tls=tls) as proxy:
         address = ("127.0.0.1", port(name, proxy))
         offering = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))
@@ -93,14 +93,14 @@ def _alpn(address: tuple[str, int], context: ssl.SSLContext) -> str | None:
 
 
 @pytest.mark.parametrize("name", ["haproxy", "nginx"])
-def test_who_comes_without_tls_is_sent_to_it(live_server: Start, name: str, tls: Tls) -> None:
+def test_plain_http_is_redirected_to_tls(live_server: Start, name: str, tls: Tls) -> None:
     with proxied(name, live_server(), tls=tls) as proxy:
         answer = httpx.get(f"http://127.0.0.1:{proxy.ports.audio}/v1/status", timeout=WAIT_S)
         assert answer.status_code == 308
         assert answer.headers["location"].startswith("https://127.0.0.1")
 
 
-def test_haproxy_asks_browsers_to_stay_with_tls(live_server: Start, tls: Tls) -> None:
+def test_haproxy_sends_strict_transport_security(live_server: Start, tls: Tls) -> None:
     trusting = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))
     with proxied("haproxy", live_server(), tls=tls) as proxy:
         answer = httpx.get(f"https://127.0.0.1:{proxy.ports.tls}/v1/status", verify=trusting, timeout=WAIT_S)

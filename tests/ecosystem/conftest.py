@@ -1,4 +1,4 @@
-"""What the tests of real clients share: servers, relays to them and drivers."""
+"""Fixtures of the tests with real clients: servers, relays to them and drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients in environments of their own, each driven by a small program that speaks JSON lines."""
+"""Drives clients in environments of their own, each by a small program that speaks JSON lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def need(name: str) -> Path:
 
 
 class Driver:
-    """A client's program: it is told scenarios, one at a time, and tells what the client's user sees."""
+    """A client's driver program: runs scenarios, one at a time, and reports the events that the client's user sees."""
 
     def __init__(self, command: Sequence[str | Path], **variables: str) -> None:
         self._command = list(map(str, command))
@@ -76,7 +76,7 @@ class Driver:
         self.say(scenario=scenario, **arguments)
 
     def say(self, **line: Any) -> None:
-        """Tell the program something."""
+        """Send the program a message."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
@@ -108,7 +108,7 @@ class Driver:
 
     @property
     def complaints(self) -> str:
-        """What the program and its client printed to standard error."""
+        """Return what the program and its client printed to standard error."""
         return os.pread(self._errors.fileno(), 2**20, 0).decode(errors="replace")[-4_000:]
 
     def _read(self) -> None:

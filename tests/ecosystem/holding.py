@@ -1,4 +1,4 @@
-"""Streams that do nothing but take up room."""
+"""Idle streams that occupy the server's capacity."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Holders:
         self.release()
 
     def release(self) -> None:
-        """End the streams, and return when the server has its room back."""
+        """End the streams, and return once the server has freed their capacity."""
         if self._let_go.is_set():
             return
         self._let_go.set()

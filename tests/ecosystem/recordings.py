@@ -1,4 +1,4 @@
-"""What the clients say to the server, and what it must understand: shipped recordings, as raw audio of 16 kHz."""
+"""Shipped recordings as raw audio of 16 kHz, and their texts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FILES = {name: str(path) for name, path in _FILES.items()}
 
 
 def audio(*parts: str | float) -> bytes:
-    """Join recordings, by name, and seconds of silence."""
+    """Return recordings, by name, joined with seconds of silence."""
     joined = [_silence(part) if isinstance(part, float) else _recording(part) for part in parts]
     return np.concatenate(joined).tobytes()
 
 
 def text(*names: str) -> str:
-    """What is said in recordings."""
+    """Return the texts of recordings, joined."""
     return " ".join(_TEXTS[name] for name in names)
 
 
 def plain(said: str) -> str:
-    """A text without capitals and marks."""
+    """Return a text in lower case without punctuation."""
     return " ".join(re.findall(r"[a-z']+", said.lower()))
 
 

@@ -81,7 +81,7 @@ class Connection:
 
     @property
     def heard(self) -> bool:
-        """Whether the server has understood something."""
+        """Return whether the server has sent a word."""
         return any(result["channel"]["alternatives"][0]["transcript"] for result in self.results)
 
     @property
@@ -128,12 +128,12 @@ class Relay:
         return f"127.0.0.1:{self._port}"
 
     def wait(self, condition: Callable[[], Any], seconds: float = WAIT_S) -> None:
-        """Return when something holds that depends on the connections."""
+        """Return once a condition on the connections holds."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), [c.answer for c in self.connections]
 
     def only(self) -> Connection:
-        """The one connection there was, when it is over."""
+        """Return the only connection, once it has ended."""
         self.wait(lambda: self.connections and self.connections[-1].over)
         assert len(self.connections) == 1, [(c.request, c.answer, c.close_code) for c in self.connections]
         return self.connections[0]

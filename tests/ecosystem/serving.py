@@ -66,7 +66,7 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """Everything that it has printed."""
+        """The server's output so far."""
         return os.pread(self._output.fileno(), 2**24, 0).decode(errors="replace")
 
     def get(self, path: str) -> str:
@@ -103,6 +103,6 @@ class ServerProcess:
 
 
 def _with_us() -> list[str]:
-    """What makes a command end when this process is killed, where there is such a thing."""
+    """Return a command prefix that ends the command when this process is killed, where `setpriv` is installed."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", "TERM"] if program else []

@@ -1,4 +1,4 @@
-"""`clients/README.md`, run as it is written: every block prints what was said. Only the port is another."""
+"""Runs every block of `clients/README.md` as it is written, but for the port: each prints the recording's text."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PROGRAMS = {"sh": ("curl",), "js": ("node",), "python": ()}
 
 
 def name_of(block: tuple[str, str, str]) -> str:
-    """What a block is about, from what it imports or calls."""
+    """Return the test id of a block, from what it imports or calls."""
     language, environment, code = block
     known = (
-        "tutti_asr_client.stream",
+        "tutti_asr_client",
         "AsyncDeepgram",
         "DeepgramClient",
         "tutti.js",
@@ -48,7 +48,7 @@ def open_server() -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a block sees of the checkout, where it may write; the page's first block has been run in it."""
+    """A writable folder with links to the checkout, in which the page's first block has been run."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("clients", "model", "server"):
         (folder / name).symlink_to(ROOT / name)
@@ -58,7 +58,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(block: tuple[str, str, str], folder: Path, port: int = 8080) -> str:
-    """What a block prints."""
+    """Run a block and return what it prints."""
     language, environment, code = block
     need_programs(*PROGRAMS[language])
     if language == "js" and not (folder / "node_modules").exists():
@@ -86,7 +86,9 @@ def run(block: tuple[str, str, str], folder: Path, port: int = 8080) -> str:
 
 
 @pytest.mark.parametrize("block", BLOCKS[1:], ids=name_of)
-def test_a_block_prints_what_was_said(block: tuple[str, str, str], checkout: Path, open_server: ServerProcess) -> None:
+def test_a_block_prints_the_recordings_text(
+    block: tuple[str, str, str], checkout: Path, open_server: ServerProcess
+) -> None:
     printed = run(block, checkout, open_server.port)
     assert text("order") in plain(printed), printed
 

@@ -45,13 +45,13 @@ OPTIONS: dict[str, Any] = {
 
 
 def environment(host: str) -> DeepgramClientEnvironment:
-    """All that points the SDK at us."""
+    """Return the SDK's addresses of this server."""
     http, ws = f"http://{host}", f"ws://{host}"
     return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
 
 
 class Seen:
-    """What the SDK's events told its user."""
+    """Collects the SDK's events."""
 
     def __init__(self, stream: Any) -> None:
         self.messages: list[Any] = []

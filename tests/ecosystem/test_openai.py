@@ -39,7 +39,7 @@ def at_client_rate(*parts: str | float) -> bytes:
 
 
 def client(host: str, key: str = KEY) -> openai.AsyncOpenAI:
-    """All that points the SDK at us."""
+    """Return the SDK's addresses of this server."""
     base, websocket = f"http://{host}/v1", f"ws://{host}/v1"
     return openai.AsyncOpenAI(api_key=key, base_url=base, websocket_base_url=websocket, max_retries=0)
 
@@ -61,7 +61,7 @@ async def speak(connection: Any, pcm: bytes) -> None:
 
 
 async def until(connection: Any, count: int) -> list[Any]:
-    """Events up to so many complete transcripts."""
+    """Return events up to `count` complete transcripts."""
     events: list[Any] = []
     async with asyncio.timeout(30):
         while sum(event.type.endswith(".completed") for event in events) < count:

@@ -24,7 +24,7 @@ OPTIONS = {"model": "nova-3", "encoding": "linear16", "sample_rate": 16_000, "in
 
 @dataclass(frozen=True)
 class Restart:
-    """What each client saw of it, and what it was sent."""
+    """Events of each client, and the bytes that it was sent."""
 
     relays: dict[str, Relay]
     events: dict[str, list[Event]]

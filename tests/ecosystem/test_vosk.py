@@ -31,7 +31,7 @@ AUDIO = audio("order", 1.6, "porch_fan")
 
 
 class Recording:
-    """What the client reads instead of a decoder's output: an object whose `stdout` is read in pieces."""
+    """Stands in for the decoder process whose `stdout` the client reads in pieces."""
 
     def __init__(self, data: bytes, between: Callable[[int], Awaitable[None]] | None = None) -> None:
         self.stdout = self

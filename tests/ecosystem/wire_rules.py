@@ -1,4 +1,4 @@
-"""The rules of a stream that hold whatever the client: checked on what the server sent."""
+"""Checks the rules that hold for every stream, on the frames that the server sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ERR_CODES = {
 
 
 def check_refusal(refused: Connection, status: int) -> None:
-    """Status, headers and body of a refused handshake; whoever is to come back is told when."""
+    """Check status, headers and body of a refused handshake; a temporary refusal has a Retry-After."""
     assert refused.status == status
     told = json.loads(refused.body)
     assert told["err_code"] == ERR_CODES[status]

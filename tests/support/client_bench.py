@@ -1,4 +1,4 @@
-"""What the tests of the client share: noise that the fake server answers, results, a bound on waiting."""
+"""Helpers of the client's tests: noise that the fake server answers, results, a bound on waiting, a list of tasks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ def wait_for(main: Coroutine[object, object, None]) -> None:
     asyncio.run(asyncio.wait_for(main, WITHIN_S))
 
 
+def client_tasks() -> list[asyncio.Task[object]]:
+    """Tasks that run code of the client library."""
+    return [task for task in asyncio.all_tasks() if "tutti_asr_client" in task.get_coro().cr_code.co_filename]
+
+
 def noise(steps: float, seed: int = 0) -> bytes:
-    """Audio of so many steps."""
+    """Return audio of `steps` steps."""
     return np.random.default_rng(seed).integers(-9000, 9000, round(steps * STEP_BYTES / 2), dtype=np.int16).tobytes()
 
 

@@ -1,4 +1,4 @@
-"""A client and a server by rule with frames under way between them, and what the caller must see of it."""
+"""Joins a `Continuity` and `FakeRecognition`s by a simulated network, and checks what the caller receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Said = bytes | str
 
 
 class Wire:
-    """A client and a server with frames under way between them; a cut loses those."""
+    """A client and a server with frames in flight between them; a cut loses those."""
 
     def __init__(self, shape: Shape, servers: Any, held_bytes: int = PLENTY) -> None:
         transcripts = shape.channels if shape.multichannel else 1
@@ -43,13 +43,13 @@ class Wire:
         self.servers.append(self.server)
         self.stream.connected()
 
-    # What the caller does
+    # Moves of the caller
 
     def say(self, size: int) -> None:
         pcm = self._random.randbytes(size)
         self.script.append(pcm)
         self.stream.add_audio(pcm)
-        self.most_held = max(self.most_held, self.stream.journal.held_bytes)
+        self.most_held = max(self.most_held, self.stream.send_log.held_bytes)
 
     def finalize(self, channel: int | None) -> None:
         self.script.append(json.dumps({"type": "Finalize"} | ({} if channel is None else {"channel": channel})))
@@ -63,7 +63,7 @@ class Wire:
         self.script.append('{"type":"CloseStream"}')
         self.stream.close()
 
-    # What the network does
+    # Moves of the network
 
     def send(self, count: int) -> None:
         for _ in range(count):
@@ -91,7 +91,7 @@ class Wire:
             self._connect()
 
     def drain(self) -> None:
-        """The server leaves: with a ticket, or for the tests of equal texts without a word."""
+        """Drain the server: it sends a ticket, then the connection is cut; not without tickets or after CloseStream."""
         if self.stream.closing or not self.server.tickets:
             return
         self._down.extend(self.server.drain())
@@ -100,7 +100,7 @@ class Wire:
         self.cut()
 
     def finish(self) -> None:
-        """Everything that is left, undisturbed."""
+        """Deliver all frames without a cut until the end."""
         for _ in range(100_000):
             if self.over:
                 return
@@ -111,7 +111,7 @@ class Wire:
 
 
 def finals(messages: list[Message], channels: int) -> list[list[tuple[Any, ...]]]:
-    """What was said for good, by channel."""
+    """Return the finals of each channel as comparable rows."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in range(channels)]
     for m in messages:
         if isinstance(m, Results) and m.is_final:
@@ -122,7 +122,7 @@ def finals(messages: list[Message], channels: int) -> list[list[tuple[Any, ...]]
 
 
 def without_last_nothing(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A cut behind the last text may take the empty final of the close with it."""
+    """Drop the empty final of the close: a cut behind the last text may lose it."""
     return rows[:-1] if rows and rows[-1][0] == rows[-1][1] and not rows[-1][3] else rows
 
 
@@ -148,7 +148,7 @@ def check(wire: Wire) -> None:
     asked = sum(1 for said in wire.script if isinstance(said, str) and "Configure" in said)
     assert sum(isinstance(m, ConfigureSuccess) for m in wire.told) == asked
     duration_s = wire.stream.shape.seconds(sum(len(pcm) for pcm in wire.script if isinstance(pcm, bytes)))
-    assert wire.stream.farewell("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
+    assert wire.stream.closing_metadata("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
 
 
 def play(wire: Wire, before: list[Any], after: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A TCP proxy before several servers that cuts connections when so many bytes have gone through them."""
+"""A TCP proxy before several servers that cuts connections after a given number of bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE = 4096
 
 
 class CuttingProxy:
-    """Connection after connection goes to the next server; the first ones are cut after so many bytes to the client."""
+    """Hands each connection to the next server; connection n is cut after `cuts[n]` bytes to the client."""
 
     def __init__(self, hosts: Sequence[str], cuts: Sequence[int]) -> None:
         self._hosts = itertools.cycle(hosts)
@@ -22,7 +22,7 @@ class CuttingProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the proxy."""
         return f"ws://127.0.0.1:{self.port}"
 
     @contextlib.contextmanager
@@ -53,8 +53,8 @@ class CuttingProxy:
         there_reader, there_writer = await asyncio.open_connection(host, int(port))
         limit = next(self._cuts, None)
         tasks = [
-            asyncio.create_task(_pour(reader, there_writer, None)),
-            asyncio.create_task(_pour(there_reader, writer, limit)),
+            asyncio.create_task(_copy(reader, there_writer, None)),
+            asyncio.create_task(_copy(there_reader, writer, limit)),
         ]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         self.cut += any(task.result() for task in done)
@@ -65,8 +65,8 @@ class CuttingProxy:
         await asyncio.wait(tasks)
 
 
-async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> bool:
-    """Copy until the end; return whether the limit was it."""
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> bool:
+    """Copy until the end or the limit; return whether the limit was reached."""
     passed = 0
     with contextlib.suppress(OSError):
         while piece := await reader.read(PIECE):

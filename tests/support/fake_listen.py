@@ -1,7 +1,7 @@
-"""A small Deepgram-like server that answers by rule, so that a test knows what a client must see.
+"""A small Deepgram-like server whose transcript is a function of the audio: a test knows what a client must see.
 
-Its transcript is one word per whole 80 ms step, made of that step's bytes: any audio that is lost,
-doubled or swapped changes the text. What it does wrong is said per connection.
+The transcript is one word per whole 80 ms step, a checksum of that step's bytes: any audio that is lost, doubled or
+swapped changes the text. A `Plan` gives each connection its faults.
 
 Run as a program it serves until it is interrupted, to measure what a client costs:
 `python tests/support/fake_listen.py 9000`.
@@ -30,17 +30,17 @@ STEP_S = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one connection is treated; the defaults are good manners."""
+    """Faults of one connection; by default none."""
 
     delay_s: float = 0.0  # before each answer
     refuse: int = 0  # an HTTP status instead of the WebSocket
     garble: bool = False  # one word of the final is wrong
     skip_step: int | None = None  # no answer for this step: the next one covers it
-    silent: bool = False  # accepts, and never says anything
+    silent: bool = False  # accepts, and never sends a message
     no_final: bool = False  # Metadata and a normal close without a final
     close_after: int | None = None  # steps, then code 1011
     broken_frame: bool = False  # the first answer is a frame that no server may send
-    split: bool = False  # the parts of the latency are in each result
+    split: bool = False  # each result holds the parts of its latency
 
 
 @dataclass(slots=True)
@@ -54,18 +54,18 @@ class Seen:
 
 
 def text_of(pcm: bytes) -> str:
-    """The transcript of this audio."""
+    """Return the transcript of this audio."""
     whole = len(pcm) // STEP_BYTES
     return " ".join(word_of(pcm[step * STEP_BYTES : (step + 1) * STEP_BYTES]) for step in range(whole))
 
 
 def word_of(step: bytes) -> str:
-    """The word of one step."""
+    """Return the word of one step."""
     return f"w{zlib.crc32(step) % 1000}"
 
 
 class FakeListen:
-    """The server; `connections` holds what came in, in order of arrival, refused ones too."""
+    """The server; `connections` holds what each connection sent, in order of arrival, refused ones too."""
 
     def __init__(self, plan: Callable[[int], Plan] = lambda _: Plan()) -> None:
         self._plan = plan
@@ -78,7 +78,7 @@ class FakeListen:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the server."""
         return f"ws://127.0.0.1:{self.port}"
 
     @contextlib.asynccontextmanager
@@ -160,7 +160,7 @@ class _Stream:
         if kind == "Finalize":
             await self._results(is_final=True, from_finalize=True)
         elif kind == "CloseStream" and not self._plan.silent:
-            await self._farewell()
+            await self._finish()
 
     async def _step(self, step: int) -> None:
         plan = self._plan
@@ -214,7 +214,7 @@ class _Stream:
             self._final_s = cursor_s
         await self._connection.send(msgspec.json.encode(message).decode())
 
-    async def _farewell(self) -> None:
+    async def _finish(self) -> None:
         if not self._plan.no_final:
             await self._results(is_final=True)
         await self._connection.send('{"type":"SomethingNew","x":1}')

@@ -1,8 +1,8 @@
-"""What a server says to what it hears, by rule, with tickets: frames in, frames out, no socket and no time.
+"""A fake of a server's recognition and tickets: frames in, frames out, no socket and no time.
 
-A step of 80 ms of a channel is one word, made of its bytes and of the key terms that hold when it is whole; some words
-end an utterance. A Finalize and a CloseStream say the rest as a word of its own, and steps begin anew at that sample.
-So any audio or message that is lost, doubled or moved by a byte changes the text.
+Each step of 80 ms of a channel is one word, a checksum of its bytes and of the key terms at its end; some words end an
+utterance. Finalize and CloseStream make a word of the rest, and steps begin anew at that sample. So any audio or
+message that is lost, doubled or moved by a byte changes the text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 Frame = dict[str, Any]
 TICKET_STEPS = 5
-ENDS = 7  # one word in so many ends an utterance
+ENDS = 7  # one word in seven ends an utterance
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Raw audio."""
+    """Layout of raw audio."""
 
     rate: int = 1000
     sample_bytes: int = 2
@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(slots=True)
 class State:
-    """What a ticket carries; positions in bytes of the server's own time line."""
+    """Content of a ticket; positions in bytes of the server's own time line."""
 
     heard: int = 0  # up to the last whole step
     grid: int = 0  # where steps begin
@@ -53,7 +53,7 @@ class State:
 
 
 class FakeRecognition:
-    """One connection's worth; `keys` open tickets, the first makes them; without any, tickets are unknown words."""
+    """Recognition of one connection. `keys` open tickets, the first seals them; without keys Resume is unknown."""
 
     def __init__(
         self, shape: Shape, keys: tuple[str, ...] = (), ticket_steps: int = TICKET_STEPS, *, interims: bool = True
@@ -66,7 +66,7 @@ class FakeRecognition:
         self._interims = interims
         self._begin(State())
         self._steps = 0
-        self._told_finals = 0  # not to be said again
+        self._told_finals = 0  # finals that the client has
         self._told_s = -1.0
 
     def _begin(self, state: State) -> None:
@@ -78,7 +78,7 @@ class FakeRecognition:
 
     @property
     def tickets(self) -> bool:
-        """Whether it gives tickets."""
+        """True if it sends tickets."""
         return bool(self._keys)
 
     @property
@@ -86,7 +86,7 @@ class FakeRecognition:
         return len(self._state.starts)
 
     def hear(self, frame: bytes | str) -> list[Frame]:
-        """The answers to one frame."""
+        """Return the answers to one frame."""
         if isinstance(frame, bytes):
             assert frame, "an empty frame ends a stream"
             return self._audio(frame)
@@ -143,7 +143,7 @@ class FakeRecognition:
         return f"w{zlib.crc32(own + '|'.join(self._state.keyterms).encode()) % 10000}"
 
     def _flush(self, channels: list[int] | None, *, from_finalize: bool) -> list[Frame]:
-        """Finals of everything heard; the rest of a step, in whole samples, is a word."""
+        """Return finals of all audio; the rest of a step, in whole samples, is a word."""
         state, size = self._state, self.shape.frame_bytes
         whole = len(self._rest) // size * size
         rest, self._rest = self._rest[:whole], self._rest[whole:]
@@ -163,7 +163,7 @@ class FakeRecognition:
         return [*frames, {"type": "Metadata", "request_id": "r", "duration": duration_s, "channels": 1}]
 
     def drain(self) -> list[Frame]:
-        """What a server says before it closes with 1012: a ticket, or what it has."""
+        """Return the messages before a close with 1012: a ticket, or without keys the finals."""
         return [self.ticket()] if self._keys else self._close()
 
     # Results
@@ -201,7 +201,7 @@ class FakeRecognition:
     # Tickets
 
     def ticket(self) -> Frame:
-        """What the stream is, up to the last whole step."""
+        """Return a ticket of the stream up to the last whole step."""
         sealed = msgspec.json.encode({"key": self._keys[0], "state": asdict(self._state)})
         return {
             "type": "Ticket",
@@ -227,6 +227,6 @@ class FakeRecognition:
 
 
 def undisturbed(shape: Shape, script: list[bytes | str]) -> list[Frame]:
-    """What a server says to a script over one connection."""
+    """Return the server's frames for a script over one connection."""
     server = FakeRecognition(shape)
     return [frame for said in script for frame in server.hear(said)]

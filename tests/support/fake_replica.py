@@ -1,4 +1,4 @@
-"""A replica that answers by rule (`fake_recognition`) on a real socket, and does wrong when it is told to."""
+"""A replica with `FakeRecognition` behind a real socket, and with faults by connection."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from websockets.exceptions import ConnectionClosed
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """What becomes of one connection; the defaults are good manners."""
+class Faults:
+    """Faults of one connection; by default none."""
 
     refuse: int = 0  # an HTTP status instead of the WebSocket
     retry_after: str | None = None
-    hear: int | None = None  # frames, then the end
-    say: int | None = None  # frames, then the end
-    code: int | None = None  # of that end; None: the socket is cut
-    drain: bool = False  # that end is a drain: a ticket or what there is, then 1012
-    hang: bool = False  # reads nothing more, and says nothing
-    keys: tuple[str, ...] | None = None  # others than the replica's
+    hear: int | None = None  # frames received before the end
+    say: int | None = None  # frames sent before the end
+    code: int | None = None  # close code of that end; None: the socket is cut
+    drain: bool = False  # that end is a drain: a ticket or finals, then 1012
+    hang: bool = False  # that end is a hang: nothing is read or sent
+    keys: tuple[str, ...] | None = None  # in place of the replica's
 
 
 class FakeReplica:
-    """Serves on a free loopback port; `fates` gives each connection its fate, by number."""
+    """Serves on a free loopback port; `faults` returns the faults of a connection by its number."""
 
     def __init__(
         self,
-        fates: Callable[[int], Fate] = lambda _: Fate(),
+        faults: Callable[[int], Faults] = lambda _: Faults(),
         keys: tuple[str, ...] = ("k",),
         shape: Shape | None = None,
     ) -> None:
-        self._fates = fates
+        self._fates = faults
         self._keys = keys
         self._shape = shape or Shape(rate=16000)
         self.streams: list[FakeRecognition] = []
@@ -50,7 +50,7 @@ class FakeReplica:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the replica."""
         return f"ws://127.0.0.1:{self.port}"
 
     @contextlib.asynccontextmanager
@@ -64,7 +64,7 @@ class FakeReplica:
             self.hang_up()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Return when it holds; it is looked at after every frame."""
+        """Return once `holds` is true; checked after every frame."""
         while not holds():
             self._moved.clear()
             await self._moved.wait()
@@ -75,20 +75,20 @@ class FakeReplica:
             connection.transport.abort()
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        fate = self._fates(self.handshakes)
+        fault = self._fates(self.handshakes)
         self.handshakes += 1
         self.queries.append(parse_qs(urlsplit(request.path).query))
-        connection.fate = fate
-        if not fate.refuse:
+        connection.fault = fault
+        if not fault.refuse:
             return None
-        response = connection.respond(HTTPStatus(fate.refuse), '{"err_msg":"not now"}')
-        if fate.retry_after is not None:
-            response.headers["Retry-After"] = fate.retry_after
+        response = connection.respond(HTTPStatus(fault.refuse), '{"err_msg":"not now"}')
+        if fault.retry_after is not None:
+            response.headers["Retry-After"] = fault.retry_after
         return response
 
     async def _talk(self, connection: ServerConnection) -> None:
-        fate: Fate = connection.fate
-        stream = FakeRecognition(self._shape, self._keys if fate.keys is None else fate.keys)
+        fault: Faults = connection.fault
+        stream = FakeRecognition(self._shape, self._keys if fault.keys is None else fault.keys)
         self.streams.append(stream)
         heard = said = 0
         with contextlib.suppress(ConnectionClosed):
@@ -97,26 +97,26 @@ class FakeReplica:
                 if isinstance(frame, str):
                     self.heard.append(msgspec.json.decode(frame)["type"])
                 for answer in stream.hear(frame):
-                    if said == fate.say:
-                        return await self._leave(connection, stream, fate)
+                    if said == fault.say:
+                        return await self._leave(connection, stream, fault)
                     said += 1
                     await connection.send(msgspec.json.encode(answer).decode())
                 self._moved.set()
                 if stream.closed:
                     return await connection.close(1000)
-                if heard == fate.hear:
-                    return await self._leave(connection, stream, fate)
+                if heard == fault.hear:
+                    return await self._leave(connection, stream, fault)
         return None
 
-    async def _leave(self, connection: ServerConnection, stream: FakeRecognition, fate: Fate) -> None:
-        if fate.hang:
+    async def _leave(self, connection: ServerConnection, stream: FakeRecognition, fault: Faults) -> None:
+        if fault.hang:
             connection.transport.pause_reading()
             await connection.wait_closed()
-        elif fate.drain:
+        elif fault.drain:
             for answer in stream.drain():
                 await connection.send(msgspec.json.encode(answer).decode())
             await connection.close(1012)
-        elif fate.code is None:
+        elif fault.code is None:
             connection.transport.abort()
         else:
-            await connection.close(fate.code, "as it was told")
+            await connection.close(fault.code, "as it was told")

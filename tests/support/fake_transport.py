@@ -1,11 +1,11 @@
-"""A wire on the bench: what was written to it, and whether it takes more."""
+"""A transport without a socket: what was written to it, and whether it takes more."""
 
 from __future__ import annotations
 
 from server.streaming.transport import MessageReceiver
 
 
-class FakeWire:
+class FakeTransport:
     """Satisfies `server.streaming.transport.Transport`."""
 
     def __init__(self) -> None:
@@ -13,6 +13,8 @@ class FakeWire:
         self.reading = True
         self.written: list[bytes] = []
         self.closed: tuple[int, str] | None = None
+        self.closes = 0
+        self.written_late = 0  # frames behind the close frame
         self.aborted = False
         self.receiver: MessageReceiver | None = None
 
@@ -21,9 +23,11 @@ class FakeWire:
 
     def write(self, payload: bytes) -> None:
         self.written.append(payload)
+        self.written_late += self.closed is not None
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
+        self.closes += 1
         if self.receiver is not None:
             self.receiver.on_gone()
 

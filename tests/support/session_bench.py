@@ -10,6 +10,7 @@ from spelling import CONFIG, SpellingModel, spelling_decoder
 
 from model.ctc.words import Decoder
 from server.audio.pcm import PCM
+from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
 from server.recognition.keyterms import Keyterms
@@ -30,13 +31,16 @@ class SessionBench:
         asked = SessionOptions(**({"sample_rate": CONFIG.sample_rate, "partials": True} | options))
         window = WINDOW if voice else None
         self.session = Session(asked, self.model.config, self.decoder, limits or Limits(), window)
+        self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
         self._work: list[deque[Work]] = [deque() for _ in self.session.channels]
         self._states = [self._fresh() for _ in self.session.channels]
 
     def send(self, audio: PCM | bytes) -> None:
         """Audio from the client."""
-        self._queue(self.session.audio(audio if isinstance(audio, bytes) else audio.tobytes(), 0.0))
+        self._queue(
+            self.session.samples(self._reader.read(audio if isinstance(audio, bytes) else audio.tobytes()), 0.0)
+        )
 
     def finalize(self, channel: int | None = None) -> None:
         """`Finalize` from the client."""

@@ -1,4 +1,4 @@
-"""A connection in Deepgram's protocol without socket, engine or threads: messages in, frames out, answers on demand."""
+"""A connection without socket, engine or threads: messages in, frames out, answers on demand."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from typing import Any
 
 import torch
 from engine_bench import session_on
-from fake_transport import FakeWire
+from fake_transport import FakeTransport
 from fakes import WAIT_S, FakeClock
 from spelling import CONFIG, SpellingModel, spelling_decoder
 from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
+from server.audio.formats import Encoding
 from server.audio.pcm import PCM
 from server.operations.metrics import Metrics
+from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
+from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
+from server.resume.tickets import TicketService
 from server.served_model import ModelCard, Models
+from server.streaming.adapter import Adapter
+from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
 
@@ -34,7 +40,7 @@ Frame = dict[str, Any]
 
 
 class InstantPool(DecodingPool):
-    """Decodes at once; what comes of it is told in the loop's next turn."""
+    """Decodes at once; the result is delivered in the next turn of the event loop."""
 
     def submit(self, work: Callable[[], PCM]) -> asyncio.Future[PCM]:
         future: asyncio.Future[PCM] = asyncio.get_running_loop().create_future()
@@ -45,38 +51,46 @@ class InstantPool(DecodingPool):
         return future
 
 
-class WireBench:
+class ConnectionBench:
     """One connection; its steps wait, by channel, until `answer`."""
 
-    def __init__(self, limits: Limits, **query: str) -> None:
-        self.wire, self.clock, self.model = FakeWire(), FakeClock(), SpellingModel()
+    def __init__(
+        self, limits: Limits, live_limits: LiveLimits | None = None, adapter: Adapter | None = None, **query: str
+    ) -> None:
+        self.transport, self.clock, self.model = FakeTransport(), FakeClock(), SpellingModel()
+        self.metrics = Metrics(max_batch=8, max_streams=8)
         request = parse_query(query.items(), MODELS, MAX_CHANNELS)
         rate = CONFIG.sample_rate
         self._decoder = spelling_decoder()
         self.session = Session(request.live_options(rate), CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
-        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
-        self.stream = DeepgramStream(
-            WebSocket(scope, None, None),  # type: ignore[arg-type]
-            self.session,
-            Projector(request, channels, "id", "now", CARD),
-            limits=LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s),
-            metrics=Metrics(max_batch=8, max_streams=8),
-            clock=self.clock,
-            request_id="id",
-            form=request.form,
-            decoder=open_decoder(request.form, rate, multichannel=request.multichannel),
-            pool=InstantPool(),
-        )
-        self._work: list[deque[Work]] = [deque() for _ in range(channels)]
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
+        live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
+        context = ConnectionContext(live_limits, self.metrics, self.clock, InstantPool())
+        socket: Any = WebSocket(scope, None, None)  # type: ignore[arg-type]
+        projector = Projector(request, channels, "id", "now", CARD)
+        decoder = open_decoder(request.form, rate, multichannel=request.multichannel)
+        self.stream: Connection
+        if adapter is not None:
+            kind: Any = {"protocol": "vosk", "encoding": Encoding.LINEAR16, "request_id": "id"}
+            self.stream = AdapterConnection(socket, self.session, adapter, context, **kind)
+        elif request.resumable:
+            tickets = TicketService([], ttl_s=60.0, setup=lambda: ("spelling",), clock=self.clock)
+            stream = ResumableStream(socket, self.session, projector, context, decoder, tickets=tickets, tenant=b"t")
+            self.stream = stream
+        else:
+            self.stream = DeepgramStream(socket, self.session, projector, context, decoder)
+        self.recognition = session_on(self, self.session, self.stream)
+        self.released = 0  # how often the recognition was closed
+        self._work: list[deque[Work | None]] = [deque() for _ in range(channels)]  # None: export the state
         self._states = [self._fresh() for _ in range(channels)]
         self._answers_at_once = False
 
-    def run(self, script: Callable[[WireBench], Awaitable[None]]) -> None:
+    def run(self, script: Callable[[ConnectionBench], Awaitable[None]]) -> None:
         """Play the script, then answer everything until the connection is closed."""
 
         async def play() -> None:
-            running = asyncio.ensure_future(self.stream.run(session_on(self, self.session, self.stream)))
+            running = asyncio.ensure_future(self.stream.run(self.recognition))
             await asyncio.sleep(0)
             await script(self)
             self._answers_at_once = True
@@ -100,7 +114,7 @@ class WireBench:
     @property
     def frames(self) -> list[Frame]:
         """What the client was sent."""
-        return [json.loads(payload) for payload in self.wire.written]
+        return [json.loads(payload) for payload in self.transport.written]
 
     # As an engine
 
@@ -109,17 +123,24 @@ class WireBench:
         if self._answers_at_once:
             asyncio.get_running_loop().call_soon(self.answer)
 
+    def export(self, stream: int) -> None:
+        self._work[stream].append(None)
+
     def close(self, stream: int) -> None:
+        self.released += stream == 0
         self._work[stream].clear()
 
-    def _answer(self, index: int, piece: Work) -> None:
-        channel, tag = self.session.channels[index], piece.tag
-        assert isinstance(tag, StepTag)
+    def _answer(self, index: int, piece: Work | None) -> None:
+        channel = self.session.channels[index]
+        if piece is None:
+            self.stream.on_events(self.session.exported(channel, b"state"), None)
+            return
+        assert isinstance(piece.tag, StepTag)
         if piece.reset:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
         self._decoder.advance([channel.state], outputs.numpy())
-        self.stream.on_events(self.session.decoded(channel, tag), None)
+        self.stream.on_events(self.session.decoded(channel, piece.tag), None)
 
     def _fresh(self) -> dict[str, torch.Tensor]:
         return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}

@@ -1,1 +1,1 @@
-"""Transcribing files: `tutti transcribe` and what it is made of."""
+"""Transcribing files, as `tutti transcribe` does; needs the extra `tutti-asr-client[files]`."""

@@ -1,7 +1,7 @@
-"""Audio files as 16-bit mono PCM at a wanted rate.
+"""Reads audio files as 16-bit mono PCM at a given rate.
 
-Owns the conversion that a file goes through before it is sent; it is, sample for sample, the one
-that evaluation in process uses, so that a transcript cannot differ because of it. Knows no socket.
+Evaluation in process reads files by the same function, so that it sees exactly the samples that are sent to a server.
+Knows no socket.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from tutti_asr_client.errors import AudioError
 
 FULL_SCALE = 32768
-"""What 1.0 of a float sample stands for: 16-bit files come out as they are."""
+"""Integer value of the float sample 1.0: 16-bit files come out unchanged."""
 
 
 def read_pcm(path: Path, sample_rate: int = 16000) -> NDArray[np.int16]:
-    """(S,) int16 mono samples of a wav, flac, ogg (Opus, Vorbis) or mp3 file at `sample_rate` Hz.
+    """Return (S,) int16 mono samples of a wav, flac, ogg (Opus, Vorbis) or mp3 file at `sample_rate` Hz.
 
     Raises:
         AudioError: no such file, not audio that can be read, or no samples in it.

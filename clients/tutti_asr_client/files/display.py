@@ -1,7 +1,4 @@
-"""How transcripts are shown while they grow: on a terminal, or as lines of JSON.
-
-Owns what reaches the user's eyes. Knows no socket, and does not decide what is recognised.
-"""
+"""Shows growing transcripts: on a terminal, or as lines of JSON. Knows no socket."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tutti_asr_client.files.file_result import Failed, Outcome, final_line, outcome_line
+from tutti_asr_client.files.file_result import Failed, FileResult, file_result_line, final_line
 from tutti_asr_client.messages import Results
 from tutti_asr_client.transcript import Transcript
 
@@ -23,7 +20,7 @@ REFRESH_HZ = 12.5
 
 
 class Display(Protocol):
-    """Is entered before the first file and left after the last."""
+    """Shows the messages and results of all files; a context manager around them."""
 
     def __enter__(self) -> Self: ...
 
@@ -32,16 +29,16 @@ class Display(Protocol):
     ) -> None: ...
 
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:
-        """One message about a file has come, and has been added to its transcript."""
+        """Show a file's new message, which its transcript holds already."""
         ...
 
-    def done(self, outcome: Outcome) -> None:
-        """Nothing more comes about this file."""
+    def done(self, result: FileResult) -> None:
+        """Show a file's result."""
         ...
 
 
 class SilentDisplay:
-    """Shows nothing: for callers that want the outcomes alone."""
+    """Shows nothing: for callers that want the results alone."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,12 +51,12 @@ class SilentDisplay:
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:
         """Ignored."""
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, result: FileResult) -> None:
         """Ignored."""
 
 
 class JsonLines(SilentDisplay):
-    """One line of JSON per final, and one that closes each file."""
+    """Writes one line of JSON per final, and one per finished file."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
@@ -69,16 +66,16 @@ class JsonLines(SilentDisplay):
         if results.is_final:
             self._write(final_line(path, results))
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, result: FileResult) -> None:
         """Write the closing line."""
-        self._write(outcome_line(outcome))
+        self._write(file_result_line(result))
 
     def _write(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
 class TerminalDisplay:
-    """A live line per open file, stable words solid and the others dim; finished files above them."""
+    """Draws a live line per open file, unstable words dim, and finished files above them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,18 +96,18 @@ class TerminalDisplay:
         self._open[path] = growing(path, transcript)
         self._draw()
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, result: FileResult) -> None:
         """Move the file's line up, with its figures."""
-        self._open.pop(outcome.path, None)
+        self._open.pop(result.path, None)
         self._draw()
-        self._console.print(finished(outcome))
+        self._console.print(finished(result))
 
     def _draw(self) -> None:
         self._live.update(Text("\n").join(self._open.values()))
 
 
 def growing(path: Path, transcript: Transcript) -> Text:
-    """The line of a file that is being recognised."""
+    """Return the line of a file that is being recognised."""
     solid = " ".join(part for part in (transcript.text, transcript.stable) if part)
     line = Text.assemble((f"{path.name}  ", "cyan"), (solid, "default"))
     if transcript.unstable:
@@ -118,12 +115,12 @@ def growing(path: Path, transcript: Transcript) -> Text:
     return line
 
 
-def finished(outcome: Outcome) -> Text:
-    """The line of a file that is done."""
-    if isinstance(outcome, Failed):
-        return Text.assemble((f"{outcome.path.name}  ", "cyan"), (outcome.problem, "red"))
+def finished(result: FileResult) -> Text:
+    """Return the line of a finished file."""
+    if isinstance(result, Failed):
+        return Text.assemble((f"{result.path.name}  ", "cyan"), (result.problem, "red"))
     figures = (
-        f"  [{outcome.duration_s:.1f} s, {outcome.real_time_factor:.3f} × real time, "
-        f"final after {outcome.final_latency_s * 1e3:.0f} ms]"
+        f"  [{result.duration_s:.1f} s, {result.real_time_factor:.3f} × real time, "
+        f"final after {result.final_latency_s * 1e3:.0f} ms]"
     )
-    return Text.assemble((f"{outcome.path.name}  ", "cyan"), outcome.text, (figures, "dim"))
+    return Text.assemble((f"{result.path.name}  ", "cyan"), result.text, (figures, "dim"))

@@ -1,7 +1,4 @@
-"""What became of one file: its transcript with figures, or why there is none.
-
-Owns the report and its JSON form. Knows no display and no socket.
-"""
+"""Result of one file, its transcript with figures or its error, and the JSON form. Knows no display and no socket."""
 
 from __future__ import annotations
 
@@ -33,22 +30,22 @@ class Transcribed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A file that was not."""
+    """A file that could not be recognised."""
 
     path: Path
     error: ClientError
 
     @property
     def problem(self) -> str:
-        """The error in words, without the file's name."""
+        """The error's message, without the file's name."""
         return str(self.error).removeprefix(f"{self.path}: ")
 
 
-Outcome = Transcribed | Failed
+FileResult = Transcribed | Failed
 
 
 def final_line(path: Path, results: Results) -> str:
-    """One final as a line of JSON."""
+    """Return one final as a line of JSON."""
     return _line(
         type="final",
         file=str(path),
@@ -59,18 +56,18 @@ def final_line(path: Path, results: Results) -> str:
     )
 
 
-def outcome_line(outcome: Outcome) -> str:
-    """The closing line of a file as JSON."""
-    if isinstance(outcome, Failed):
-        return _line(type="error", file=str(outcome.path), error=outcome.problem)
+def file_result_line(result: FileResult) -> str:
+    """Return the last line of a file as JSON."""
+    if isinstance(result, Failed):
+        return _line(type="error", file=str(result.path), error=result.problem)
     return _line(
         type="file",
-        file=str(outcome.path),
-        text=outcome.text,
-        words=outcome.words,
-        duration_s=round(outcome.duration_s, 3),
-        real_time_factor=round(outcome.real_time_factor, 4),
-        final_latency_ms=round(outcome.final_latency_s * 1e3, 2),
+        file=str(result.path),
+        text=result.text,
+        words=result.words,
+        duration_s=round(result.duration_s, 3),
+        real_time_factor=round(result.real_time_factor, 4),
+        final_latency_ms=round(result.final_latency_s * 1e3, 2),
     )
 
 

@@ -1,4 +1,4 @@
-"""PCM in messages, as fast as they are taken or at the speed of speech.
+"""Splits a recording into messages, as fast as they are taken or in real time.
 
 Owns the schedule of one recording. Knows no socket; its clock is the event loop's.
 """
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 MESSAGE_S = 0.08
-"""Audio in one message: the server's default step, so that none waits for the next message."""
+"""Audio in one message: the server's default step, so that no step waits for a second message."""
 
 
 class PcmSource:
-    """(S,) int16 samples as messages of bytes; remembers when the first was asked for and the last one taken.
+    """Iterates over (S,) int16 samples as messages of bytes, until the end or until `stopping` is set.
 
-    Once `stopping` is set there are no more.
+    `began_s` and `ended_s` are the times of the first request and of the end.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class PcmSource:
 
     @property
     def duration_s(self) -> float:
-        """Seconds of audio; of what was taken before it was stopped."""
+        """Seconds of audio; after a stop, of the messages taken."""
         samples = len(self._pcm) if self._stopping is None or not self._stopping.is_set() else self._taken
         return samples / self._rate
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Each message; in real time, when its last sample has been spoken."""
+        """Yield each message; in real time, at the time of its last sample."""
         loop = asyncio.get_running_loop()
         began_s = self.began_s = loop.time()
         for first in range(0, len(self._pcm), self._message_samples):

@@ -1,7 +1,6 @@
-"""`tutti transcribe`: files in, transcripts out, through any `Transcriber`.
+"""Transcribes files through any `Transcriber`, behind a server or in this process: `tutti transcribe`.
 
-Owns the order of work, what an interruption does, and the exit code. Does not know whether the recogniser is in this
-process.
+Owns the order of work, the handling of an interruption, and the exit code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tutti_asr_client.connection_events import AudioLost, Connected, Event, Wait
 from tutti_asr_client.errors import ClientError, Interrupted
 from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.display import Display, JsonLines, SilentDisplay, TerminalDisplay
-from tutti_asr_client.files.file_result import Failed, Outcome, Transcribed
+from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
 from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
 from tutti_asr_client.messages import Results
@@ -49,7 +48,7 @@ def run_remote(
 ) -> int:
     """Transcribe files through the server at `url`; returns the exit code. `query` goes to the server as it is.
 
-    `url` may be several replicas', with commas. `retry_s`: patience with a server that is full, lost or restarting.
+    `url` may be several replicas', with commas. `retry_s`: how long a full, lost or restarting server is retried.
     """
     notes = Console(stderr=True)
     transcriber = RemoteTranscriber(
@@ -69,7 +68,7 @@ def run_remote(
 
 
 def _note(notes: Console, event: Event) -> None:
-    """Tell the user why nothing happens, or what could not be saved."""
+    """Print reconnections and lost audio."""
     match event:
         case Waiting(error=error, seconds=seconds):
             notes.print(f"{error}; next try in {seconds:.1f} s", style="yellow", highlight=False, soft_wrap=True)
@@ -90,32 +89,32 @@ def run(
     """Transcribe files through the transcriber that `open_transcriber` opens; returns the exit code.
 
     Partials are drawn live when standard output is a terminal; otherwise, or with `as_json`, it
-    receives JSON lines. The first interruption ends the recordings where they are, and waits for their last words; the
-    second leaves at once.
+    receives JSON lines. The first interruption ends the recordings where they are and waits for their finals; the
+    second exits at once.
     """
     console = Console()
     display: Display = JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console)
 
     stopped = False
 
-    async def main() -> list[Outcome]:
+    async def main() -> list[FileResult]:
         nonlocal stopped
         stopping = asyncio.Event()
         async with open_transcriber() as transcriber:
             with display, _interruptible(stopping):
-                outcomes = await transcribe_files(
+                file_results = await transcribe_files(
                     files, transcriber, display=display, realtime=realtime, concurrency=concurrency, stopping=stopping
                 )
         stopped = stopping.is_set()
-        return outcomes
+        return file_results
 
     try:
-        outcomes = asyncio.run(main())
+        file_results = asyncio.run(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
     if stopped:
         return EXIT_INTERRUPTED
-    return EXIT_FILE_FAILED if any(isinstance(outcome, Failed) for outcome in outcomes) else EXIT_OK
+    return EXIT_FILE_FAILED if any(isinstance(result, Failed) for result in file_results) else EXIT_OK
 
 
 @contextlib.contextmanager
@@ -147,19 +146,19 @@ async def transcribe_files(
     realtime: bool = False,
     concurrency: int = 8,
     stopping: asyncio.Event | None = None,
-) -> list[Outcome]:
-    """What became of each file, in the order given; at most `concurrency` are open at a time.
+) -> list[FileResult]:
+    """Return the result of each file, in the order given; at most `concurrency` are open at a time.
 
-    Once `stopping` is set, no more audio is taken; what was said is transcribed to its end.
+    Once `stopping` is set, no more audio is sent; what was sent is transcribed to its end.
     """
     shown = SilentDisplay() if display is None else display
     places = asyncio.Semaphore(concurrency)
 
-    async def one(path: Path) -> Outcome:
+    async def one(path: Path) -> FileResult:
         async with places:
-            outcome = await transcribe_file(path, transcriber, shown, realtime=realtime, stopping=stopping)
-        shown.done(outcome)
-        return outcome
+            result = await transcribe_file(path, transcriber, shown, realtime=realtime, stopping=stopping)
+        shown.done(result)
+        return result
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(path)) for path in files]
@@ -168,8 +167,8 @@ async def transcribe_files(
 
 async def transcribe_file(
     path: Path, transcriber: Transcriber, display: Display, *, realtime: bool, stopping: asyncio.Event | None = None
-) -> Outcome:
-    """Recognise one file; its failures become an outcome, so that the others go on."""
+) -> FileResult:
+    """Recognise one file; a failure is returned as its result, so that the others go on."""
     loop = asyncio.get_running_loop()
     transcript = Transcript()
     try:

@@ -1,7 +1,6 @@
-"""What turns PCM into messages, whether behind a socket or in this process.
+"""The `Transcriber` interface, PCM to messages, and its form that streams to a server.
 
-Owns the `Transcriber` seam and its remote form, with the flow control that keeps a file from
-running far ahead of the server. Knows nothing of files or displays.
+Owns the flow control that keeps a file from running far ahead of the server. Knows no files and no displays.
 """
 
 from __future__ import annotations
@@ -16,30 +15,29 @@ from tutti_asr_client.connection_events import Event
 from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally
 from tutti_asr_client.live import ListenClient, connect
 from tutti_asr_client.messages import Message, Results
-from tutti_asr_client.resilient import ResilientClient
+from tutti_asr_client.resilient import ResilientClient, error_of
 from tutti_asr_client.retry import Retry
 from tutti_asr_client.stream import open_stream
 
 AHEAD_S = 2.0
-"""Audio sent and not yet answered: 25 steps keep the server busy, and are far below its backlog limit."""
+"""Audio sent and not yet covered by a message: 25 steps, far below the server's backlog limit."""
 
 SAMPLE_BYTES = 2
 
 
 class Transcriber(Protocol):
-    """Recognises one recording at a time per call; calls may run side by side."""
+    """Recognises one recording a call; calls may run concurrently."""
 
     @property
     def sample_rate(self) -> int:
-        """The rate in Hz at which it wants its PCM."""
+        """Rate in Hz of the PCM that it takes."""
         ...
 
     def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        """Messages for one recording of little-endian int16 mono PCM; ends after the last final.
+        """Yield messages for one recording of little-endian int16 mono PCM; ends after the last final.
 
-        It takes from `pcm` when it can use more (never all at once), and the end of `pcm` is the end of
-        the recording. The messages end once every sample is accounted for by finals. A failure is
-        raised as a `ClientError`. Closing the generator early gives everything back.
+        It reads from `pcm` as flow control allows; the end of `pcm` is the end of the recording. The messages end once
+        finals cover every sample. A failure is raised as a `ClientError`. Closing the generator early frees its stream.
         """
         ...
 
@@ -74,11 +72,11 @@ class RemoteTranscriber:
 
     @property
     def sample_rate(self) -> int:
-        """The rate in Hz that is announced to the server."""
+        """Rate in Hz that the query names."""
         return self._sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        """Messages for one recording.
+        """Yield messages for one recording.
 
         Raises:
             ClientError: see `tutti_asr_client.errors`.
@@ -86,7 +84,7 @@ class RemoteTranscriber:
         async with self._opened() as client:
             window = _Window(self._ahead_s)
             sender = asyncio.create_task(self._send_all(client, pcm, window))
-            sender.add_done_callback(lambda task: None if _failure(task) is None else client.abort())
+            sender.add_done_callback(lambda task: None if error_of(task) is None else client.abort())
             try:
                 async for message in client:
                     if isinstance(message, Results):
@@ -94,7 +92,7 @@ class RemoteTranscriber:
                     yield message
                 window.expect_ended()
             except ClosedAbnormally as closed:
-                failure = _failure(sender)
+                failure = error_of(sender)
                 raise closed if failure is None else failure from None
             finally:
                 sender.cancel()
@@ -123,15 +121,10 @@ class RemoteTranscriber:
         await client.close_stream()
 
 
-def _failure(task: asyncio.Task[None]) -> BaseException | None:
-    """Why it failed; None if it did not, or not yet."""
-    return task.exception() if task.done() and not task.cancelled() else None
-
-
 class _Window:
-    """Lets a sender run `ahead_s` in front of the answers, or at the speed of speech, whichever is faster.
+    """Limits a sender to `ahead_s` in front of the answers, or to real time, whichever is faster.
 
-    The second rule keeps it moving with a server that does not answer every step.
+    Real time keeps the sender moving where the server does not answer every step.
     """
 
     def __init__(self, ahead_s: float) -> None:
@@ -143,7 +136,7 @@ class _Window:
         self._began_s = asyncio.get_running_loop().time()
 
     def expect_ended(self) -> None:
-        """Raises: ClosedAbnormally if the server was done before we were."""
+        """Raise ClosedAbnormally if the server closed before all audio was sent."""
         if not self.ended:
             raise ClosedAbnormally(NORMAL_CLOSE, "before all audio was sent")
 

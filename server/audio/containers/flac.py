@@ -1,4 +1,4 @@
-"""FLAC frames out of bytes as they come in, and their headers and checksums. Source: RFC 9639."""
+"""Demuxer of FLAC frames, as they arrive, with their headers and checksums. Source: RFC 9639."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.audio.packets import NonAudioBudget, PacketCodec, Track
+from server.audio.packets import Demuxer, NonAudioBudget, PacketCodec, Track
 from server.errors import Undecodable
 
 MAGIC = b"fLaC"
@@ -16,12 +16,12 @@ FRAME_OVERHEAD_BYTES = 1_024  # headers and checksum, generously: audio that doe
 MAX_FRAME_BYTES = 2**18  # 16,384 samples of two channels take half of it
 
 
-class FlacDemuxer:
-    """Takes a FLAC stream apart. A frame comes out when the next begins, or when all was said for now."""
+class FlacDemuxer(Demuxer):
+    """Yields FLAC frames: each when the next one begins, or at a drain if its checksum shows it to be whole."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._track: Track | None = None
         self._skip = 0  # bytes of a metadata block that is not wanted
         self._last_block = False
@@ -29,7 +29,7 @@ class FlacDemuxer:
         self._frame: FrameHeader | None = None  # of the frame that the buffer begins with
         self._next: tuple[int, tuple[int, int, int]] | None = None  # number and shape that the next frame must have
         self._searched = 0  # bytes of the frame in which no other begins
-        self._crc = self._summed = 0  # checksum of so many bytes of the frame: no byte is summed twice
+        self._crc = self._summed = 0  # checksum of the frame's first bytes, and their number: no byte is summed twice
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
         """Yield the frames that `chunk` shows to be whole. Raises: Undecodable."""
@@ -38,22 +38,18 @@ class FlacDemuxer:
             yield from self._metadata()
         if self._last_block and not self._skip:
             while (frame := self._whole_frame()) is not None:
-                self._patience.audio()
+                self._non_audio.audio()
                 yield frame
 
-    def settle(self) -> Iterator[bytes]:
-        """Yield the frame that is there if its checksum says that it is whole."""
+    def drain(self) -> Iterator[bytes]:
+        """Yield the buffered frame if its checksum shows it to be whole; a torn one has no audio."""
         if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
             return
         self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)
         self._summed = len(self._buffer)
         if not self._crc:
-            self._patience.audio()
+            self._non_audio.audio()
             yield self._take(self._summed)
-
-    def flush(self) -> Iterator[bytes]:
-        """Yield the last frame; a torn one has no audio."""
-        return self.settle()
 
     def _metadata(self) -> Iterator[Track]:
         """Read the blocks before the audio: the first is wanted, pictures and tags are not."""
@@ -74,7 +70,7 @@ class FlacDemuxer:
                 return
             else:
                 self._last_block, self._skip = bool(buffer[0] & 0x80), int.from_bytes(buffer[1:4], "big")
-                self._patience.part(BLOCK_HEAD_BYTES + self._skip)
+                self._non_audio.part(BLOCK_HEAD_BYTES + self._skip)
                 del buffer[:BLOCK_HEAD_BYTES]
 
     def _begin(self) -> Track:
@@ -103,7 +99,7 @@ class FlacDemuxer:
                 return self._take(at)
             if len(self._buffer) - at < MAX_HEADER_BYTES:
                 break  # it may yet become one
-            self._patience.part(0)
+            self._non_audio.part(0)
             at += 1
         self._searched = at if at >= 0 else max(self._searched, len(self._buffer) - 1)
         if len(self._buffer) > self._max_frame_bytes + MAX_HEADER_BYTES:

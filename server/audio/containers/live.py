@@ -1,7 +1,8 @@
-"""A live container of any kind to samples of one rate: sniff, take apart, decode, mix, resample. Sans I/O."""
+"""Decodes a live container of any kind to samples of one rate: sniff, demux, decode, mix, resample. Sans I/O."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,7 +11,7 @@ from model.errors import install_hint
 from server.audio.containers import flac, ogg, wav, webm
 from server.audio.formats import Encoding
 from server.audio.packets import Demuxer, PacketCodec, Track
-from server.audio.pcm import PCM, Resampler, downmix
+from server.audio.pcm import PCM, ChannelResampler, downmix
 from server.audio.raw import PlainReader
 from server.errors import Inflated, NotInstalled, NotTaken, Undecodable
 
@@ -27,20 +28,21 @@ _NAMED: dict[Encoding, Callable[[], Demuxer]] = {Encoding.OGG_OPUS: ogg.OggDemux
 
 
 class ContainerDecoder:
-    """One live stream in a container. What comes out is mixed to one channel, or has exactly `channels`."""
+    """Decodes one live stream in a container. The output is mixed to one channel, or has exactly `channels`."""
 
     inline = False  # a message may hold many packets
 
     def __init__(self, encoding: Encoding, rate: int, channels: int, *, mixed: bool = True) -> None:
-        """Take the encoding that the client named, or CONTAINER; `mixed`: to one channel, whatever comes."""
+        """`encoding` is what the client named, or CONTAINER. `mixed`: to one channel, however many it has."""
         self._mixed = mixed
         self.rate = rate
         self.channels = channels
+        self._nothing: PCM = np.empty((0, channels), np.int16)
         kind = _NAMED.get(encoding)
         self._demuxer = kind() if kind is not None else None
         self._sniffed = b""
         self._decode: Callable[[bytes], PCM] | None = None
-        self._shaper: Shaper | None = None
+        self._resampler: ChannelResampler | None = None
         self._track: Track | None = None
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
@@ -48,33 +50,33 @@ class ContainerDecoder:
         if self._demuxer is None:
             self._sniffed += chunk
             if len(self._sniffed) < SNIFF_BYTES:
-                return self._nothing()
+                return self._nothing
             self._demuxer, chunk, self._sniffed = _sniff(self._sniffed), self._sniffed, b""
-        return self._shape(self._demuxer.feed(chunk), limit_s)
+        return self._decode_all(self._demuxer.feed(chunk), limit_s)
 
-    def settle(self) -> PCM:
+    def drain(self) -> PCM:
         """Return what is held back, (S, C) int16; the stream goes on. Raises: MediaError."""
-        return self._nothing() if self._demuxer is None else self._end(self._demuxer.settle())
+        return self._nothing if self._demuxer is None else self._with_rest(self._demuxer.drain())
 
     def flush(self) -> PCM:
         """Return the end, (S, C) int16. Raises: MediaError."""
         if self._demuxer is None:
             if self._sniffed:
                 raise Undecodable("the audio ends before it has begun")
-            return self._nothing()
-        return self._end(self._demuxer.flush())
+            return self._nothing
+        return self._with_rest(self._demuxer.flush())
 
-    def _end(self, packets: Iterator[bytes]) -> PCM:
-        last = self._shape(packets, float("inf"))  # one packet at most
-        return np.concatenate([last, self._held_back()])
+    def _with_rest(self, packets: Iterator[bytes]) -> PCM:
+        last = self._decode_all(packets, math.inf)  # one packet at most
+        return np.concatenate([last, self._rest()])
 
-    def _shape(self, items: Iterator[Track | bytes], limit_s: float) -> PCM:
-        shaped = [self._nothing()]
+    def _decode_all(self, items: Iterator[Track | bytes], limit_s: float) -> PCM:
+        converted = [self._nothing]
         decoded: list[PCM] = []
         spent_s = 0.0
         for item in items:
             if isinstance(item, Track):
-                shaped += [self._shaped(decoded), self._held_back()]
+                converted += [self._convert(decoded), self._rest()]
                 decoded = []
                 self._begin(item)
                 continue
@@ -84,16 +86,21 @@ class ContainerDecoder:
             spent_s += len(decoded[-1]) / self._track.rate
             if spent_s > limit_s:
                 raise Inflated("the audio decodes to more than its bytes and its time account for")
-        shaped.append(self._shaped(decoded))
-        return np.concatenate(shaped)  # (S, C)
+        converted.append(self._convert(decoded))
+        return np.concatenate(converted)  # (S, C)
 
-    def _shaped(self, decoded: list[PCM]) -> PCM:
-        if self._shaper is None or not decoded:
-            return self._nothing()
-        return self._shaper.shape(np.concatenate(decoded))
+    def _convert(self, decoded: list[PCM]) -> PCM:
+        """Mix where one channel is wanted, and resample."""
+        if self._resampler is None or not decoded:
+            return self._nothing
+        samples = np.concatenate(decoded)  # (S, C) as sent
+        if self.channels == 1:
+            samples = downmix(samples)[:, None]  # (S, 1)
+        return self._resampler.resample(samples)
 
-    def _held_back(self) -> PCM:
-        return self._nothing() if self._shaper is None else self._shaper.settle()
+    def _rest(self) -> PCM:
+        """What the resampler holds back; it starts afresh."""
+        return self._nothing if self._resampler is None else self._resampler.flush()
 
     def _begin(self, track: Track) -> None:
         if track.rate not in RATES or not 1 <= track.channels <= MAX_CHANNELS:
@@ -102,38 +109,11 @@ class ContainerDecoder:
             raise NotTaken(f"channels: {self.channels} were announced, and the audio has {track.channels}")
         self._track = track
         self._decode = _decoder_of(track)
-        self._shaper = Shaper(track.rate, self.rate, self.channels)
-
-    def _nothing(self) -> PCM:
-        return np.empty((0, self.channels), np.int16)
-
-
-class Shaper:
-    """Mixes to one channel where one is wanted, and resamples each."""
-
-    def __init__(self, rate_in: int, rate_out: int, channels: int) -> None:
-        """Take the rates in Hz, and the channels that come out."""
-        self._mixed = channels == 1
-        self._nothing: PCM = np.empty((0, channels), np.int16)
-        self._resamplers = [Resampler(rate_in, rate_out) for _ in range(channels)] if rate_in != rate_out else []
-
-    def shape(self, samples: PCM) -> PCM:
-        """(S, C) int16 as decoded to (S, C) int16 as wanted, as far as it is complete."""
-        if self._mixed:
-            samples = downmix(samples)[:, None]  # (S, 1)
-        if not self._resamplers:
-            return samples
-        return np.stack([r.resample(samples[:, i]) for i, r in enumerate(self._resamplers)], axis=1)  # (S, C)
-
-    def settle(self) -> PCM:
-        """Return what is held back, and start afresh."""
-        if not self._resamplers:
-            return self._nothing
-        return np.stack([r.flush() for r in self._resamplers], axis=1)  # (S, C)
+        self._resampler = ChannelResampler(track.rate, self.rate, self.channels)
 
 
 def _sniff(first: bytes) -> Demuxer:
-    """Return what takes a stream apart that begins so. Raises: NotTaken, Undecodable."""
+    """Return the demuxer of a stream that begins with these bytes. Raises: NotTaken, Undecodable."""
     for magic, kind in _KINDS:
         if first.startswith(magic):
             return kind()
@@ -147,7 +127,7 @@ def _sniff(first: bytes) -> Demuxer:
 
 def _decoder_of(track: Track) -> Callable[[bytes], PCM]:
     if not isinstance(track.codec, PacketCodec):
-        return PlainReader(track.codec, track.channels).read
+        return PlainReader(track.codec, track.rate, track.channels).read
     try:
         from server.audio.ffmpeg_codec import Codec
     except ImportError as error:

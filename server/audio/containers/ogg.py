@@ -1,7 +1,7 @@
-"""Opus out of Ogg pages as they come in. Source: RFC 3533 and RFC 7845.
+"""Demuxer of Opus in Ogg pages, as they arrive. Source: RFC 3533 and RFC 7845.
 
-The checksums of pages are not looked at: what comes here came by TCP. Own code because libraries pull from a file,
-which would cost a live stream a thread.
+The checksums of pages are not verified: TCP has its own. Own code because libraries pull from a file, which would cost
+a live stream a thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from server.audio.formats import OPUS_RATE
-from server.audio.packets import MAX_PACKET_BYTES, NonAudioBudget, PacketCodec, Track
+from server.audio.packets import MAX_PACKET_BYTES, Demuxer, NonAudioBudget, PacketCodec, Track
 from server.errors import NotTaken, Undecodable
 
 MAGIC = b"OggS"
@@ -20,16 +20,16 @@ OPUS_HEAD_BYTES = 19
 FULL_SEGMENT = 255  # the packet goes on in the next segment
 
 
-class OggDemuxer:
-    """Finds the first Opus stream; a further one after its end is a new track."""
+class OggDemuxer(Demuxer):
+    """Yields the packets of the first Opus stream; a further one after its end is a new track."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._serial: bytes | None = None  # of the stream that is read
         self._heard = False  # audio of that stream
         self._packet = bytearray()
-        self._too_long = False  # the packet that goes on is no audio and was let go of
+        self._too_long = False  # the unfinished packet holds tags and was dropped
         self._lost = False  # its beginning is missing
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
@@ -37,14 +37,6 @@ class OggDemuxer:
         self._buffer += chunk
         while (page := self._page()) is not None:
             yield from self._read(*page)
-
-    def settle(self) -> Iterator[bytes]:
-        """Nothing: a page is whole or not."""
-        return iter(())
-
-    def flush(self) -> Iterator[bytes]:
-        """Nothing: an unfinished page has no audio."""
-        return iter(())
 
     def _page(self) -> tuple[int, bytes, bytes, bytes] | None:
         """Take flags, serial number, segment lengths and body of the next whole page."""
@@ -63,7 +55,7 @@ class OggDemuxer:
         return page
 
     def _read(self, flags: int, serial: bytes, lengths: bytes, body: bytes) -> Iterator[Track | bytes]:
-        self._patience.part(HEAD_BYTES + len(lengths) + len(body))
+        self._non_audio.part(HEAD_BYTES + len(lengths) + len(body))
         if flags & FIRST:
             if body.startswith(OPUS_HEAD) and (self._serial is None or self._heard):
                 self._serial, self._heard = serial, False
@@ -93,11 +85,11 @@ class OggDemuxer:
             self._lost = self._too_long = False
             if not lost and packet and not packet.startswith(OPUS_TAGS):
                 self._heard = True
-                self._patience.audio()
+                self._non_audio.audio()
                 yield packet
 
     def _bound(self) -> None:
-        """Tags hold pictures of any size, and are not wanted; audio of such a size is none."""
+        """Drop tags, which hold pictures of any size. Raises: Undecodable for an audio packet of such a size."""
         if len(self._packet) > MAX_PACKET_BYTES or self._too_long:
             if not self._too_long and not self._packet.startswith(OPUS_TAGS):
                 raise Undecodable("a packet is too long for Opus")

@@ -1,4 +1,4 @@
-"""The samples out of a RIFF/WAVE stream as they come in; the size that a live one announces means nothing.
+"""Demuxer of a RIFF/WAVE stream, as it arrives; the size that a live one announces is ignored where it is a filler.
 
 Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; the format tags are those of mmreg.h.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from server.audio.packets import MAX_SETUP_BYTES, NonAudioBudget, Track
+from server.audio.packets import MAX_SETUP_BYTES, Demuxer, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
 from server.errors import NotTaken, Undecodable
 
 MAGIC = b"RIFF"
 RIFF_BYTES, CHUNK_HEAD_BYTES, FORMAT_BYTES = 12, 8, 16
 EXTENSIBLE, EXTENSIBLE_BYTES, SUBFORMAT_AT = 0xFFFE, 40, 24
-UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36, 0x7FFFFFFF - 36)  # what writers put that cannot go back
+UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36, 0x7FFFFFFF - 36)  # of writers that cannot seek back
 CODECS = {
     (1, 8): PlainCodec.U8,
     (1, 16): PlainCodec.S16,
@@ -28,12 +28,12 @@ CODECS = {
 }
 
 
-class WavDemuxer:
-    """Reads the chunks before the samples; chunks behind them are not looked at."""
+class WavDemuxer(Demuxer):
+    """Reads the chunks before the samples; chunks behind them are ignored."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._begun = False
         self._skip = 0  # bytes of a chunk that is not wanted
         self._track: Track | None = None
@@ -50,14 +50,6 @@ class WavDemuxer:
             yield chunk if self._left is None else chunk[: self._left]
             if self._left is not None:
                 self._left = max(0, self._left - len(chunk))
-
-    def settle(self) -> Iterator[bytes]:
-        """Nothing: samples come out as they go in."""
-        return iter(())
-
-    def flush(self) -> Iterator[bytes]:
-        """Nothing: samples come out as they go in."""
-        return iter(())
 
     def _headers(self) -> Iterator[Track]:
         buffer = self._buffer
@@ -88,7 +80,7 @@ class WavDemuxer:
                 self._skip_chunk(size)
 
     def _skip_chunk(self, size: int) -> None:
-        self._patience.part(CHUNK_HEAD_BYTES + size)
+        self._non_audio.part(CHUNK_HEAD_BYTES + size)
         self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even places
 
     def _samples(self, size: int) -> Track:

@@ -1,7 +1,7 @@
-"""The audio track out of WebM or Matroska elements as they come in. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
+"""Demuxer of WebM and Matroska elements, as they arrive. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
 
-Elements that only hold others are stepped into and never counted: identifiers differ at every level, and a recorder
-that runs leaves their sizes open. Own code because libraries pull from a file, which would cost a live stream a thread.
+Master elements are entered without counting their size: identifiers differ at every level, and a running recorder
+leaves the sizes open. Own code because libraries pull from a file, which would cost a live stream a thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from server.audio.containers.ogg import opus_track
-from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, NonAudioBudget, Track
+from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, Demuxer, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
 from server.errors import NotTaken, Undecodable
 
@@ -29,13 +29,13 @@ DEFAULT_OPUS_HEAD = b"OpusHead\x01%c\x00\x00\x80\xbb\x00\x00\x00\x00\x00"  # 48 
 Fields = dict[int, bytes]
 
 
-class WebmDemuxer:
-    """Finds the first audio track; a recorder that starts again sends a new header, and with it a new track."""
+class WebmDemuxer(Demuxer):
+    """Yields the packets of the first audio track; a recorder that restarts sends a new header, and a new track."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._skip = 0  # bytes of an element that is not wanted
-        self._patience = NonAudioBudget()
+        self._non_audio = NonAudioBudget()
         self._number: int | None = None  # of the track that is read
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
@@ -52,12 +52,12 @@ class WebmDemuxer:
                 return
             element, start, size = head
             if element in HOLDERS:
-                self._patience.part(start)
+                self._non_audio.part(start)
                 del self._buffer[:start]
             elif size is None:
                 raise Undecodable("a WebM element has no size")
             elif element not in WANTED:
-                self._patience.part(start + size)
+                self._non_audio.part(start + size)
                 del self._buffer[:start]
                 self._skip = size
             elif size > WANTED[element]:
@@ -69,16 +69,8 @@ class WebmDemuxer:
                 del self._buffer[: start + size]
                 yield from self._tracks(body) if element == TRACKS else self._block(body)
 
-    def settle(self) -> Iterator[bytes]:
-        """Nothing: a block is whole or not."""
-        return iter(())
-
-    def flush(self) -> Iterator[bytes]:
-        """Nothing: an unfinished block has no audio."""
-        return iter(())
-
     def _tracks(self, body: bytes) -> Iterator[Track]:
-        self._patience.part(len(body))
+        self._non_audio.part(len(body))
         for element, entry in _elements(body):
             fields = dict(_elements(entry)) if element == TRACK_ENTRY else {}
             if _uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK:
@@ -95,13 +87,13 @@ class WebmDemuxer:
             raise Undecodable("a WebM block is damaged")
         start = number[1] + 3  # two bytes of time, one of flags
         if number[0] != self._number or len(body) == start:
-            self._patience.part(len(body))
+            self._non_audio.part(len(body))
             return
         if body[start - 1] & LACING:
             raise NotTaken("WebM with several packets a block is not taken in live streams")
         if len(body) - start > MAX_PACKET_BYTES:
             raise Undecodable("a WebM block is too large for audio")
-        self._patience.audio()
+        self._non_audio.audio()
         yield body[start:]
 
 

@@ -89,26 +89,14 @@ class Listen:
         session = replica.session(request.live_options(rate), replica.limits)
         projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
         make = self._resumable(socket) if request.resumable else DeepgramStream
-        stream = make(
-            socket,
-            session,
-            projector,
-            limits=replica.live_limits,
-            metrics=replica.metrics,
-            clock=replica.clock,
-            request_id=request_id,
-            form=request.form,
-            decoder=decoder,
-            pool=replica.decoding,
-            tags=request.tags,
-        )
+        stream = make(socket, session, projector, replica.connection_context(), decoder)
         budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
         return Admitted(stream, session, credentials.subprotocol, answer_headers(request, request_id), budget_s)
 
     def _resumable(self, socket: WebSocket) -> Callable[..., DeepgramStream]:
         """Return the constructor of a stream that only its own key, with the same query, can resume."""
         tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
-        return partial(ResumableStream, office=self._replica.tickets, tenant=tenant)
+        return partial(ResumableStream, tickets=self._replica.tickets, tenant=tenant)
 
 
 class Transcribe:

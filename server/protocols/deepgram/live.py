@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -10,10 +10,8 @@ from msgspec import UNSET, UnsetType
 from starlette.websockets import WebSocket
 
 from model.ctc.bias import BiasError
-from server.audio.decode_queue import DecodingPool, LiveDecoder
-from server.audio.formats import AudioForm
-from server.errors import BadFrame, CloseReason, KeytermsTooOften
-from server.operations.metrics import Metrics
+from server.audio.decode_queue import LiveDecoder
+from server.errors import BacklogExceeded, BadFrame, Inflated, KeytermsTooOften, MediaError
 from server.protocols.deepgram.messages import (
     CloseStream,
     Configure,
@@ -45,9 +43,9 @@ from server.recognition.events import (
 )
 from server.recognition.session import Session
 from server.served_model import ModelCard
-from server.streaming.connection import Connection
-from server.streaming.flow_control import LiveLimits
-from server.streaming.outbox import FrameKind, OutFrame
+from server.streaming.closing import ConnectionEvent
+from server.streaming.connection import Connection, ConnectionContext
+from server.streaming.outbox import OutFrame, kind_of
 
 
 class DeepgramStream(Connection):
@@ -60,85 +58,68 @@ class DeepgramStream(Connection):
         socket: WebSocket,
         session: Session,
         projector: Projector,
-        *,
-        limits: LiveLimits,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        request_id: str,
-        form: AudioForm,
+        context: ConnectionContext,
         decoder: LiveDecoder,
-        pool: DecodingPool,
-        tags: Sequence[str] = (),
     ) -> None:
-        super().__init__(
-            socket,
-            session,
-            limits=limits,
-            metrics=metrics,
-            clock=clock,
-            request_id=request_id,
-            form=form,
-            decoder=decoder,
-            pool=pool,
-        )
+        encoding = projector.request.form.encoding
+        super().__init__(socket, session, context, request_id=projector.request_id, encoding=encoding, decoder=decoder)
         self._projector = projector
-        self._tags = tuple(tags)
 
     def _facts(self) -> dict[str, object]:
-        return {"tags": self._tags} if self._tags else {}
+        tags = self._projector.request.tags
+        return {"tags": tags} if tags else {}
 
     def _on_binary(self, chunk: bytes) -> None:
         if not chunk:
-            self._close(CloseReason.CLOSE_STREAM)
+            self._transition(ConnectionEvent.CLIENT_CLOSES)
             return
         self._metrics.audio_bytes.inc(len(chunk))
-        self._decode(chunk)
+        arrived_s = self._deadlines.heard_s
+        try:
+            samples = self._decode_queue.audio(chunk, arrived_s)
+        except BacklogExceeded:
+            self._transition(ConnectionEvent.TOO_FAST)
+        except MediaError as error:
+            self.on_bad_audio(error)
+        else:
+            if samples is not None:
+                self.on_samples(samples, arrived_s)
 
     def _on_text(self, text: str) -> None:
         try:
             action = parse_frame(text, len(self._session.channels))
         except BadFrame as error:
-            self._put(OutFrame(self._projector.complaint(str(error), text), FrameKind.OTHER))
+            self._put(OutFrame(self._projector.complaint(str(error), text)))
             return
         match action:
             case Finalize(channel):
-                self._lane.settle(lambda: self._finalize(channel), self._deadlines.heard_s)
+                self._finalize(channel)
             case CloseStream():
-                self._close(CloseReason.CLOSE_STREAM)
+                self._transition(ConnectionEvent.CLIENT_CLOSES)
             case Configure(keyterms):
-                self._lane.then(lambda: self._configure(keyterms))
+                self._decode_queue.then(lambda: self._configure(keyterms))
 
     def _configure(self, keyterms: list[str] | None) -> None:
-        self._put(OutFrame(configure(self._session, self._projector, keyterms), FrameKind.OTHER))
+        self._put(OutFrame(configure(self._session, self._projector, keyterms)))
 
-    def _say_undecodable(self, why: str) -> None:
-        self._put(OutFrame(self._projector.undecodable(why), FrameKind.OTHER))
+    def on_bad_audio(self, error: MediaError) -> None:
+        """Say what is wrong with the audio, and end."""
+        if not isinstance(error, Inflated):
+            self._put(OutFrame(self._projector.undecodable(str(error))))
+        super().on_bad_audio(error)
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:
         payload = self._projector.frame(event, timing, self._writer.write_s)
-        self._count(event)
-        if payload is not None and not self._known(event):
-            self._put(_frame(event, payload, timing))
-        self._end_with(event)
-
-    def _known(self, event: Event) -> bool:  # noqa: ARG002 - of a stream that is a continuation
-        """Whether the client has had this on an earlier connection."""
-        return False
-
-
-def _frame(event: Event, payload: bytes, timing: StepTiming | None) -> OutFrame:
-    if isinstance(event, Partial):
-        return OutFrame(payload, FrameKind.INTERIM, timing)
-    if isinstance(event, Final):
-        return OutFrame(payload, FrameKind.FINAL, timing, flushed=event.reason is not FinalReason.MAX_LEN)
-    return OutFrame(payload, FrameKind.OTHER)
+        if payload is not None:
+            kind, flushed = kind_of(event)
+            self._put(OutFrame(payload, kind, timing, flushed))
 
 
 def configure(session: Session, projector: Projector, phrases: Sequence[str] | None) -> bytes:
-    """Change the key terms, where other ones are given; return the answer, which names those that hold now."""
-    held = session.keyterms.phrases
-    if phrases is None or tuple(phrases) == held:
-        return projector.configured(held)
+    """Change the key terms, where other ones are given; return the answer, which names those in force."""
+    present = session.keyterms.phrases
+    if phrases is None or tuple(phrases) == present:
+        return projector.configured(present)
     if phrases and not session.supports_keyterms:
         return projector.not_configured(
             "CONFIGURE_KEYTERMS_NOT_SUPPORTED", "this server decodes greedily, which knows no key terms"
@@ -157,12 +138,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Projector:
-    """Projects the events of one connection."""
+    """Projects the events of one connection into Deepgram's frames."""
 
     def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
-        self._request = request
+        self.request = request
+        self.request_id = request_id
         self._channels = channels
-        self._request_id = request_id
         self._created = created
         self._model = model
         self._reports = request.step_results or request.stable_words or request.latency
@@ -170,7 +151,7 @@ class Projector:
         self._transcripts = [Transcript(request.style, punctuated=request.punctuated_words) for _ in range(channels)]
 
     def frame(self, event: Event, timing: StepTiming | None = None, write_s: float = 0.0) -> bytes | None:
-        """Return the frame for an event, or None where this client did not ask for it. Events come in their order.
+        """Return the frame of an event, or None where this client did not ask for it. Events come in order.
 
         `timing` is that of the step which the event answers, `write_s` how long the frame before took to write.
         """
@@ -179,7 +160,7 @@ class Projector:
                 return self._results(event, timing, write_s)
             case SpeechStarted():
                 started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
-                return _encode(started) if self._request.vad_events else None
+                return _encode(started) if self.request.vad_events else None
             case UtteranceGap():
                 return _encode(UtteranceEnd((event.channel, self._channels), _seconds(event.last_word_end_s)))
             case Closed():
@@ -191,7 +172,7 @@ class Projector:
 
     @property
     def openings(self) -> tuple[tuple[str, ...], ...]:
-        """By channel, what the next segment's sentence has begun with."""
+        """By channel, the words with which the next segment's sentence has begun."""
         return tuple(transcript.opening for transcript in self._transcripts)
 
     def restore(self, openings: Sequence[tuple[str, ...]]) -> None:
@@ -200,20 +181,20 @@ class Projector:
             transcript.restore(opening)
 
     def complaint(self, description: str, text: str) -> bytes:
-        """Answer a text frame that means nothing."""
+        """Answer a text frame that cannot be understood."""
         return _encode(Error("SchemaError", description, text[:MAX_ECHO]))
 
     def undecodable(self, description: str) -> bytes:
-        """Tell what is wrong with the audio, which ends the stream."""
+        """Say what is wrong with the audio, which ends the stream."""
         return _encode(Error("DATA-0000", description))
 
     def configured(self, keyterms: Sequence[str]) -> bytes:
-        """Answer a change of settings with the key terms that hold now."""
-        return _encode(ConfigureSuccess(self._request_id, list(keyterms)))
+        """Answer a change of settings with the key terms in force."""
+        return _encode(ConfigureSuccess(self.request_id, list(keyterms)))
 
     def not_configured(self, code: str, description: str) -> bytes:
         """Answer a change of settings that cannot be made."""
-        return _encode(ConfigureFailure(self._request_id, code, description))
+        return _encode(ConfigureFailure(self.request_id, code, description))
 
     def _results(self, event: Partial | Final, timing: StepTiming | None, write_s: float) -> bytes:
         transcript = self._transcripts[event.channel]
@@ -239,7 +220,7 @@ class Projector:
     def _report(
         self, event: Partial | Final, words: int, timing: StepTiming | None, write_s: float
     ) -> StepReport | UnsetType:
-        request = self._request
+        request = self.request
         report = StepReport(event.stable_words if isinstance(event, Partial) else words)
         if timing is None:
             return report if request.stable_words else UNSET
@@ -259,7 +240,7 @@ class Projector:
         heard = event.audio_s > 0
         summary = Metadata(
             transaction_key="deprecated",
-            request_id=self._request_id,
+            request_id=self.request_id,
             sha256="incomplete",
             created=self._created,
             duration=_seconds(event.audio_s),
@@ -271,7 +252,7 @@ class Projector:
 
 
 def latency(timing: StepTiming, write_s: float) -> Latency:
-    """Say where the time of a result went; `write_s` is that of the result before."""
+    """Return the parts of a result's latency; `write_s` is that of the result before."""
     return Latency(
         queue_ms=_ms(timing.queue_wait_s),
         step_ms=_ms(timing.step_s),

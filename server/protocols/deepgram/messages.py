@@ -1,4 +1,4 @@
-"""Deepgram's messages in both directions as shapes, and the parser of client frames. Pure."""
+"""Deepgram's messages in both directions as structs, and the parser of client frames. Pure."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Alternative(msgspec.Struct):
 
 
 class Alternatives(msgspec.Struct):
-    """What was said on one channel."""
+    """Transcripts of one channel."""
 
     alternatives: tuple[Alternative]
 
 
 class Latency(msgspec.Struct):
-    """Where the time of a result went, opt-in by `latency=true`: the parts follow one another and make up the whole.
+    """Latency of a result, opt-in by `latency=true`, as consecutive parts in milliseconds.
 
-    From the arrival of the last sample that it needs to its frame written, in milliseconds, but for cutting audio into
-    steps (microseconds). A frame cannot tell its own writing: `write_ms` is that of the connection's result before it,
-    0 in the first.
+    They cover the time from the arrival of the last sample that the result needs to its frame written, but for cutting
+    audio into steps (microseconds). A frame cannot tell its own writing: `write_ms` is that of the connection's result
+    before it, 0 in the first.
     """
 
     queue_ms: float  # step ready to its batch starting
@@ -49,7 +49,7 @@ class Latency(msgspec.Struct):
 
 
 class StepReport(msgspec.Struct):
-    """Ours, and opt-in: how many of the words can no longer change and, with `step_results`, where the time went.
+    """Ours, and opt-in: the number of words that can no longer change and, with `step_results`, the times of the step.
 
     `endpoint_delay_ms` is what an endpoint cost: audio from the end of the last word to the end of the segment.
     """
@@ -78,7 +78,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
 
 
 class ResultsMetadata(msgspec.Struct):
-    """What every `Results` of a connection repeats."""
+    """Metadata that every `Results` of a connection repeats."""
 
     request_id: str
     model_info: dict[str, str]
@@ -99,14 +99,14 @@ class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
 
 
 class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):
-    """Somebody began to speak."""
+    """Speech began after silence."""
 
     channel: tuple[int, int]
     timestamp: float
 
 
 class UtteranceEnd(msgspec.Struct, tag_field="type", tag="UtteranceEnd"):
-    """Nothing was said for the asked time."""
+    """The gap after the last word has lasted for `utterance_end_ms`."""
 
     channel: tuple[int, int]
     last_word_end: float
@@ -121,7 +121,7 @@ class Error(msgspec.Struct, tag_field="type", tag="Error"):
 
 
 class ConfigureSuccess(msgspec.Struct, tag_field="type", tag="ConfigureSuccess"):
-    """The new settings hold."""
+    """The new settings are in force."""
 
     request_id: str
     keyterms: list[str]
@@ -136,7 +136,7 @@ class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure")
 
 
 class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
-    """The client is still there; nothing to do but to reset the idle timer."""
+    """Reset the idle timer."""
 
 
 class Finalize(msgspec.Struct, tag_field="type", tag="Finalize", frozen=True):
@@ -150,7 +150,7 @@ class CloseStream(msgspec.Struct, tag_field="type", tag="CloseStream", frozen=Tr
 
 
 class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
-    """Change settings in mid-stream; `keyterms` is the only one that a client sends today."""
+    """Change settings in mid-stream; `keyterms` is the only one."""
 
     keyterms: list[str] | None = None
 
@@ -162,7 +162,7 @@ _decode = msgspec.json.Decoder(Action).decode
 
 
 def parse_frame(text: str, channels: int) -> Action:
-    """Read a text frame on a connection with this many recognised channels. Raises: BadFrame saying what is wrong."""
+    """Read a text frame on a connection of `channels` recognised channels. Raises: BadFrame naming what is wrong."""
     if len(text) > MAX_CHARACTERS:
         raise BadFrame(f"the text has more than {MAX_CHARACTERS} characters")
     try:

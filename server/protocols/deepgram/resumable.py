@@ -1,16 +1,17 @@
-"""A live connection in Deepgram's protocol that gives tickets and goes on from them."""
+"""A live connection in Deepgram's protocol that issues tickets and resumes streams from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import msgspec
 import structlog
+from starlette.websockets import WebSocket
 
 from batching.errors import WrongState
 from model.errors import ModelError
-from server.errors import BadFrame, CloseReason, TicketCode, TicketRefused
+from server.audio.decode_queue import LiveDecoder
+from server.errors import BadFrame, TicketCode, TicketRefused
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut, parse_resume
@@ -20,56 +21,58 @@ from server.recognition.saved_state import SavedStream
 from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.resume.tickets import Ticket, TicketService
-from server.streaming.outbox import FrameKind, OutFrame
+from server.streaming.closing import ConnectionEvent, State
+from server.streaming.connection import ConnectionContext
+from server.streaming.outbox import OutFrame
+
+EVERY_S = 1.0  # of audio between tickets
+SLACK_S = 1e-6  # times on the wire are rounded to microseconds
+
+_encode = msgspec.json.Encoder().encode
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
 
 
 class ResumableStream(DeepgramStream):
-    """A `DeepgramStream` of which other connections can be the continuation."""
+    """A `DeepgramStream` that other connections can continue."""
 
     def __init__(
-        self, socket: Any, session: Session, projector: Projector, *, office: TicketService, tenant: bytes, **rest: Any
+        self,
+        socket: WebSocket,
+        session: Session,
+        projector: Projector,
+        context: ConnectionContext,
+        decoder: LiveDecoder,
+        *,
+        tickets: TicketService,
+        tenant: bytes,
     ) -> None:
-        """Take what a `DeepgramStream` takes besides."""
-        super().__init__(socket, session, projector, **rest)
-        self._resuming = Resuming(
-            session,
-            office,
-            tenant=tenant,
-            request_id=rest["request_id"],
-            sentences=projector,
-            metrics=rest["metrics"],
-        )
-        self._leaving = False
+        super().__init__(socket, session, projector, context, decoder)
+        self._resuming = Resuming(session, projector, tickets, tenant=tenant, metrics=context.metrics)
 
     def leave(self) -> bool:
         """Send the client elsewhere at once, with a last ticket; False, and nothing done, if it cannot be sent."""
-        if self._recognition is None or not self._session.resumable or self._ending or self._reason is not None:
+        if not self._session.resumable or not self._transition(ConnectionEvent.SENT_AWAY):
             return False
-        self._ending = self._leaving = True  # what comes now the client will send again
-        self._mark(self._recognition)
+        self._mark()
         return True
 
-    def drain(self) -> None:
-        """Close for a restart: with what is pending, or without it if the client was to leave and has not by now."""
-        if self._leaving:
-            self._end(CloseReason.DRAIN)
-        else:
-            super().drain()
-
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take what a step, or a frame of the client, changed."""
+        """Take the events of a step, or of a client's frame; write each ticket at its place between them."""
         super().on_events(events, timing)
         if not self._session.resumable:
             return
-        while self._reason is None and (saved := self._session.result_order.take_saved()) is not None:
-            self._put(OutFrame(self._resuming.ticket(saved), FrameKind.OTHER))
-            if self._leaving and not self._session.result_order.marking:
-                self._end(CloseReason.DRAIN)
+        while self._state.sends and (saved := self._session.result_order.take_saved()) is not None:
+            self._put(OutFrame(self._resuming.ticket(saved)))
+            if self._state is State.LEAVING and not self._session.result_order.marking:
+                self._transition(ConnectionEvent.LAST_TICKET)
             super().on_events(self._session.released(), timing)
             self._mark_if_due()
 
-    def _known(self, event: Event) -> bool:
-        return self._resuming.knows(event)
+    def _say(self, event: Event, timing: StepTiming | None) -> None:
+        if self._resuming.knows(event):
+            self._projector.frame(event, timing)  # not written, but the sentence goes on behind it
+        else:
+            super()._say(event, timing)
 
     def _push(self, work: Sequence[Work]) -> None:
         super()._push(work)
@@ -78,170 +81,140 @@ class ResumableStream(DeepgramStream):
             self._mark_if_due()
 
     def _mark_if_due(self) -> None:
-        if self._recognition is not None and self._reason is None and self._resuming.due():
-            self._mark(self._recognition)
+        if self._state.sends and self._resuming.due():
+            self._mark()
 
-    def _mark(self, recognition: ActiveSession) -> None:
+    def _mark(self) -> None:
+        assert self._recognition is not None, "only a stream that runs is marked"
         self._session.mark()
         self._resuming.marked()
-        recognition.export()
+        self._recognition.export()
 
     def _on_text(self, text: str) -> None:
         try:
-            asked = parse_resume(text)
-            if asked is None:
-                super()._on_text(text)
-                self._mark_if_due()  # a client that only keeps its stream alive needs a ticket of now, too
-            else:
-                self._resume(asked)
+            resume = parse_resume(text)
+            if resume is not None:
+                self._resume(resume)
+                return
         except BadFrame as error:
-            self._put(OutFrame(self._projector.complaint(str(error), text), FrameKind.OTHER))
+            self._put(OutFrame(self._projector.complaint(str(error), text)))
+            return
+        super()._on_text(text)
+        self._mark_if_due()  # a client that only keeps its stream alive needs a recent ticket, too
 
-    def _resume(self, asked: Resume) -> None:
+    def _resume(self, resume: Resume) -> None:
         """Raises: BadFrame."""
         if not self._session.untouched:
             raise BadFrame("Resume comes before anything else")
         assert self._recognition is not None, "frames come to a stream that runs"
-        for payload in self._resuming.resume(asked, self._recognition):
-            self._put(OutFrame(payload, FrameKind.OTHER))
-
-
-EVERY_S = 1.0  # of audio, from one ticket to the next
-SLACK_S = 1e-6  # times on the wire are rounded to microseconds
-
-_encode = msgspec.json.Encoder().encode
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
-
-
-class Sentences(Protocol):
-    """Who writes the results, and remembers the sentence that each channel has begun."""
-
-    @property
-    def openings(self) -> tuple[tuple[str, ...], ...]:
-        """By channel."""
-
-    def restore(self, openings: Sequence[tuple[str, ...]]) -> None:
-        """Go on with these."""
-
-
-class Engines(Protocol):
-    """Who has the model's states."""
-
-    def restore(self, states: Sequence[bytes]) -> None:
-        """Go on from these, by channel. Raises: WrongState."""
+        for payload in self._resuming.resume(resume, self._recognition):
+            self._put(OutFrame(payload))
 
 
 class Resuming:
-    """A stream over the connections of its life, as this one sees it."""
+    """Tickets of one stream, and which of its results the client had on earlier connections."""
 
     def __init__(
-        self,
-        session: Session,
-        office: TicketService,
-        *,
-        tenant: bytes,
-        request_id: str,
-        sentences: Sentences,
-        metrics: Metrics,
+        self, session: Session, projector: Projector, tickets: TicketService, *, tenant: bytes, metrics: Metrics
     ) -> None:
         """`session` gives no tickets if it is not resumable: where a voice-activity model listens."""
         self._session = session
-        self._office = office
+        self._projector = projector
+        self._tickets = tickets
         self._tenant = tenant
-        self._request_id = request_id
-        self.stream_id = request_id  # that of the first connection
-        self._sentences = sentences
         self._metrics = metrics
-        self._taken: Ticket | None = None  # the stream went on from it, and has heard nothing yet
-        self._finals = 0  # that were said, on whatever connection
-        self._known_finals = 0  # that the client has
-        self._known_s = 0.0  # as has it the interims up to here
-        self._marked_s = office.now()
+        self._request_id = projector.request_id
+        self.stream_id = projector.request_id  # that of the first connection
+        self._unused: Ticket | None = None  # restored from, until the first audio
+        self._finals = 0  # over all connections
+        self._had_finals = 0  # that the client has
+        self._had_s = 0.0  # stream time up to which it has the interims
+        self._marked_s = tickets.now()
         if session.resumable:
-            office.opened()
+            tickets.opened()
 
     def pushed(self) -> None:
-        """Work went to the engine."""
-        if self._taken is not None:
-            self._office.used(self._taken)
-            self._taken = None
+        """Note that work went to the engine: the ticket cannot be used again."""
+        if self._unused is not None:
+            self._tickets.used(self._unused)
+            self._unused = None
 
     def due(self) -> bool:
-        """Whether it is time to mark a place for a ticket."""
+        """Whether the next ticket is due."""
         session = self._session
         if not session.resumable or session.closing or session.result_order.marking:
             return False
-        return session.unmarked_s() >= EVERY_S or self._office.ages(self._marked_s)
+        return session.unmarked_s() >= EVERY_S or self._tickets.ages(self._marked_s)
 
     def marked(self) -> None:
-        """A place was marked."""
-        self._marked_s = self._office.now()
+        """Note that a ticket is on its way."""
+        self._marked_s = self._tickets.now()
 
     def knows(self, event: Event) -> bool:
-        """Count what is said; return whether the client has had it on an earlier connection."""
+        """Count a result; return whether the client had it on an earlier connection."""
         match event:
             case Final():
                 self._finals += 1
-                return self._finals <= self._known_finals
+                return self._finals <= self._had_finals
             case Partial():
-                return event.start_s + event.duration_s <= self._known_s
+                return event.start_s + event.duration_s <= self._had_s
             case SpeechStarted() | UtteranceGap():
-                return self._session.channels[event.channel].cursor_s <= self._known_s
+                return self._session.channels[event.channel].cursor_s <= self._had_s
         return False
 
     def ticket(self, saved: SavedStream) -> bytes:
-        """Return the frame of a ticket for a stream whose place has come."""
-        ticket = self._office.issue(
-            saved, stream_id=self.stream_id, tenant=self._tenant, openings=self._sentences.openings
+        """Return the frame of a ticket for the saved state."""
+        ticket = self._tickets.issue(
+            saved, stream_id=self.stream_id, tenant=self._tenant, openings=self._projector.openings
         )
         return self._frame(ticket)
 
     def _frame(self, ticket: Ticket) -> bytes:
         audio_s = _seconds(self._session.replay_from_s(ticket.stream.audio))
-        text = self._office.write(ticket)
+        text = self._tickets.write(ticket)
         self._metrics.tickets.inc()
         return _encode(TicketOut(text, audio_s, ticket.stream.finals, self.stream_id))
 
-    def resume(self, asked: Resume, engines: Engines) -> list[bytes]:
-        """Do what a client asks first of all, on a session that is untouched; return the answer."""
-        if asked.ticket is None:
-            return self._begin_at(asked.from_s or 0.0, asked.finals)
+    def resume(self, resume: Resume, recognition: ActiveSession) -> list[bytes]:
+        """Restore an untouched session as the client asks; return the answer."""
+        if resume.ticket is None:
+            return self._begin_at(resume.from_s or 0.0, resume.finals)
         try:
-            ticket = self._take(asked.ticket, engines)
+            ticket = self._take(resume.ticket, recognition)
         except TicketRefused as error:
             self._metrics.resumes.labels(error.code.value).inc()
             _log.info("ticket refused", request_id=self._request_id, code=error.code.value)
             return [_encode(ResumeRefused(error.code.value, str(error)))]
-        self._taken = ticket
+        self._unused = ticket
         self.stream_id = ticket.stream_id
         self._finals = ticket.stream.finals
-        self._known_finals, self._known_s = asked.finals, asked.cursor_s + SLACK_S
-        # A fresh ticket at once: this one can be used here no more, and the connection may be lost at any time.
-        return [self._resumed("resumed"), self._frame(self._office.renewed(ticket))]
+        self._had_finals, self._had_s = resume.finals, resume.cursor_s + SLACK_S
+        # A fresh ticket at once: this one cannot be used here again, and the connection may be lost at any time.
+        return [self._resumed("resumed"), self._frame(self._tickets.renewed(ticket))]
 
-    def _take(self, text: str, engines: Engines) -> Ticket:
+    def _take(self, text: str, recognition: ActiveSession) -> Ticket:
         session = self._session
         if not session.resumable:
             raise TicketRefused(TicketCode.UNAVAILABLE, "this server cannot resume streams")
-        ticket = self._office.take(text, self._tenant)
+        ticket = self._tickets.take(text, self._tenant)
         stream = ticket.stream
         parts = stream.channels, stream.states, stream.audio.cutters, ticket.openings
         if any(len(part) != len(session.channels) for part in parts):
             raise TicketRefused(TicketCode.MALFORMED, "the ticket has other channels")
         try:
             go_on = session.restoring(stream)
-            engines.restore(stream.states)
+            recognition.restore(stream.states)
         except WrongState as error:
             raise TicketRefused(TicketCode.MODEL, "the ticket is of another model") from error
         except (ValueError, ModelError) as error:
             raise TicketRefused(TicketCode.MALFORMED, "the ticket holds no such stream") from error
         go_on()
-        self._sentences.restore(ticket.openings)
+        self._projector.restore(ticket.openings)
         return ticket
 
     def _begin_at(self, from_s: float, finals: int) -> list[bytes]:
         self._session.start_at(from_s, finals)
-        self._finals = self._known_finals = finals
+        self._finals = self._had_finals = finals
         return [self._resumed("replayed")]
 
     def _resumed(self, outcome: str) -> bytes:

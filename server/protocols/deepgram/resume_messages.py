@@ -1,4 +1,4 @@
-"""The frames of resuming: what a client asks first on a new connection, and what it is told."""
+"""Frames of resuming: a client's first request on a new connection, and the answers. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 from server.errors import BadFrame
 
-MAX_CHARACTERS = 2**20  # of a frame: what a message may have at all
+MAX_CHARACTERS = 2**20  # of a frame: the limit of any message
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
 
 class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True):
     """Go on from a ticket, or begin the stream time at `from_s`.
 
-    `finals` have come since the first connection, and `cursor_s` is the largest start + duration of any result.
+    `finals` counts those received since the first connection; `cursor_s` is the largest start + duration of any result.
     """
 
     ticket: str | None = None
@@ -25,9 +25,9 @@ class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True):
 
 
 class TicketOut(msgspec.Struct, tag_field="type", tag="Ticket", frozen=True):
-    """Whoever has this can go on with the stream, given its audio from `audio_s` on.
+    """A stream's state as sealed text: another connection resumes from it with the audio from `audio_s` on.
 
-    `finals` are those that the state has given: fewer than the client has while a replay catches up.
+    `finals` counts those before the state: fewer than the client has while a replay catches up.
     """
 
     ticket: str
@@ -37,7 +37,7 @@ class TicketOut(msgspec.Struct, tag_field="type", tag="Ticket", frozen=True):
 
 
 class Resumed(msgspec.Struct, tag_field="type", tag="Resumed", frozen=True):
-    """The audio is wanted from here on."""
+    """The stream resumes; audio is wanted from `audio_s` on."""
 
     audio_s: float
     stream_id: str
@@ -61,16 +61,16 @@ _decode = msgspec.json.Decoder(Resume).decode
 
 
 def parse_resume(text: str) -> Resume | None:
-    """Read a text frame; None if it is another one, or none. Raises: BadFrame saying what is wrong."""
+    """Read a text frame; None if it is no `Resume`. Raises: BadFrame naming what is wrong."""
     try:
         if _tagged(text).type != Resume.__struct_config__.tag:
             return None
     except (msgspec.MsgspecError, RecursionError):
         return None
     try:
-        asked = _decode(text)
+        resume = _decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadFrame("a field of Resume has the wrong type") from error
-    if (asked.ticket is None) == (asked.from_s is None):
+    if (resume.ticket is None) == (resume.from_s is None):
         raise BadFrame("Resume has either a ticket or from_s")
-    return asked
+    return resume

@@ -16,19 +16,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Transcript:
-    """Words in, the `channel` object of a result out. A channel's segments come in their order."""
+    """Encodes the words of one channel as the `channel` object of live results. Segments come in order.
+
+    The object is joined by hand from the words' JSON, so that only the words that changed since the frame before are
+    encoded again: a segment of N words costs N encodings over its life instead of N a partial. It is byte for byte
+    `Alternatives` of `alternative`, which uploads use (tests/server/protocols/test_deepgram_transcript.py).
+    """
 
     def __init__(self, style: Style, *, punctuated: bool) -> None:
         self._sentences = Sentences(style) if style.punctuate or style.numerals else None
         self._punctuated = punctuated
-        self._words: Sequence[Word] | None = None  # of the last partial, as they were given
-        self._shown: list[tuple[Word, str]] = []  # each word and how it is shown, in the frame before
-        self._parts: list[bytes] = []  # and as JSON
-        self._last = (msgspec.Raw(), 0)
+        self._words: Sequence[Word] | None = None  # of the last partial: the same tuple is the same text
+        self._shown: list[tuple[Word, str]] = []  # words and their displayed text in the frame before
+        self._parts: list[bytes] = []  # the same as JSON
+        self._last = (msgspec.Raw(), 0)  # answer of the last partial
 
     @property
     def opening(self) -> tuple[str, ...]:
-        """What the next segment's sentence has begun with."""
+        """The words with which the next segment's sentence has begun."""
         return () if self._sentences is None else self._sentences.opening
 
     def restore(self, opening: tuple[str, ...]) -> None:
@@ -66,7 +71,7 @@ class Transcript:
 
 
 def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
-    """Build the transcript of some words, confidence their mean."""
+    """Build the transcript of the words; its confidence is their mean."""
     out = [word_out(formatted.word, formatted.text, punctuated) for formatted in words]
     confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
     return Alternative(" ".join(formatted.text for formatted in words), round(confidence, 4), out)
@@ -79,7 +84,7 @@ def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
 
 
 class Summary(msgspec.Struct):
-    """What was recognised with what."""
+    """Metadata of an upload's answer."""
 
     transaction_key: str
     request_id: str
@@ -99,7 +104,7 @@ class Channels(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """The whole answer."""
+    """Answer to an upload."""
 
     metadata: Summary
     results: Channels

@@ -56,10 +56,9 @@ class RealtimeEndpoint:
             socket,
             session,
             adapter,
+            replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="openai",
             encoding=Encoding.LINEAR16,
-            replica=replica,
-            limits=replace(replica.live_limits, idle_timeout_s=replica.settings.quiet_timeout_s),
             request_id=request_id,
         )
         return Admitted(stream, session, credentials.subprotocol, {"x-request-id": request_id})

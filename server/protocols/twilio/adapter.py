@@ -21,9 +21,9 @@ from server.protocols.twilio.messages import (
     encode,
     parse_message,
 )
-from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
+from server.recognition.events import Closed, Event, StepTiming
 from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say
-from server.streaming.outbox import FrameKind
+from server.streaming.outbox import kind_of
 
 TRACKS = ("inbound", "outbound")
 
@@ -59,7 +59,7 @@ class TwilioAdapter:
         frame = self._projector.frame(event, timing)
         actions: list[Action] = []
         if frame is not None:
-            kind, flushed = _kind(event)
+            kind, flushed = kind_of(event)
             actions.append(Say(self._frame("transcript", result=msgspec.Raw(frame)), kind, flushed))
         if isinstance(event, Closed):
             actions.append(Say(self._frame("stop")))
@@ -106,11 +106,3 @@ class TwilioAdapter:
         self, event: str, *, result: msgspec.Raw | None = None, digit: str | None = None, name: str | None = None
     ) -> bytes:
         return encode(CallEvent(event, self._stream_sid, self._call_sid, self._track, result, digit, name))
-
-
-def _kind(event: Event) -> tuple[FrameKind, bool]:
-    if isinstance(event, Partial):
-        return FrameKind.INTERIM, False
-    if isinstance(event, Final):
-        return FrameKind.FINAL, event.reason is not FinalReason.MAX_LEN
-    return FrameKind.OTHER, False

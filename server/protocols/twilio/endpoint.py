@@ -12,7 +12,7 @@ from fastapi import WebSocket
 
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, Close, CloseReason, NotAuthorised
+from server.errors import BadParameter, Close, NotAuthorised
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.live import Projector
@@ -21,6 +21,7 @@ from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
 from server.protocols.twilio.forward import Forward
 from server.recognition.recognizer import ActiveSession
 from server.replica import Replica
+from server.streaming.closing import ConnectionEvent
 from server.streaming.outbox import OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
@@ -44,13 +45,13 @@ class TwilioStream(AdapterConnection):
             await self._forward.wait(self._limits.write_timeout_s)
 
     def _undelivered(self) -> None:
-        self._end(CloseReason.BROKEN, UNDELIVERED)
+        self._transition(ConnectionEvent.BROKEN, close=UNDELIVERED)
 
     def _put(self, frame: OutFrame) -> None:
         if self._forward is None:
             super()._put(frame)
         elif not self._forward.put(frame):
-            self._cut()
+            self._transition(ConnectionEvent.SLOW_CONSUMER)
 
 
 class TwilioEndpoint:
@@ -82,10 +83,9 @@ class TwilioEndpoint:
             socket,
             session,
             TwilioAdapter(projector, model_rate=rate, track=track),
+            replica.connection_context(),
             protocol="twilio",
             encoding=Encoding.MULAW,
-            replica=replica,
-            limits=replica.live_limits,
             request_id=request_id,
             forward_url=None if reply else url,
         )

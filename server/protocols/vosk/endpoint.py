@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import structlog
 from fastapi import FastAPI, WebSocket
@@ -57,10 +56,9 @@ class VoskEndpoint:
             socket,
             session,
             VoskAdapter(rate, rate=_rate(socket, replica.settings.vosk_sample_rate)),
+            replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="vosk",
             encoding=Encoding.LINEAR16,
-            replica=replica,
-            limits=replace(replica.live_limits, idle_timeout_s=replica.settings.quiet_timeout_s),
             request_id=request_id,
         )
         return Admitted(stream, session)

@@ -1,4 +1,4 @@
-"""What the Python drivers share: scenarios come in, events go out, a JSON line each. Standard library alone."""
+"""Protocol of the Python drivers: scenarios in, events out, a JSON line each. Standard library alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _out = os.fdopen(os.dup(1), "w", buffering=1)
 
 
 def tell(event: str, **more: Any) -> None:
-    """Say what the client's user sees."""
+    """Report an event that the client's user sees."""
     _out.write(json.dumps({"event": event, **more}) + "\n")
 
 

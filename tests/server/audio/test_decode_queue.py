@@ -1,4 +1,4 @@
-"""Decoding off the event loop: order is kept, what waits is bounded, the loop is never held, and an end is an end."""
+"""Decoding off the event loop: order, bounds, a loop that keeps running, and nothing after the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from server.audio.decode_queue import BYTES_A_SECOND, MAX_WAITING_BYTES, PIECE_BYTES, DecodeQueue, DecodingPool
+from server.audio.decode_queue import (
+    MAX_WAITING_BYTES,
+    PIECE_BYTES,
+    TYPICAL_BYTES_PER_S,
+    DecodeQueue,
+    DecodingPool,
+)
 from server.errors import BacklogExceeded, MediaError, Undecodable
 
 WAIT_S = 10.0
@@ -40,8 +46,8 @@ class Echo:
             raise Undecodable("it is broken")
         return self._samples(chunk)
 
-    def settle(self) -> np.ndarray:
-        return self._samples(b"s")
+    def drain(self) -> np.ndarray:
+        return self._samples(b"d")
 
     def flush(self) -> np.ndarray:
         return self._samples(b"f")
@@ -51,7 +57,7 @@ class Echo:
 
 
 class Bench:
-    """A lane and what came of it, in order."""
+    """A decode queue and its receiver, which keeps samples and actions in order."""
 
     def __init__(self, decoder: Echo, pool: DecodingPool) -> None:
         self.said: list[str] = []
@@ -60,22 +66,25 @@ class Bench:
         self.has_room = True
         self.changed = asyncio.Event()
         self.decoder = decoder
-        self.lane = DecodeQueue(
-            pool,
-            decoder,
-            deliver=self._deliver,
-            fail=self._fail,
-            room=lambda: self.has_room,
-            max_piece_s=20.0,
-            opened_s=0.0,
-        )
+        self.queue = DecodeQueue(pool, decoder, max_piece_s=20.0, opened_s=0.0)
+        self.queue.receiver = self
 
-    def _deliver(self, samples: np.ndarray, arrived_s: float) -> None:
+    def audio(self, chunk: bytes, arrived_s: float) -> None:
+        """A message of the client."""
+        try:
+            samples = self.queue.audio(chunk, arrived_s)
+        except MediaError as error:
+            self.on_bad_audio(error)
+        else:
+            if samples is not None:
+                self.on_samples(samples, arrived_s)
+
+    def on_samples(self, samples: np.ndarray, arrived_s: float) -> None:
         self.said.append(bytes(samples[:, 0].astype(np.uint8)).decode())
         self.arrivals.append(arrived_s)
         self.changed.set()
 
-    def _fail(self, error: MediaError) -> None:
+    def on_bad_audio(self, error: MediaError) -> None:
         self.errors.append(error)
         self.changed.set()
 
@@ -108,15 +117,15 @@ def run(test: Callable[[Bench], Awaitable[None]], *, inline: bool = False) -> No
 @pytest.mark.parametrize("inline", [False, True])
 def test_audio_and_frames_keep_their_order(inline: bool) -> None:
     async def test(bench: Bench) -> None:
-        lane = bench.lane
-        lane.audio(b"ab", 1.0)
-        lane.then(bench.action("configure"))
-        lane.audio(b"c", 2.0)
-        lane.settle(bench.action("finalize"), 3.0)
-        lane.audio(b"d", 4.0)
-        lane.flush(bench.action("close"), 5.0)
+        queue = bench.queue
+        bench.audio(b"ab", 1.0)
+        queue.then(bench.action("configure"))
+        bench.audio(b"c", 2.0)
+        queue.drain(bench.action("finalize"), 3.0)
+        bench.audio(b"d", 4.0)
+        queue.flush(bench.action("close"), 5.0)
         await bench.until(lambda: "<close>" in bench.said)
-        tails = ("", "") if inline else ("s", "f")  # a decoder that works inline holds nothing back
+        tails = ("", "") if inline else ("d", "f")  # a decoder that works inline holds nothing back
         text = f"ab<configure>c{tails[0]}<finalize>d{tails[1]}<close>"
         assert "".join(bench.said) == text
         assert bench.arrivals == sorted(bench.arrivals)
@@ -124,24 +133,24 @@ def test_audio_and_frames_keep_their_order(inline: bool) -> None:
     run(test, inline=inline)
 
 
-def test_who_asks_to_go_on_while_it_is_told_of_samples_changes_no_order() -> None:
+def test_resume_within_on_samples_changes_no_order() -> None:
     """The tail of a flush is delivered, then its action comes, then what waited behind it."""
 
     async def test(bench: Bench) -> None:
-        lane, deliver = bench.lane, bench._deliver
-        lane._deliver = lambda samples, arrived_s: (deliver(samples, arrived_s), lane.resume())
-        lane.settle(bench.action("finalize"), 1.0)
-        lane.then(bench.action("configure"))
-        lane.audio(b"a", 2.0)
+        queue, on_samples = bench.queue, bench.on_samples
+        bench.on_samples = lambda samples, arrived_s: (on_samples(samples, arrived_s), queue.resume())
+        queue.drain(bench.action("finalize"), 1.0)
+        queue.then(bench.action("configure"))
+        bench.audio(b"a", 2.0)
         await bench.until(lambda: "a" in bench.said)
-        assert bench.said == ["s", "<finalize>", "<configure>", "a"]
+        assert bench.said == ["d", "<finalize>", "<configure>", "a"]
 
     run(test)
 
 
 def test_a_decoder_that_works_inline_is_called_at_once_and_on_the_loop() -> None:
     async def test(bench: Bench) -> None:
-        bench.lane.audio(b"x", 1.0)
+        bench.audio(b"x", 1.0)
         assert bench.said == ["x"]
         assert bench.decoder.threads == {threading.get_ident()}
 
@@ -151,7 +160,7 @@ def test_a_decoder_that_works_inline_is_called_at_once_and_on_the_loop() -> None
 def test_the_loop_runs_while_a_thread_decodes() -> None:
     async def test(bench: Bench) -> None:
         bench.decoder.gate.clear()
-        bench.lane.audio(b"slow", 1.0)
+        bench.audio(b"slow", 1.0)
         async with asyncio.timeout(WAIT_S):
             await asyncio.to_thread(bench.decoder.entered.wait, WAIT_S)
         assert bench.said == []  # and we are here: nothing holds the loop
@@ -165,11 +174,11 @@ def test_the_loop_runs_while_a_thread_decodes() -> None:
 def test_a_message_is_decoded_in_pieces_and_only_while_there_is_room() -> None:
     async def test(bench: Bench) -> None:
         bench.has_room = False
-        bench.lane.audio(b"a" * (2 * PIECE_BYTES + 1), 1.0)
-        bench.lane.then(bench.action("end"))
+        bench.audio(b"a" * (2 * PIECE_BYTES + 1), 1.0)
+        bench.queue.then(bench.action("end"))
         assert not bench.decoder.entered.is_set()
         bench.has_room = True
-        bench.lane.resume()
+        bench.queue.resume()
         await bench.until(lambda: "<end>" in bench.said)
         assert [len(text) for text in bench.said[:-1]] == [PIECE_BYTES, PIECE_BYTES, 1]
         assert all(0 < limit <= 20.0 for limit in bench.decoder.limits)
@@ -177,36 +186,36 @@ def test_a_message_is_decoded_in_pieces_and_only_while_there_is_room() -> None:
     run(test)
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_bytes_are_bounded() -> None:
     async def test(bench: Bench) -> None:
         bench.has_room = False
         message = bytes(PIECE_BYTES)
         for _ in range(MAX_WAITING_BYTES // PIECE_BYTES):
-            bench.lane.audio(message, 1.0)
-        assert bench.lane.waiting_s == MAX_WAITING_BYTES / BYTES_A_SECOND
+            bench.audio(message, 1.0)
+        assert bench.queue.waiting_s == MAX_WAITING_BYTES / TYPICAL_BYTES_PER_S
         with pytest.raises(BacklogExceeded):
-            bench.lane.audio(message, 1.0)
-        bench.lane.close()
-        assert not bench.lane.waiting_s
+            bench.audio(message, 1.0)
+        bench.queue.close()
+        assert not bench.queue.waiting_s
 
     run(test)
 
 
 @pytest.mark.parametrize(("bad", "named"), [(b"!", "it is broken"), (b"?", "cannot be decoded")])
 @pytest.mark.parametrize("inline", [False, True])
-def test_an_error_is_told_once_and_ends_the_lane(bad: bytes, named: str, inline: bool) -> None:
+def test_an_error_is_reported_once_and_ends_the_queue(bad: bytes, named: str, inline: bool) -> None:
     if inline and bad == b"?":
         return  # our own mistakes are not caught on the loop
 
     async def test(bench: Bench) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        bench.lane.audio(b"ok", 1.0)
-        bench.lane.audio(bad, 2.0)
-        bench.lane.audio(bad, 3.0)
-        bench.lane.flush(bench.action("close"), 4.0)
+        bench.audio(b"ok", 1.0)
+        bench.audio(bad, 2.0)
+        bench.audio(bad, 3.0)
+        bench.queue.flush(bench.action("close"), 4.0)
         await bench.until(lambda: bool(bench.errors))
-        bench.lane.audio(b"more", 5.0)
-        bench.lane.then(bench.action("late"))
+        bench.audio(b"more", 5.0)
+        bench.queue.then(bench.action("late"))
         assert bench.said == ["ok"]
         assert len(bench.errors) == 1
         assert named in str(bench.errors[0])
@@ -214,16 +223,16 @@ def test_an_error_is_told_once_and_ends_the_lane(bad: bytes, named: str, inline:
     run(test, inline=inline)
 
 
-def test_nothing_comes_of_what_is_decoded_when_the_stream_ends() -> None:
+def test_audio_decoded_after_the_end_of_its_stream_is_dropped() -> None:
     async def test(bench: Bench) -> None:
         bench.decoder.gate.clear()
-        bench.lane.audio(b"late", 1.0)
-        bench.lane.flush(bench.action("close"), 1.0)
+        bench.audio(b"late", 1.0)
+        bench.queue.flush(bench.action("close"), 1.0)
         await asyncio.to_thread(bench.decoder.entered.wait, WAIT_S)
-        bench.lane.close()
+        bench.queue.close()
         bench.decoder.gate.set()
-        other = Bench(Echo(), bench.lane._pool)
-        other.lane.flush(other.action("close"), 1.0)
+        other = Bench(Echo(), bench.queue._pool)
+        other.queue.flush(other.action("close"), 1.0)
         await other.until(lambda: "<close>" in other.said)  # the pool's one thread is past the first stream's work
         assert bench.said == []
         assert not bench.errors
@@ -231,11 +240,11 @@ def test_nothing_comes_of_what_is_decoded_when_the_stream_ends() -> None:
     run(test)
 
 
-def test_streams_take_turns_in_one_thread() -> None:
+def test_streams_alternate_on_one_thread() -> None:
     async def test(bench: Bench) -> None:
-        other = Bench(Echo(), bench.lane._pool)
-        bench.lane.audio(b"a" * 20 * PIECE_BYTES, 1.0)
-        other.lane.audio(b"b", 1.0)
+        other = Bench(Echo(), bench.queue._pool)
+        bench.audio(b"a" * 20 * PIECE_BYTES, 1.0)
+        other.audio(b"b", 1.0)
         await other.until(lambda: bool(other.said))
         assert len(bench.said) <= 2  # a long message does not keep the others waiting
 

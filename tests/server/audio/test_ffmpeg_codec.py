@@ -108,14 +108,14 @@ CHROMIUM = (  # the first three messages of its MediaRecorder: silence, and a bl
 )
 
 
-def test_what_a_browser_records_is_understood_from_its_first_message_on() -> None:
+def test_browser_recordings_are_decoded_from_their_first_message_on() -> None:
     decoder = open_decoder(audio_form(None, None), RATE)
     sizes = [len(decoder.feed(bytes.fromhex(message), 1.0)) for message in CHROMIUM]
     assert all(0 < size / RATE < 0.13 for size in sizes)
     assert sum(sizes) + len(decoder.flush()) == 5 * 0.06 * RATE
 
 
-def test_channels_are_kept_apart_where_that_is_asked() -> None:
+def test_multichannel_keeps_channels_apart() -> None:
     data = recording("flac 44.1 kHz stereo")
     heard = decoded(open_decoder(audio_form("flac", None, 2), RATE, multichannel=True), pieces(data, [5_000]))
     assert heard.shape[1] == 2
@@ -127,7 +127,7 @@ def test_channels_are_kept_apart_where_that_is_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ["webm", "ogg-opus"])
-def test_a_recorder_may_start_again(name: str) -> None:
+def test_a_new_header_starts_a_new_track(name: str) -> None:
     """A client that opens its microphone anew sends a new header in the same stream."""
     twice = decoded(opened(name), [recording(name), recording(name)])
     assert len(twice) == 2 * len(whole(name))
@@ -135,25 +135,25 @@ def test_a_recorder_may_start_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_settling_gives_out_all_that_was_received_and_the_stream_goes_on(name: str) -> None:
+def test_a_drain_returns_all_audio_received_and_the_stream_goes_on(name: str) -> None:
     """What a `Finalize` needs: the filters' delay and the last whole frame."""
     data, decoder = recording(name), opened(name)
-    first = np.concatenate([decoder.feed(data, 1e9), decoder.settle()])
+    first = np.concatenate([decoder.feed(data, 1e9), decoder.drain()])
     assert np.array_equal(first, whole(name))
-    assert not len(decoder.settle())
+    assert not len(decoder.drain())
     assert not len(decoder.flush())
     early = opened(name)
-    parts = [early.feed(data[: len(data) // 2], 1e9), early.settle(), early.feed(data[len(data) // 2 :], 1e9)]
+    parts = [early.feed(data[: len(data) // 2], 1e9), early.drain(), early.feed(data[len(data) // 2 :], 1e9)]
     together = np.concatenate([*parts, early.flush()])
     assert abs(len(together) - len(whole(name))) <= 1  # a filter's end is rounded
 
 
-def test_a_flac_frame_comes_out_at_a_finalize_and_not_a_block_later() -> None:
+def test_a_drain_returns_the_last_whole_flac_frame() -> None:
     file = io.BytesIO()
     soundfile.write(file, speech(RATE), RATE, format="FLAC")  # by libFLAC, in blocks of 4,096
     data = file.getvalue()
     decoder = open_decoder(audio_form("flac", None), RATE)
-    fed = [decoder.feed(data, 1e9), decoder.settle()]
+    fed = [decoder.feed(data, 1e9), decoder.drain()]
     assert [len(block) for block in fed] == [len(speech(RATE)) // 4_096 * 4_096, len(speech(RATE)) % 4_096]
 
 

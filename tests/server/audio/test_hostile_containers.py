@@ -1,7 +1,8 @@
-"""Media made to harm: each is a clear error, soon, and never more audio or work than it was paid for."""
+"""Malicious containers: each ends in a clear error, soon, within the budgets of decoded audio and of work."""
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container, decoded, opus_packets, speech
 
+from model.errors import install_hint
 from server.audio import decoder as decoder_module
 from server.audio.containers.flac import crc8, crc16
 from server.audio.decode_queue import BURST_S, DecodeBudget, LiveDecoder
@@ -80,7 +82,7 @@ def test_a_few_bytes_that_decode_to_hours_are_refused_after_seconds(name: str) -
         sniffed().feed(BOMBS[name], 20.0)
 
 
-def test_what_may_be_decoded_grows_with_bytes_and_with_time() -> None:
+def test_the_decode_budget_grows_with_bytes_and_with_time() -> None:
     silent = DecodeBudget(1_000.0, 20.0)
     total_s = 0.0
     while (limit_s := silent.limit_s(14, 1_000.0)) >= 4.0:
@@ -116,7 +118,7 @@ ENDLESS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_what_goes_on_without_audio_is_refused_in_bounded_time(name: str) -> None:
+def test_a_container_without_audio_is_refused_in_bounded_time(name: str) -> None:
     """Python's own time for one message of the largest size."""
     data, decoder, began_s = ENDLESS[name], sniffed(), time.process_time()
     assert len(data) <= MESSAGE_BYTES
@@ -180,14 +182,14 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_recognised_is_named(name: str) -> None:
+def test_unsupported_audio_is_named_in_the_error(name: str) -> None:
     data, error, named = WRONG[name]
     with pytest.raises(error, match=named) as raised:
         decoded(sniffed(), [data])
     assert len(str(raised.value).encode()) <= 113  # with DATA-0000 before it, it fits a close frame
 
 
-def test_a_stream_that_says_nothing_and_one_that_breaks_off_end_without_harm() -> None:
+def test_empty_and_truncated_streams_end_without_error_or_by_a_named_one() -> None:
     assert len(sniffed().flush()) == 0
     with pytest.raises(Undecodable, match="ends before"):
         decoded(sniffed(), [b"OggS"])
@@ -204,7 +206,7 @@ def test_a_stream_that_says_nothing_and_one_that_breaks_off_end_without_harm() -
         (b"\x03\x30", "no opus"),
     ],
 )
-def test_a_message_that_is_no_opus_packet_is_refused(packet: bytes, named: str) -> None:
+def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: str) -> None:
     decoder = open_decoder(audio_form("opus", 48_000), 16_000)
     decoder.feed(opus_packets(speech(48_000))[5], 1.0)
     with pytest.raises(Undecodable, match=named):
@@ -214,12 +216,12 @@ def test_a_message_that_is_no_opus_packet_is_refused(packet: bytes, named: str) 
 def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder_module.importlib.util, "find_spec", lambda name: None)
     for encoding, rate in [("opus", 48_000), ("ogg-opus", None), ("flac", None)]:
-        with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
+        with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
             open_decoder(audio_form(encoding, rate), 16_000)
     with pytest.raises(BadParameter, match="encoding: opus needs"):
         open_decoder_for_request(audio_form("opus", 48_000), 16_000, multichannel=False)
     monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # an import of it fails
-    with pytest.raises(NotInstalled, match=r"tutti\[media\]"):
+    with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
         decoded(sniffed(), [OGG])
     wav = container("wav", "pcm_s16le", speech(), 16_000)
     assert len(decoded(sniffed(), [wav])) == len(speech())
@@ -248,7 +250,7 @@ def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataOb
     try:
         for start in range(0, len(body), 4_096):
             assert len(decoder.feed(bytes(body[start : start + 4_096]), 20.0)) <= 20.2 * 16_000
-        decoder.settle()
+        decoder.drain()
         tail = decoder.flush()
         assert tail.dtype == np.int16
     except MediaError:
@@ -260,7 +262,7 @@ def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataOb
     st.sampled_from([b"RIFF____WAVE", b"OggS\0", OGG, b"fLaC", flac_head(), webm(), b"\x1a\x45\xdf\xa3", b""]),
     st.binary(max_size=300),
 )
-def test_garbage_behind_a_good_beginning_ends_the_same_way(beginning: bytes, garbage: bytes) -> None:
+def test_garbage_behind_a_valid_header_ends_in_audio_or_in_a_named_error(beginning: bytes, garbage: bytes) -> None:
     decoder = sniffed()
     try:
         decoder.feed(beginning + garbage, 20.0)

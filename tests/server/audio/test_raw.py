@@ -1,4 +1,4 @@
-"""Samples without framing, and WAV around them: tables, widths, odd cuts, and values that are no sound."""
+"""Samples without framing, and in WAV: tables, widths, odd cuts, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_any_cut_of_the_bytes_gives_the_same_samples(encoding: str, cuts: list[i
 
 
 @given(st.binary(max_size=400))
-def test_floats_that_are_no_sound_become_silence_or_full_scale(data: bytes) -> None:
+def test_nan_becomes_silence_and_infinite_floats_full_scale(data: bytes) -> None:
     samples = open_decoder(audio_form("linear32", 16_000), 16_000).feed(data, 1.0)
     assert samples.dtype == np.int16
     assert len(samples) == len(data) // 4
@@ -86,7 +86,7 @@ def test_a_wav_stream_of_unknown_length_goes_on(size: int) -> None:
     assert np.array_equal(samples[:, 0], PCM[:, 0])
 
 
-def test_what_stands_around_the_samples_of_a_wav_file_is_no_sound() -> None:
+def test_chunks_around_the_samples_of_a_wav_file_are_skipped() -> None:
     listed = b"LIST" + struct.pack("<I", 5) + b"hello\0"
     file = wav(1_000, PCM[:500, 0].tobytes() + listed, extra=listed)
     samples = decoded(open_decoder(audio_form(None, None), 16_000), pieces(file, range(0, 2_000, 7)))
@@ -105,7 +105,7 @@ def test_what_stands_around_the_samples_of_a_wav_file_is_no_sound() -> None:
         (b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 5_000, Undecodable, "too long"),
     ],
 )
-def test_a_wav_stream_that_makes_no_sense_is_refused(data: bytes, error: type[MediaError], named: str) -> None:
+def test_a_malformed_wav_stream_is_refused(data: bytes, error: type[MediaError], named: str) -> None:
     with pytest.raises(error, match=named):
         decoded(open_decoder(audio_form(None, None), 16_000), [data])
 

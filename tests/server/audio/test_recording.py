@@ -1,4 +1,4 @@
-"""Uploaded recordings of every kind: libsndfile first, FFmpeg for the rest, and nothing but the body is ever read."""
+"""Uploaded recordings of every kind: libsndfile first, FFmpeg for the rest; no other file is ever opened."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_raw_samples_are_read_as_the_query_says() -> None:
         read(b"".join(opus_packets(speech(48_000))), AudioForm(Encoding.OPUS, 48_000))
 
 
-def test_the_encoding_that_is_named_may_be_that_of_a_file() -> None:
+def test_an_upload_may_name_the_encoding_of_its_container() -> None:
     for encoding, kind, codec in [("flac", "flac", "flac"), ("ogg-opus", "ogg", "libopus")]:
         samples = read(container(kind, codec, speech(), RATE), audio_form(encoding, None))
         assert likeness(samples[:, 0], speech()[:, 0])[0] > 0.98
@@ -116,7 +116,7 @@ def test_a_video_alone_and_references_to_other_files_are_refused(tmp_path: Path)
             read(body)
 
 
-def test_a_recording_without_end_is_cut_off() -> None:
+def test_a_recording_over_the_length_limit_is_refused() -> None:
     silence = np.zeros((RATE * 120, 1), np.int16)
     for kind, codec in [("webm", "libopus"), ("mp4", "aac"), ("flac", "flac")]:
         rate = 48_000 if codec == "libopus" else RATE
@@ -134,7 +134,7 @@ def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch
         read(b"no audio at all")
 
 
-def test_kinds_are_told_by_the_first_bytes_alone() -> None:
+def test_the_container_kind_follows_from_the_first_bytes_alone() -> None:
     assert container_kind(b"") is container_kind(b"\xff") is container_kind(b"#EXTM3U") is None
     assert container_kind(b"\xff\xf1\0") == "aac"
     assert container_kind(b"\xff\xfb\0") == "mp3"

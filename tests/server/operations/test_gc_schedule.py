@@ -87,6 +87,16 @@ def test_refusal_leaves_no_cycles(live_server: Start, uncollected: Callable[[], 
     wait_until_gone(server, uncollected)
 
 
+def test_refusal_for_lack_of_slots_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
+    """Its connection is made before the recognizer refuses it: one slot is free, two channels need two."""
+    server = live_server(max_streams=2)
+    with server.listen() as held:
+        with pytest.raises(InvalidStatus):
+            server.listen(channels=2, multichannel="true")
+        held.finish()
+    wait_until_gone(server, uncollected)
+
+
 def test_call_without_a_forwarding_target_leaves_no_cycles(
     live_server: Start, uncollected: Callable[[], list[str]]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Deepgram's door over real sockets: what is offered and refused, and what a client may call its stream."""
+"""Handshakes and refusals of /v1/listen over real sockets, and tags of streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_compression_is_offered_by_clients_and_refused(live_server: Start) -> No
         assert '"transcript":"plain"' in str(socket.recv(timeout=WAIT_S))
 
 
-def test_a_strict_server_refuses_what_it_would_otherwise_leave_out(live_server: Start) -> None:
+def test_strict_features_refuses_ignored_parameters(live_server: Start) -> None:
     asked = {"diarize": "true", "filler_words": "true"}
     with live_server().listen(**asked) as client:
         assert client.socket.response is not None
@@ -79,7 +79,9 @@ def test_a_tag_goes_into_the_log_and_nowhere_else(live_server: Start, capsys: py
 
 
 @pytest.mark.parametrize("kind", ["audio/wav", "audio/x-anything; rate=1", "application/octet-stream", None])
-def test_an_upload_is_known_by_its_bytes_whatever_it_is_called(live_server: Start, kind: str | None) -> None:
+def test_the_kind_of_an_upload_follows_from_its_bytes_for_any_content_type(
+    live_server: Start, kind: str | None
+) -> None:
     file = io.BytesIO()
     soundfile.write(file, spell("hi"), 16_000, format="WAV")
     headers = {} if kind is None else {"Content-Type": kind}

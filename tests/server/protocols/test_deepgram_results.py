@@ -141,7 +141,7 @@ def test_step_results_report_where_the_time_went() -> None:
     assert "tutti" not in frame(Partial(0, 3.2, 1.96, WORDS, 0))
 
 
-def test_who_asks_is_told_what_the_latency_of_a_result_is_made_of() -> None:
+def test_latency_true_reports_the_parts_of_a_results_latency() -> None:
     asked, event = RAW + "&latency=true", Partial(0, 3.2, 1.96, WORDS, 1)
     payload = Projector(query(asked), 1, "r", "c", CARD).frame(event, TIMING, write_s=0.0003)
     assert payload is not None
@@ -161,7 +161,7 @@ def test_who_asks_is_told_what_the_latency_of_a_result_is_made_of() -> None:
     assert "tutti" not in frame(Final(0, 3.2, 0.0, (), FinalReason.FINALIZE), asked, timing=None), "answers no step"
 
 
-def test_stable_words_are_reported_to_who_asked() -> None:
+def test_stable_words_are_reported_only_on_request() -> None:
     asked = RAW + "&stable_words=true"
     assert frame(Partial(0, 3.2, 1.96, WORDS, 1), asked)["tutti"] == {"stable_words": 1}
     assert frame(Final(0, 3.2, 1.96, WORDS, FinalReason.CLOSE), asked, timing=None)["tutti"] == {"stable_words": 2}
@@ -176,7 +176,7 @@ def test_the_delay_of_an_endpoint_is_reported_with_the_step() -> None:
     assert "endpoint_delay_ms" not in frame(Final(0, 3.2, 1.96, (), FinalReason.ENDPOINT), asked)["tutti"]
 
 
-def test_the_other_frames() -> None:
+def test_frames_of_speech_starts_gaps_and_errors() -> None:
     assert frame(SpeechStarted(0, 3.3), RAW + "&vad_events=true") == {
         "type": "SpeechStarted",
         "channel": [0, 1],
@@ -229,7 +229,7 @@ def test_a_model_is_named_by_its_weights() -> None:
     assert ModelCard.of("a", "1", "00ff").uuid != ModelCard.of("a", "1", "00fe").uuid
 
 
-def test_a_recording_is_answered_whole() -> None:
+def test_the_answer_to_an_upload_has_every_field_in_its_place() -> None:
     transcripts = [format_words(WORDS), format_words(())]
     payload = recording_answer(
         transcripts, request_id="r", sha256="ab", created="now", duration_s=12.4, model=CARD, punctuated=False

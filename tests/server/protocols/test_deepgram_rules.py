@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from media_files import container
 from spelling import silence, spell
-from transport_bench import IDLE_S, MAX_CHANNELS, Frame, WireBench
+from transport_bench import IDLE_S, MAX_CHANNELS, ConnectionBench, Frame
 
 from server.audio.raw import alaw_table, mulaw_table
 from server.recognition.session import Limits
@@ -107,7 +107,7 @@ def cases(draw: st.DrawFn, ends: Sequence[str] = tuple(CLOSES)) -> Case:
     )
 
 
-def end(bench: WireBench, how: str) -> None:
+def end(bench: ConnectionBench, how: str) -> None:
     """The end of a connection, whoever wants it."""
     match how:
         case "CloseStream":
@@ -120,11 +120,11 @@ def end(bench: WireBench, how: str) -> None:
             bench.clock.advance(IDLE_S)
 
 
-def played(case: Case, data: st.DataObject | None = None) -> WireBench:
+def played(case: Case, data: st.DataObject | None = None) -> ConnectionBench:
     """The case in one message a stretch, each answered at once; or cut and answered as drawn."""
-    bench = WireBench(LIMITS, **case.query)
+    bench = ConnectionBench(LIMITS, **case.query)
 
-    async def script(_: WireBench) -> None:
+    async def script(_: ConnectionBench) -> None:
         for item in case.script():
             if isinstance(item, dict) or data is None:
                 bench.send(item)
@@ -159,7 +159,7 @@ def results(frames: Sequence[Frame], channel: int) -> list[Frame]:
 
 @settings(max_examples=120)
 @given(cases(), st.data())
-def test_what_is_said_depends_on_the_audio_and_the_frames_alone(case: Case, data: st.DataObject) -> None:
+def test_results_depend_on_the_audio_and_the_frames_alone(case: Case, data: st.DataObject) -> None:
     whole, cut = played(case), played(case, data)
     for channel in range(case.streams):
         assert results(cut.frames, channel) == results(whole.frames, channel)
@@ -168,7 +168,7 @@ def test_what_is_said_depends_on_the_audio_and_the_frames_alone(case: Case, data
 
 @settings(max_examples=120)
 @given(cases(), st.data())
-def test_results_tile_time_and_come_in_its_order(case: Case, data: st.DataObject) -> None:
+def test_results_tile_the_stream_time_in_order(case: Case, data: st.DataObject) -> None:
     """Rules 1 and 7; and an interim comes only where it was asked for."""
     bench = played(case, data)
     frames, duration_s = bench.frames, len(case.audio) / case.rate
@@ -216,14 +216,14 @@ def test_every_finalize_is_answered_once_by_each_channel_and_every_end_has_its_f
     assert kinds.count("ConfigureSuccess") == asked.count("Configure")
     assert case.options["vad_events"] == "true" or "SpeechStarted" not in kinds
     assert frames[-1]["channels"] == case.streams
-    assert bench.wire.closed is not None
-    assert bench.wire.closed[0] == CLOSES[case.end]
+    assert bench.transport.closed is not None
+    assert bench.transport.closed[0] == CLOSES[case.end]
 
 
 def test_a_finalize_in_silence_and_one_before_any_audio_are_answered_with_nothing() -> None:
-    bench = WireBench(LIMITS, encoding="mulaw", sample_rate="8000", channels="2", multichannel="true")
+    bench = ConnectionBench(LIMITS, encoding="mulaw", sample_rate="8000", channels="2", multichannel="true")
 
-    async def script(_: WireBench) -> None:
+    async def script(_: ConnectionBench) -> None:
         bench.send({"type": "Finalize"})
         bench.send(b"\xff" * 2 * 4_000)  # half a second of silence
         bench.send({"type": "Finalize", "channel": 1})
@@ -243,9 +243,9 @@ def test_a_finalize_in_silence_and_one_before_any_audio_are_answered_with_nothin
 
 def test_an_endpoint_in_pure_silence_is_an_empty_final() -> None:
     """Rule 2."""
-    bench = WireBench(LIMITS, encoding="linear16", sample_rate="16000", interim_results="true")
+    bench = ConnectionBench(LIMITS, encoding="linear16", sample_rate="16000", interim_results="true")
 
-    async def script(_: WireBench) -> None:
+    async def script(_: ConnectionBench) -> None:
         bench.send(silence(2.0).tobytes())
         bench.answer()
         bench.send({"type": "CloseStream"})
@@ -257,7 +257,7 @@ def test_an_endpoint_in_pure_silence_is_an_empty_final() -> None:
 
 
 def test_interims_of_each_channel_grow_by_themselves() -> None:
-    bench = WireBench(
+    bench = ConnectionBench(
         LIMITS,
         encoding="linear16",
         sample_rate="16000",
@@ -267,7 +267,7 @@ def test_interims_of_each_channel_grow_by_themselves() -> None:
     )
     pcm = np.stack([spell("left side"), spell("rest here")], axis=1)
 
-    async def script(_: WireBench) -> None:
+    async def script(_: ConnectionBench) -> None:
         bench.send(pcm.tobytes())
         bench.answer(channel=1)
         bench.answer(channel=0)
@@ -283,9 +283,9 @@ def test_interims_of_each_channel_grow_by_themselves() -> None:
 
 
 def test_without_audio_metadata_names_no_model() -> None:
-    bench = WireBench(LIMITS, encoding="linear16", sample_rate="16000")
+    bench = ConnectionBench(LIMITS, encoding="linear16", sample_rate="16000")
 
-    async def script(_: WireBench) -> None:
+    async def script(_: ConnectionBench) -> None:
         bench.send({"type": "KeepAlive"})
         bench.send({"type": "CloseStream"})
 

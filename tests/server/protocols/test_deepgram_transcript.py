@@ -1,4 +1,4 @@
-"""A transcript is the same JSON whatever was encoded before it."""
+"""The JSON of live words: the same as the structs', after any earlier frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ segments = st.lists(
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("punctuated", [False, True])
 @given(script=segments)
-def test_words_encoded_before_do_not_show(
+def test_the_json_does_not_depend_on_words_encoded_before(
     style: Style, punctuated: bool, script: list[tuple[tuple[Word, ...], str]]
 ) -> None:
     transcript, sentences = Transcript(style, punctuated=punctuated), Sentences(style)

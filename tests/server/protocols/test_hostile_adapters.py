@@ -1,4 +1,4 @@
-"""Whatever a client sends, an adapter answers in its protocol or hangs up: it never raises, and reasons fit a close."""
+"""Adapters under arbitrary frames: they answer or hang up, never raise, and their reasons fit a close frame."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def realtime() -> RealtimeAdapter:
 
 @pytest.mark.parametrize("make", [lambda: VoskAdapter(RATE), realtime, twilio], ids=["vosk", "openai", "twilio"])
 @given(frames=st.lists(TEXTS | st.binary(max_size=64), max_size=6))
-def test_nothing_that_is_sent_raises(make: type[Adapter], frames: list[str | bytes]) -> None:
+def test_no_client_frame_makes_an_adapter_raise(make: type[Adapter], frames: list[str | bytes]) -> None:
     adapter = make()
     for frame in frames:
         actions = list(adapter.text(frame) if isinstance(frame, str) else adapter.binary(frame))

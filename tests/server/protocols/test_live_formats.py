@@ -1,4 +1,4 @@
-"""Decoded audio through the real app on a real socket: every encoding is heard, and what is none ends with a reason."""
+"""Every encoding through the real app on a real socket; undecodable audio ends with a reason."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_encoding_without_loss_is_heard_in_messages_of_any_size(live_server: 
 
 
 @pytest.mark.parametrize("form", ["flac, named", "mulaw"])
-def test_finalize_answers_for_all_audio_before_it_whatever_it_is_packed_in(live_server: Start, form: str) -> None:
+def test_finalize_answers_for_all_audio_before_it_in_any_encoding(live_server: Start, form: str) -> None:
     query, encode = FORMS[form]
     with live_server().listen(**query) as client:
         client.send(encode())
@@ -70,7 +70,7 @@ def test_finalize_answers_for_all_audio_before_it_whatever_it_is_packed_in(live_
     assert (empty["duration"], transcript([empty])) == (0.0, "")
 
 
-def test_a_flush_and_the_end_wait_for_what_is_decoded_on_a_thread(live_server: Start) -> None:
+def test_a_flush_and_the_end_wait_for_audio_decoded_on_a_thread(live_server: Start) -> None:
     first, second = flac(spell("one two")), flac(spell("three"))
     with live_server(idle_timeout_s=60.0).listen(**SELF_DESCRIBED) as client:
         client.send(first)
@@ -85,7 +85,7 @@ def test_a_flush_and_the_end_wait_for_what_is_decoded_on_a_thread(live_server: S
     assert code == 1000
 
 
-def test_each_channel_of_a_container_is_heard_by_itself_where_that_was_asked(live_server: Start) -> None:
+def test_multichannel_recognises_each_channel_of_a_container(live_server: Start) -> None:
     server = live_server()
     with server.listen(**SELF_DESCRIBED, channels=2, multichannel="true") as client:
         client.send(flac(BOTH))
@@ -111,7 +111,7 @@ def test_each_channel_of_a_container_is_heard_by_itself_where_that_was_asked(liv
         ({"encoding": "opus", "sample_rate": 48_000}, b"OggS" + bytes(100), "ogg-opus"),
     ],
 )
-def test_what_is_no_audio_is_told_in_the_stream_and_closed_with_1008(
+def test_undecodable_audio_is_answered_by_an_error_frame_and_closed_with_1008(
     live_server: Start, query: dict[str, object], data: bytes, named: str
 ) -> None:
     server = live_server()
@@ -129,7 +129,7 @@ def test_what_is_no_audio_is_told_in_the_stream_and_closed_with_1008(
     assert server.metric('tutti_sessions_total{outcome="error",protocol="deepgram"}') == 1
 
 
-def test_a_silent_stream_and_a_drained_one_say_first_what_their_container_still_held(live_server: Start) -> None:
+def test_an_idle_or_drained_container_stream_is_flushed_before_the_close(live_server: Start) -> None:
     with live_server(idle_timeout_s=0.3).listen(**SELF_DESCRIBED) as client:
         client.send(flac(AUDIO))
         frames, code, _ = client.rest()
@@ -147,7 +147,7 @@ def test_a_silent_stream_and_a_drained_one_say_first_what_their_container_still_
     server.join()
 
 
-def test_a_container_sent_faster_than_the_engine_hears_is_slowed_down_and_not_cut_off(live_server: Start) -> None:
+def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_cut(live_server: Start) -> None:
     text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "ijklmnop")
     body = flac(spell(text))
     with live_server(max_backlog_s=3.0).listen(**SELF_DESCRIBED, endpointing="false") as client:
@@ -156,7 +156,7 @@ def test_a_container_sent_faster_than_the_engine_hears_is_slowed_down_and_not_cu
         assert transcript(client.finish()) == text
 
 
-def test_a_client_that_goes_while_its_container_is_decoded_leaves_nothing_behind(live_server: Start) -> None:
+def test_a_client_lost_while_its_container_is_decoded_leaves_no_slot_and_no_session(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     client = server.listen(**SELF_DESCRIBED)
@@ -169,7 +169,7 @@ def test_a_client_that_goes_while_its_container_is_decoded_leaves_nothing_behind
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 1
 
 
-def test_raw_opus_comes_a_packet_a_message(live_server: Start) -> None:
+def test_raw_opus_is_one_packet_a_message(live_server: Start) -> None:
     packets = opus_packets(np.zeros((48_000, 1), np.int16))
     with live_server().listen(encoding="opus", sample_rate=48_000) as client:
         for packet in packets:
@@ -178,7 +178,7 @@ def test_raw_opus_comes_a_packet_a_message(live_server: Start) -> None:
     assert frames[-1]["duration"] == pytest.approx(0.02 * len(packets))
 
 
-def test_without_the_optional_package_such_a_stream_is_refused_at_the_door(
+def test_without_the_optional_package_compressed_streams_are_refused_at_the_handshake(
     live_server: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = live_server()

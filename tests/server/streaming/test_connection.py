@@ -1,4 +1,4 @@
-"""A live stream between a fake wire and an engine that answers when told: order, flow control, and its latencies."""
+"""A live stream between a fake transport and an engine that answers on demand: order, flow control, latencies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from engine_bench import session_on
-from fake_transport import FakeWire
+from fake_transport import FakeTransport
 from fakes import FakeClock
 from spelling import CONFIG, silence, spell, spelling_decoder
 from starlette.websockets import WebSocket
@@ -22,6 +22,7 @@ from server.recognition.events import StepTiming
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.served_model import ModelCard, Models
+from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
 
@@ -34,22 +35,17 @@ class Bench:
     """One stream; its steps wait in `pushed` until `answer`."""
 
     def __init__(self, **query: str) -> None:
-        self.wire, self.clock, self.metrics = FakeWire(), FakeClock(), Metrics(max_batch=8, max_streams=8)
+        self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
         request = parse_query({**QUERY, **query}.items(), Models("spelling", {}, strict=False), 1)
         options = request.live_options(CONFIG.sample_rate)
         self.session = Session(options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
-        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.wire}}
+        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         self.stream = DeepgramStream(
             WebSocket(scope, None, None),  # type: ignore[arg-type]
             self.session,
             Projector(request, 1, "id", "now", ModelCard("spelling", "1", "uuid")),
-            limits=LiveLimits(60.0, 60.0, 60.0, MAX_BACKLOG_S),
-            metrics=self.metrics,
-            clock=self.clock,
-            request_id="id",
-            form=request.form,
-            decoder=open_decoder(request.form, CONFIG.sample_rate),
-            pool=DecodingPool(),
+            ConnectionContext(LiveLimits(60.0, 60.0, 60.0, MAX_BACKLOG_S), self.metrics, self.clock, DecodingPool()),
+            open_decoder(request.form, CONFIG.sample_rate),
         )
         self.pushed: list[Work] = []
         self.recognition = session_on(self, self.session, self.stream)
@@ -73,7 +69,7 @@ class Bench:
         asyncio.run(play())
 
     def answer(self, steps: int, took_s: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> None:
-        """Answer so many steps, each after its queue wait, step, handover and decode."""
+        """Answer the next steps, each after its queue wait, step, handover and decode."""
         for work in [self.pushed.pop(0) for _ in range(steps)]:
             assert isinstance(work.tag, StepTag)
             self.clock.advance(sum(took_s))
@@ -82,7 +78,7 @@ class Bench:
 
     @property
     def frames(self) -> list[dict[str, object]]:
-        return [json.loads(payload) for payload in self.wire.written]
+        return [json.loads(payload) for payload in self.transport.written]
 
 
 def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
@@ -91,7 +87,7 @@ def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
     def script() -> None:
         for _ in range(3):
             bench.stream.on_message(silence(1.0).tobytes())
-        assert not bench.wire.reading
+        assert not bench.transport.reading
         assert len(bench.pushed) == round(2.96 / STEP_S)
         before = len(bench.pushed)
         bench.stream.on_message('{"type":"Finalize"}')  # read together with what came before
@@ -99,9 +95,9 @@ def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
         assert len(bench.pushed) == before, "neither is looked at yet"
         bench.answer(before - 13)
         assert len(bench.pushed) == 13
-        assert not bench.wire.reading
+        assert not bench.transport.reading
         bench.answer(1)  # the mark
-        assert bench.wire.reading
+        assert bench.transport.reading
         markers = [work.tag.marker.value for work in bench.pushed[12:] if isinstance(work.tag, StepTag)]
         assert "finalize" in markers
         assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes behind the flush"
@@ -109,16 +105,16 @@ def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
     bench.run(script)
 
 
-def test_audio_that_waited_may_stop_the_reading_again() -> None:
+def test_messages_kept_during_a_stop_may_stop_the_reading_again() -> None:
     bench = Bench()
 
     def script() -> None:
         for _ in range(7):
             bench.stream.on_message(silence(1.0).tobytes())
         bench.answer(len(bench.pushed) - 12)
-        assert not bench.wire.reading
+        assert not bench.transport.reading
         assert 2.0 < len(bench.pushed) * STEP_S <= 3.1
-        while not bench.wire.reading:
+        while not bench.transport.reading:
             bench.answer(1)
         bench.answer(len(bench.pushed))
         assert bench.session.steps == round(7.0 // STEP_S), "every second of it was heard"
@@ -126,18 +122,18 @@ def test_audio_that_waited_may_stop_the_reading_again() -> None:
     bench.run(script)
 
 
-def test_what_waited_is_forgotten_when_the_stream_ends() -> None:
+def test_kept_messages_are_dropped_when_the_stream_ends() -> None:
     bench = Bench()
 
     def script() -> None:
         for _ in range(4):
             bench.stream.on_message(silence(1.0).tobytes())
         bench.recognition.fail(ArithmeticError("step"))
-        assert bench.wire.closed is not None
-        assert bench.wire.closed[0] == 1011
+        assert bench.transport.closed is not None
+        assert bench.transport.closed[0] == 1011
         bench.stream.on_message(silence(1.0).tobytes())
         assert not bench.pushed
-        assert bench.wire.reading, "or the client's own close would never be read"
+        assert bench.transport.reading, "or the client's own close would never be read"
 
     bench.run(script)
 
@@ -148,10 +144,10 @@ def test_the_parts_of_a_results_latency_make_up_the_whole() -> None:
 
     def script() -> None:
         bench.stream.on_message(spell("a").tobytes())
-        bench.wire.congested = True
+        bench.transport.congested = True
         bench.answer(1, took_s)
         bench.clock.advance(0.5)  # the client does not read
-        bench.wire.congested = False
+        bench.transport.congested = False
         bench.stream.on_writable()
         bench.stream.on_message(spell("b").tobytes())
         bench.answer(1, took_s)

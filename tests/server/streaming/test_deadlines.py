@@ -1,34 +1,42 @@
-"""What is due on a live connection, as a function of the last signs of life."""
+"""Time limits of a live connection, as a function of the last signs of life."""
 
 from __future__ import annotations
 
 import pytest
 
-from server.streaming.flow_control import Deadlines, Due, LiveLimits
+from server.streaming.closing import ConnectionEvent
+from server.streaming.flow_control import Deadlines, LiveLimits
 
 LIMITS = LiveLimits(idle_timeout_s=10.0, stall_timeout_s=30.0, write_timeout_s=5.0, max_backlog_s=30.0)
 
 
 @pytest.mark.parametrize(
-    ("signs_s", "owed", "listening", "due"),
+    ("signs_s", "answer_due", "listening", "due"),
     [
         # last heard, last progress, writing since
-        ((99.0, 99.0, 100.0), False, True, Due.NOTHING),
-        ((90.0, 99.0, 100.0), False, True, Due.IDLE),
-        ((90.0, 99.0, 100.0), False, False, Due.NOTHING),  # it is we who do not listen
-        ((99.0, 70.0, 100.0), False, True, Due.NOTHING),  # nothing waits for an answer
-        ((99.0, 70.0, 100.0), True, True, Due.STALLED),
-        ((90.0, 70.0, 100.0), True, True, Due.STALLED),
-        ((90.0, 70.0, 95.0), True, True, Due.CUT),  # nothing else can be told to who does not read
+        ((99.0, 99.0, 100.0), False, True, None),
+        ((90.0, 99.0, 100.0), False, True, ConnectionEvent.IDLE),
+        ((90.0, 99.0, 100.0), False, False, None),  # the client is not read
+        ((99.0, 70.0, 100.0), False, True, None),  # no audio waits for the engine
+        ((99.0, 70.0, 100.0), True, True, ConnectionEvent.STALLED),
+        ((90.0, 70.0, 100.0), True, True, ConnectionEvent.STALLED),
+        (
+            (90.0, 70.0, 95.0),
+            True,
+            True,
+            ConnectionEvent.SLOW_CONSUMER,
+        ),  # it cannot be told of the others
     ],
 )
-def test_what_is_due(signs_s: tuple[float, float, float], owed: bool, listening: bool, due: Due) -> None:
+def test_the_gravest_limit_that_is_over_is_due(
+    signs_s: tuple[float, float, float], answer_due: bool, listening: bool, due: ConnectionEvent | None
+) -> None:
     deadlines = Deadlines(LIMITS, 0.0)
     deadlines.heard_s, deadlines.progress_s, writing_since_s = signs_s
-    assert deadlines.due(100.0, writing_since_s, owed=owed, listening=listening) is due
+    assert deadlines.due(100.0, writing_since_s, answer_due=answer_due, listening=listening) is due
 
 
-def test_one_looks_again_when_the_next_thing_can_be_due_and_never_at_once() -> None:
+def test_the_timer_waits_for_the_next_limit_and_never_fires_at_once() -> None:
     deadlines = Deadlines(LIMITS, 0.0)
     assert deadlines.wait_s(0.0) == 5.0
     assert deadlines.wait_s(8.0) == 2.0
@@ -36,11 +44,17 @@ def test_one_looks_again_when_the_next_thing_can_be_due_and_never_at_once() -> N
     assert deadlines.wait_s(28.0) == 2.0
 
 
-def test_a_connection_may_last_so_long_and_is_looked_at_when_it_has() -> None:
+def test_the_timer_fires_at_the_longest_session() -> None:
     limits = LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0)
     deadlines = Deadlines(limits, 0.0)
     deadlines.heard_s = deadlines.progress_s = 99.0
-    assert deadlines.due(99.0, 99.0, owed=False, listening=True) is Due.NOTHING
+    assert deadlines.due(99.0, 99.0, answer_due=False, listening=True) is None
     assert deadlines.wait_s(99.0) == 1.0
-    assert deadlines.due(100.0, 100.0, owed=False, listening=True) is Due.TOO_LONG
+    assert deadlines.due(100.0, 100.0, answer_due=False, listening=True) is ConnectionEvent.TOO_LONG
     assert deadlines.wait_s(100.0) == 5.0
+
+
+def test_the_timer_goes_on_when_every_limit_is_over() -> None:
+    """A stream that is told to leave outlives its idle, stall and session limits until its ticket is written."""
+    deadlines = Deadlines(LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0), 0.0)
+    assert deadlines.wait_s(1_000.0) == 5.0

@@ -1,8 +1,8 @@
-"""Frames go out in order: at once while the client takes them, later when it does not, and not without end."""
+"""The writer and its outbox: order, bounds, and latency of written results."""
 
 from __future__ import annotations
 
-from fake_transport import FakeWire
+from fake_transport import FakeTransport
 from fakes import FakeClock
 
 from server.errors import Close
@@ -17,15 +17,15 @@ class Bench:
     """A writer and everything that it touches."""
 
     def __init__(self) -> None:
-        self.wire, self.clock, self.metrics = FakeWire(), FakeClock(), Metrics(max_batch=8, max_streams=8)
-        self.writer = Writer(self.wire, self.metrics, self.clock)
+        self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
+        self.writer = Writer(self.transport, self.metrics, self.clock)
 
     def put(self, text: str, kind: FrameKind = FrameKind.FINAL) -> bool:
         return self.writer.put(OutFrame(text.encode(), kind))
 
     @property
     def written(self) -> str:
-        return b" ".join(self.wire.written).decode()
+        return b" ".join(self.transport.written).decode()
 
 
 def test_a_frame_is_written_at_once() -> None:
@@ -36,64 +36,64 @@ def test_a_frame_is_written_at_once() -> None:
     assert bench.writer.waiting_since(bench.clock()) == bench.clock()
 
 
-def test_what_the_client_does_not_take_waits_in_order_and_the_close_behind_it() -> None:
+def test_frames_wait_in_order_for_a_slow_client_and_the_close_behind_them() -> None:
     bench = Bench()
-    bench.wire.congested = True
+    bench.transport.congested = True
     began_s = bench.clock()
     bench.put("one")
     bench.clock.advance(1.0)
     bench.put("two")
     bench.writer.end(BYE)
-    assert (bench.written, bench.wire.closed) == ("", None)
+    assert (bench.written, bench.transport.closed) == ("", None)
     assert bench.writer.waiting_since(bench.clock()) == began_s
-    bench.wire.congested = False
-    assert bench.put("three"), "behind the others, although the wire is free"
+    bench.transport.congested = False
+    assert bench.put("three"), "behind the others, although the transport is free"
     bench.writer.flush()
     assert bench.written == "one two three"
-    assert bench.wire.closed == (1000, "bye")
+    assert bench.transport.closed == (1000, "bye")
     assert bench.writer.waiting_since(bench.clock()) == bench.clock()
 
 
-def test_a_client_that_takes_a_little_is_given_a_new_time_limit_for_the_rest() -> None:
+def test_the_write_timeout_starts_afresh_when_the_client_takes_a_frame() -> None:
     bench = Bench()
-    bench.wire.congested = True
+    bench.transport.congested = True
     for text in ("one", "two", "three"):
         bench.put(text)
     bench.clock.advance(1.0)
 
     def takes_one(payload: bytes) -> None:
-        bench.wire.written.append(payload)
-        bench.wire.congested = True
+        bench.transport.written.append(payload)
+        bench.transport.congested = True
 
-    bench.wire.write = takes_one  # type: ignore[method-assign]
-    bench.wire.congested = False
+    bench.transport.write = takes_one  # type: ignore[method-assign]
+    bench.transport.congested = False
     bench.writer.flush()
     assert bench.written == "one"
     assert bench.writer.waiting_since(bench.clock() + 9.0) == bench.clock()
 
 
-def test_interims_go_first_when_there_is_no_room_and_then_there_is_none() -> None:
+def test_a_full_outbox_drops_its_interims_first_and_then_refuses_frames() -> None:
     bench = Bench()
-    bench.wire.congested = True
+    bench.transport.congested = True
     assert all(bench.put(f"i{n}", FrameKind.INTERIM) for n in range(OUTBOX_FRAMES - 1))
     assert bench.put("final")
     assert bench.put("last")
     assert bench.writer.dropped == OUTBOX_FRAMES - 1
     assert all(bench.put("more") for _ in range(OUTBOX_FRAMES - 2))
     assert not bench.put("too much")
-    bench.wire.congested = False
+    bench.transport.congested = False
     bench.writer.flush()
     assert bench.written.startswith("final last more")
 
 
-def test_a_results_latency_and_its_last_part_are_measured_where_it_is_written() -> None:
+def test_latency_is_measured_when_the_result_is_written() -> None:
     bench = Bench()
-    bench.wire.congested = True
+    bench.transport.congested = True
     now = bench.clock()
     timing = StepTiming(now - 0.05, 0.01, 0.02, 0.005, 0.015, now, 4)
     bench.writer.put(OutFrame(b"text", FrameKind.INTERIM, timing))
     bench.clock.advance(0.25)
-    bench.wire.congested = False
+    bench.transport.congested = False
     bench.writer.flush()
     assert bench.writer.write_s == 0.25
     parts = timing.queue_wait_s + timing.step_s + timing.handover_s + timing.decode_s + bench.metrics.write.total

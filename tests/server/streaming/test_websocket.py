@@ -1,4 +1,4 @@
-"""The protocol as a wire: every message once and in order however it is cut; answers that websockets can read."""
+"""The WebSocket protocol as a transport: whole messages in order for any cut of the bytes; readable answers."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Bench:
             self._app, interface="asgi3", ws_max_size=MAX_BYTES, ws_per_message_deflate=False, ws_ping_interval=None
         )
         config.load()
-        self.wire = StreamWebSocket(config, ServerState(), {}, self.loop)
-        self.wire.connection_made(self.transport)
+        self.websocket = StreamWebSocket(config, ServerState(), {}, self.loop)
+        self.websocket.connection_made(self.transport)
         self.client.send_request(self.client.connect())
         self.hand_over()
         self._run()
@@ -94,7 +94,7 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wire.connection_lost(None)
+        self.websocket.connection_lost(None)
         self._over.set()
         self._run()
         self.loop.close()
@@ -102,7 +102,7 @@ class Bench:
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.accept"})
-        assert scope["extensions"][TRANSPORT_EXTENSION] is self.wire
+        assert scope["extensions"][TRANSPORT_EXTENSION] is self.websocket
         self._over = asyncio.Event()
         await self._over.wait()
 
@@ -110,12 +110,12 @@ class Bench:
         self.loop.run_until_complete(asyncio.sleep(0))
 
     def attach(self) -> None:
-        self.wire.attach(self.receiver)
+        self.websocket.attach(self.receiver)
 
     def hand_over(self, cut: Callable[[bytes], list[bytes]] = lambda data: [data]) -> None:
         """Give what the client has to send to the server, in the pieces that `cut` makes of it."""
         for piece in cut(b"".join(self.client.data_to_send())):
-            self.wire.data_received(piece)
+            self.websocket.data_received(piece)
 
     def answers(self) -> list[Frame]:
         """What the client reads of what was written so far."""
@@ -165,13 +165,13 @@ def test_every_message_arrives_once_and_in_order(script: list[tuple[str, int]], 
         assert [f.opcode for f in bench.answers()] == [Opcode.PONG] * pings
 
 
-def test_what_came_before_the_receiver_is_told_first() -> None:
+def test_messages_from_before_attach_are_delivered_first() -> None:
     with Bench() as bench:
         early = Frame(Opcode.BINARY, b"early").serialize(mask=True)
-        bench.wire.data_received(early + early[:3])
+        bench.websocket.data_received(early + early[:3])
         assert bench.receiver.messages == []
         bench.attach()
-        bench.wire.data_received(early[3:])
+        bench.websocket.data_received(early[3:])
         assert bench.receiver.messages == [b"early", b"early"]
 
 
@@ -179,18 +179,18 @@ def test_what_came_before_the_receiver_is_told_first() -> None:
 def test_an_answer_of_any_size_can_be_read(size: int) -> None:
     with Bench() as bench:
         bench.attach()
-        bench.wire.write(b"x" * size)
+        bench.websocket.write(b"x" * size)
         (frame,) = bench.answers()
         assert (frame.opcode, frame.fin, len(frame.data)) == (Opcode.TEXT, True, size)
 
 
-def test_after_a_close_nothing_is_written_and_nothing_is_told() -> None:
+def test_after_a_close_nothing_is_written_and_no_message_is_delivered() -> None:
     with Bench() as bench:
         bench.attach()
-        bench.wire.write(b"last")
-        bench.wire.close(1012, "restart")
-        bench.wire.close(1000, "")
-        bench.wire.write(b"too late")
+        bench.websocket.write(b"last")
+        bench.websocket.close(1012, "restart")
+        bench.websocket.close(1000, "")
+        bench.websocket.write(b"too late")
         assert bench.receiver.gone
         bench.client.send_binary(b"audio")
         bench.hand_over()
@@ -210,7 +210,7 @@ def test_after_a_close_nothing_is_written_and_nothing_is_told() -> None:
         (b"\x82\xff" + (MAX_BYTES + 1).to_bytes(8, "big") + bytes(4), 1009),
     ],
 )
-def test_what_breaks_the_protocol_ends_the_connection_behind_what_was_well_sent(bad: bytes, code: int) -> None:
+def test_a_protocol_error_closes_the_connection_after_the_valid_messages_before_it(bad: bytes, code: int) -> None:
     with Bench() as bench:
         bench.attach()
         bench.client.send_binary(b"good")
@@ -222,7 +222,7 @@ def test_what_breaks_the_protocol_ends_the_connection_behind_what_was_well_sent(
         assert int.from_bytes(bytes(close.data[:2]), "big") == code
 
 
-def test_a_client_that_closes_or_is_lost_is_gone() -> None:
+def test_the_receiver_is_told_of_a_close_and_of_a_lost_connection() -> None:
     with Bench() as bench:
         bench.attach()
         bench.client.send_binary(b"last")
@@ -233,10 +233,10 @@ def test_a_client_that_closes_or_is_lost_is_gone() -> None:
     assert bench.receiver.gone == 2, "connection_lost tells it again"
 
 
-def test_congestion_is_known_and_its_end_is_told() -> None:
+def test_congestion_shows_and_its_end_is_reported() -> None:
     with Bench() as bench:
         bench.attach()
-        bench.wire.pause_writing()
-        assert bench.wire.congested
-        bench.wire.resume_writing()
-        assert (bench.wire.congested, bench.receiver.writable) == (False, 1)
+        bench.websocket.pause_writing()
+        assert bench.websocket.congested
+        bench.websocket.resume_writing()
+        assert (bench.websocket.congested, bench.receiver.writable) == (False, 1)

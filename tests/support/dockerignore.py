@@ -1,4 +1,4 @@
-"""What a .dockerignore lets through: its rules are not those of git, a pattern holds for all that lies below it.
+"""Reads a .dockerignore: its rules are not those of git, a pattern holds for all that lies below its match.
 
 Source: https://docs.docker.com/build/concepts/context/#dockerignore-files
 """
@@ -9,11 +9,11 @@ import re
 from pathlib import PurePosixPath
 
 _PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|[^*?\[]+")
-_MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_REGEX_OF = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-class Ignore:
-    """The patterns of one file, in their order: the last that matches decides."""
+class DockerIgnore:
+    """The patterns of one file, in order: the last one that matches decides."""
 
     def __init__(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines()]
@@ -26,16 +26,16 @@ class Ignore:
         """First parts of the paths that are let through."""
 
     def __call__(self, path: str) -> bool:
-        """Whether the builder is given this file, named from the root of the context."""
+        """Return whether the builder gets this file, named from the root of the context."""
         own = PurePosixPath(path)
         names = [path, *(parent.as_posix() for parent in own.parents if parent != PurePosixPath())]
-        through = True
-        for lets_through, pattern in self._patterns:
+        included = True
+        for includes, pattern in self._patterns:
             if any(pattern.fullmatch(name) for name in names):
-                through = lets_through
-        return through
+                included = includes
+        return included
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     parts = _PARTS.findall(pattern.strip("/"))
-    return re.compile("".join(_MEANINGS.get(part) or (part if part[0] == "[" else re.escape(part)) for part in parts))
+    return re.compile("".join(_REGEX_OF.get(part) or (part if part[0] == "[" else re.escape(part)) for part in parts))

@@ -1,8 +1,8 @@
-"""Carries out an image's Dockerfile without a container engine: `python deploy/docker/rehearse.py`.
+"""Carries out the images' Dockerfile without a container engine: `python tests/support/rehearse_image.py`.
 
-Every COPY and RUN of the stages that a target needs is done in clean folders under build/rehearsal; then the result is
-served from a read-only root as its own user until it is healthy, and drained. What is not shown: that the base image
-has what this machine lends, and that the layers are small. Takes minutes, mostly download and unpacking.
+Executes every COPY and RUN of the stages that a target needs in clean folders under build/rehearsal, starts the image's
+server on a read-only root as its own user, waits for its health check and drains it. Not shown: that the base image has
+what is mounted from this machine, and the size of the layers. Takes minutes, mostly download and unpacking.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chamber import SYSTEM_PATH, Chamber
 from dockerfile_parse import DockerfileParser
-from ignore import Ignore
+from dockerignore import DockerIgnore
+from image_root import SYSTEM_PATH, ImageRoot
 
-HERE = Path(__file__).parent
-CHECKOUT = HERE.parent.parent
+CHECKOUT = Path(__file__).parents[2]
+DOCKER = CHECKOUT / "deploy" / "docker"
 STEP_TIMEOUT_S = 1_800.0
 HEALTHY_WITHIN_S = 120.0
 STOPPED_WITHIN_S = 30.0
@@ -33,7 +33,7 @@ STOPPED_WITHIN_S = 30.0
 
 @dataclass(slots=True)
 class Stage:
-    """One FROM with what follows it, and what it sets."""
+    """One FROM with its instructions, and the image settings that they make."""
 
     name: str
     base: str
@@ -47,7 +47,7 @@ class Stage:
 
 
 def read_stages(path: Path, arguments: dict[str, str]) -> dict[str, Stage]:
-    """Stages by name. `arguments` are those of the build; they win over the file's defaults."""
+    """Return stages by name. `arguments` are the build's, which override the file's defaults."""
     stages: dict[str, Stage] = {}
     stage: Stage | None = None
     known = {"PATH": SYSTEM_PATH}
@@ -57,17 +57,17 @@ def read_stages(path: Path, arguments: dict[str, str]) -> dict[str, Stage]:
             name, _, default = value.partition("=")
             known[name] = arguments.get(name, default)
         elif instruction == "FROM":
-            base, _, name = filled(value, known).partition(" AS ")
+            base, _, name = expand(value, known).partition(" AS ")
             stage = stages[name] = Stage(name, base)
         elif instruction != "COMMENT" and stage is not None:
             stage.steps.append((instruction, value))
     for each in stages.values():
-        each.steps = [(word, filled(value, known) if word in ("ENV", "RUN") else value) for word, value in each.steps]
+        each.steps = [(word, expand(value, known) if word in ("ENV", "RUN") else value) for word, value in each.steps]
     return stages
 
 
-def filled(text: str, known: dict[str, str]) -> str:
-    """With the values of the variables that are known in the place of their names."""
+def expand(text: str, known: dict[str, str]) -> str:
+    """Replace `${NAME}` by the values of known variables."""
     return re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), text)
 
 
@@ -87,18 +87,18 @@ def build(stages: dict[str, Stage], name: str, work: Path, done: dict[str, Path]
     done[name] = root
     for instruction, value in stage.steps:
         say(f"{name}: {instruction} {' '.join(value.split())[:100]}")
-        carry_out(stages, stage, (instruction, value), work, done)
+        execute(stages, stage, (instruction, value), work, done)
     return root
 
 
-def carry_out(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], work: Path, done: dict[str, Path]) -> None:
-    """One instruction. Raises: CalledProcessError, TimeoutExpired; SystemExit for one that is not known here."""
+def execute(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], work: Path, done: dict[str, Path]) -> None:
+    """Execute one instruction. Raises: CalledProcessError, TimeoutExpired; SystemExit for an unknown one."""
     root = done[stage.name]
     match step:
         case ("RUN", value):
-            chamber = Chamber(root, stage.env, stage.workdir)
-            chamber.furnish()
-            chamber.run(["sh", "-c", value], STEP_TIMEOUT_S)
+            image = ImageRoot(root, stage.env, stage.workdir)
+            image.make_mount_points()
+            image.run(["sh", "-c", value], STEP_TIMEOUT_S)
         case ("COPY", value) if value.startswith("--from="):
             source, place, target = value.removeprefix("--from=").split()
             clone(build(stages, source, work, done) / place.lstrip("/"), root / target.lstrip("/"))
@@ -107,11 +107,11 @@ def carry_out(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], wor
             for source in sources:
                 copy_context(source, root / target.lstrip("/"), into=target.endswith("/"))
         case (instruction, value):
-            describe(stage, instruction, value)
+            record_setting(stage, instruction, value)
 
 
-def describe(stage: Stage, instruction: str, value: str) -> None:
-    """An instruction that changes no file. Raises: SystemExit: none may be passed over in silence."""
+def record_setting(stage: Stage, instruction: str, value: str) -> None:
+    """Record an instruction that changes no file. Raises: SystemExit for an unknown one."""
     if instruction == "ENV":
         path = stage.env["PATH"]
         stage.env |= {n: v.replace("$PATH", path) for n, _, v in (word.partition("=") for word in shlex.split(value))}
@@ -130,13 +130,13 @@ def describe(stage: Stage, instruction: str, value: str) -> None:
 
 
 def copy_context(source: str, target: Path, *, into: bool) -> None:
-    """Copy from the checkout what the ignore file lets through. Raises: SystemExit if that is nothing."""
-    let_through = Ignore((HERE / "Dockerfile.dockerignore").read_text())
+    """Copy what .dockerignore lets through. Raises: SystemExit if that is nothing."""
+    included = DockerIgnore((DOCKER / "Dockerfile.dockerignore").read_text())
     start = (CHECKOUT / source).resolve()
-    # Of the checkout only what is named there: virtual environments and build folders are not walked.
-    tops = [start] if start != CHECKOUT else [CHECKOUT / name for name in let_through.tops]
+    # Only the folders that .dockerignore names are walked, no virtual environment and no build folder.
+    tops = [start] if start != CHECKOUT else [CHECKOUT / name for name in included.tops]
     files = [file for top in tops for file in ([top] if top.is_file() else sorted(top.rglob("*"))) if file.is_file()]
-    kept = [file for file in files if let_through(file.relative_to(CHECKOUT).as_posix())]
+    kept = [file for file in files if included(file.relative_to(CHECKOUT).as_posix())]
     if not kept:
         sys.exit(f"COPY {source}: the builder would not be given it")
     for file in kept:
@@ -146,25 +146,25 @@ def copy_context(source: str, target: Path, *, into: bool) -> None:
 
 
 def clone(source: Path, target: Path) -> None:
-    """A copy that shares the files' contents: steps add and remove files, none changes one."""
+    """Copy a tree by hard links: steps add and remove files, none changes one."""
     target.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-al", f"{source}/.", str(target)], check=True)  # noqa: S603, S607
+    subprocess.run(["cp", "-al", f"{source}/.", str(target)], check=True)
 
 
 def serve(stage: Stage, root: Path) -> None:
-    """Start the image's own command as its own user on a root that cannot be written, wait for its health, drain it."""
+    """Start the image's command as its own user on a read-only root, wait for its health check, drain it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     env = stage.env | {"TUTTI_HOST": "127.0.0.1", "TUTTI_PORT": port}
-    chamber = Chamber(root, env, stage.workdir, stage.user, sealed=True)
-    chamber.furnish()
+    image = ImageRoot(root, env, stage.workdir, stage.user, read_only=True)
+    image.make_mount_points()
     # Says how long the beam search took to compile: it was, when the image was built.
-    chamber.run([*stage.entrypoint, "python", "-m", "model.ctc.beam"], STEP_TIMEOUT_S)
+    image.run([*stage.entrypoint, "python", "-m", "model.ctc.beam"], STEP_TIMEOUT_S)
     started = time.monotonic()
-    words = chamber.command([*stage.entrypoint, *stage.command])
-    server = subprocess.Popen(words, env=chamber.environment())  # noqa: S603 - of the Dockerfile
+    words = image.command([*stage.entrypoint, *stage.command])
+    server = subprocess.Popen(words, env=image.environment())
     try:
-        while subprocess.run(chamber.command(stage.healthcheck), env=chamber.environment(), check=False).returncode:  # noqa: S603
+        while subprocess.run(image.command(stage.healthcheck), env=image.environment(), check=False).returncode:
             if server.poll() is not None or time.monotonic() - started > HEALTHY_WITHIN_S:
                 sys.exit("the server did not become healthy")
         say(f"healthy after {time.monotonic() - started:.0f} s")
@@ -178,7 +178,7 @@ def serve(stage: Stage, root: Path) -> None:
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(line, flush=True)  # noqa: T201
 
 
@@ -192,11 +192,11 @@ def main() -> None:
     shutil.rmtree(asked.work, ignore_errors=True)
     # Wheels that lie in a folder already are taken from there, and torch's own index is not asked.
     arguments = {"TORCH_INDEX": f"file://{links}"} if (links := os.environ.get("PIP_FIND_LINKS")) else {}
-    stages = read_stages(HERE / "Dockerfile", arguments)
+    stages = read_stages(DOCKER / "Dockerfile", arguments)
     done: dict[str, Path] = {}
     try:
         root = build(stages, asked.target, asked.work.resolve(), done)
-        used = subprocess.run(["du", "-sm", str(root / "opt" / "tutti")], capture_output=True, text=True, check=True)  # noqa: S603, S607
+        used = subprocess.run(["du", "-sm", str(root / "opt" / "tutti")], capture_output=True, text=True, check=True)
         say(f"/opt/tutti: {used.stdout.split()[0]} MiB beside the base image")
         serve(stages[asked.target], root)
     finally:

@@ -1,0 +1,175 @@
+"""The wheels: built from the checkout, installed outside it, they serve and demonstrate the shipped model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from needs import need_package, need_programs
+from recordings import FILES, plain, text
+from speech import ROOT
+
+from loadtest.served import free_port
+
+PACKAGES = ("batching", "loadtest", "model", "server")
+SOURCES = (*PACKAGES, "clients", "pyproject.toml", "README.md", "LICENSE")
+BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, where the beam search is compiled first
+DATA = {
+    "batching/simulation/calibration.json",
+    "model/samples/demo.flac",
+    "model/samples/samples.jsonl",
+    "model/training/recipes/small-1.json",
+    "model/training/vocabulary.txt",
+    "model/weights/tutti-small.json",
+    "model/weights/tutti-small.safetensors",
+    "model/weights/tutti-words.arpa.gz",
+    "server/asyncapi.yaml",
+    "server/web/index.html",
+}
+pytestmark = pytest.mark.timeout(300)
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Both wheels, built through source distributions from a copy of the checkout: a build writes into its source."""
+    need_package("build")
+    folder = tmp_path_factory.mktemp("wheels")
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "*.lm")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / "checkout" / name, ignore=left_out)
+        else:
+            shutil.copy(source, folder / "checkout")
+    for source in (folder / "checkout", folder / "checkout" / "clients"):
+        words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_WITHIN_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    shutil.rmtree(folder / "checkout")
+    return sorted(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment with the wheels; other packages are those of this environment, by a path."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    words = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", *wheels]
+    subprocess.run(words, check=True, timeout=BUILD_WITHIN_S)
+    [own] = (folder / "lib").glob("python3*/site-packages")
+    (own / "third_parties.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    take_compiled_code(ROOT / "model" / "ctc", own / "model" / "ctc")
+    return folder / "bin"
+
+
+def take_compiled_code(source: Path, target: Path) -> None:
+    """Copy the checkout's compiled beam search, if there is one; numba accepts it for files of equal size and time."""
+    for path in source.glob("*.py"):
+        os.utime(target / path.name, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    (target / "__pycache__").mkdir(exist_ok=True)
+    for path in (source / "__pycache__").glob("*.nb[ci]"):
+        shutil.copy2(path, target / "__pycache__")
+
+
+def outside(installed: Path) -> dict[str, str]:
+    """The variables of a process that knows nothing of the checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "PYTHON"))}
+    return kept | {"PATH": f"{installed}:{os.environ['PATH']}", "HOME": str(installed.parent)}
+
+
+@contextmanager
+def serving(installed: Path, folder: Path) -> Iterator[int]:
+    """`tutti serve` on a free port; ready."""
+    port = free_port()
+    words = [installed / "tutti", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=folder, env=outside(installed), stdout=log, stderr=log)
+    try:
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while not is_ready(port):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline_s, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield port
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, (folder / "log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with _direct.open(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_the_wheels_hold_every_package_and_its_data_and_nothing_else(wheels: list[Path]) -> None:
+    program, client = sorted(wheels, key=lambda path: "client" in path.name)
+    names = set(zipfile.ZipFile(program).namelist())
+    sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == sources
+    assert names >= DATA
+    assert not [name for name in names if name.startswith("loadtest/results/") or name.endswith(".lm")]
+    assert {name.split("/")[0].removesuffix(f"-{version('tutti-asr')}.dist-info") for name in names} == {
+        *PACKAGES,
+        "tutti_asr",
+    }
+    assert "tutti_asr_client/py.typed" in zipfile.ZipFile(client).namelist()
+
+
+def test_the_installed_program_is_not_the_checkouts(installed: Path, tmp_path: Path) -> None:
+    words = [installed / "python", "-c", "import server, tutti_asr_client as c; print(server.__file__, c.__file__)"]
+    done = subprocess.run(words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, check=True)
+    assert [Path(name).is_relative_to(installed.parent) for name in done.stdout.split()] == [True, True]
+    words = [installed / "tutti", "--version"]
+    done = subprocess.run(words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, check=True)
+    assert done.stdout == f"tutti {version('tutti-asr')}\n"
+
+
+def test_the_installed_server_transcribes(installed: Path, tmp_path: Path) -> None:
+    served = {"/": "<html", "/docs": "swagger", "/asyncapi.yaml": "asyncapi", "/openapi.json": version("tutti-asr")}
+    with serving(installed, tmp_path) as port:
+        words = [installed / "tutti", "transcribe", FILES["order"], "--json", "--url", f"ws://127.0.0.1:{port}"]
+        done = subprocess.run(words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert plain(json.loads(done.stdout.splitlines()[-1])["text"]) == text("order")
+        for path, said in served.items():
+            with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                assert said in answer.read().decode(), path
+
+
+def test_the_installed_demo_recognises_every_word(installed: Path, tmp_path: Path) -> None:
+    words = [installed / "tutti", "demo"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, timeout=DEMO_WITHIN_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search("every word is right", done.stdout)
+
+
+def test_the_commit_of_another_repository_is_not_named_as_the_programs(installed: Path) -> None:
+    need_programs("git")
+    git = ["git", "-C", str(installed.parent), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=theirs"]):
+        subprocess.run([*git, *words], check=True)
+    words = [installed / "python", "-c", "from loadtest.environment import describe; print(repr(describe(0).commit))"]
+    done = subprocess.run(words, cwd="/", env=outside(installed), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "''"
