@@ -215,17 +215,17 @@ export class Continuity {
   #begin(sample, how) {
     [this.begun, this.from, this.sent, this.until] = [how, sample, sample, this.audio.end];
     this.audio.seek(sample);
-    const told = [["open", { replayedSeconds: (this.audio.end - sample) / this.#rate, resumed: how === "ticket" }]];
-    if (how === "ticket") return told;
+    const events = [["open", { replayedSeconds: (this.audio.end - sample) / this.#rate, resumed: how === "ticket" }]];
+    if (how === "ticket") return events;
     const lost = sample - Math.max(this.#settled, this.#missing);
     this.#missing = Math.max(this.#missing, sample);
-    if (lost > 0) told.push(["lost", { seconds: lost / this.#rate }]);
+    if (lost > 0) events.push(["lost", { seconds: lost / this.#rate }]);
     const holds = this.#configured.findLast(({ end }) => end <= sample);
     if (holds && !(holds.end === sample && this.audio.messages.includes(holds))) {
       this.#urgent.push(holds.message);
       this.#awaiting.push(holds);
     }
-    return told;
+    return events;
   }
 
   #samples(seconds) {
@@ -271,22 +271,22 @@ export class Continuity {
 
   #configureAnswered(message) {
     const item = this.#awaiting.shift();
-    const told = item?.answered;
+    const repeated = item?.answered;
     if (item) item.answered = item.here = true;
-    return told ? [] : [[message.type, message]];
+    return repeated ? [] : [[message.type, message]];
   }
 
   #result(message, shift, now) {
     const cursor = this.#base + this.#samples(message.start + message.duration);
     const answers = message.is_final && message.from_finalize;
-    const told = this.#isOld(message, cursor);
+    const old = this.#isOld(message, cursor);
     const asked = answers ? this.#asked.shift() : null;
     if (asked) Object.assign(asked, { answered: true, number: this.#finals + 1 });
     const shown = this.#inOurTime(message, shift, cursor, asked, now);
     this.#reached = Math.max(this.#reached, cursor);
     if (message.is_final) this.#finalCame(cursor, answers);
-    else if (!told) this.#quiet = 0;
-    return told ? [] : [["Results", shown]];
+    else if (!old) this.#quiet = 0;
+    return old ? [] : [["Results", shown]];
   }
 
   /** True if a result repeats what was emitted before. */
