@@ -76,9 +76,8 @@ def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: 
             done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for stream in opened for took_s in stream.round_trips_s)
         # The answer to each row names its batch; batches of one size differ by their time in microseconds.
-        return replace(
-            done, round_trips_s=round_trips_s, steps=tuple({step for stream in opened for step in stream.steps})
-        )
+        steps = {step for stream in opened for step in stream.steps}
+        return replace(done, round_trips_s=round_trips_s, steps=tuple(steps))
     finally:
         for stream in opened:
             stream.socket.close()

@@ -9,7 +9,6 @@ from typing import Any
 
 from batching.batcher import Policy
 from batching.simulation.calibration import Calibration, Client
-from batching.simulation.outcome import Outcome
 from batching.simulation.planning import Point, Serving, plan, run_load
 from loadtest.planning.plan_report import plan_lines, point_lines, provenance_line
 
@@ -94,7 +93,7 @@ def _serving(serving: Serving) -> dict[str, object]:
 
 
 def _point(point: Point) -> dict[str, object]:
-    outcome: Outcome = point.outcome
+    outcome = point.outcome
     return {
         "streams": point.streams,
         **asdict(outcome),
