@@ -1,7 +1,7 @@
 """Measurement of key terms: recall of words that the language model does not know, and errors in all other words.
 
-`python -m loadtest.keyterms --manifest …` writes `loadtest/results/keyterms.json` and `.md`. The acoustic model hears
-each recording once; the decoder then reads it without terms and with lists of several lengths.
+`python -m loadtest.keyterms --manifest …` writes `loadtest/results/keyterms.json` and `.md`. The acoustic model runs
+once a recording; its output is then decoded without terms and with lists of several lengths.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from model.lm.language_model import LanguageModel
 from model.recordings import read_manifests
 from model.runtime import set_up_torch
 
-ROWS = 48  # recordings of like length that the model hears at a time
+ROWS = 48  # recordings of similar length in one call of the model
 
 
-def hear(model: AcousticModel, cases: Sequence[Case]) -> list[LogProbs]:
+def log_probs_of(model: AcousticModel, cases: Sequence[Case]) -> list[LogProbs]:
     """Log-probs of each recording, (T, V) float32, the silence that a closing stream gets included."""
     config = model.config
-    heard: list[LogProbs] = [np.empty((0, 0), np.float32)] * len(cases)
+    found: list[LogProbs] = [np.empty((0, 0), np.float32)] * len(cases)
     in_length = sorted(range(len(cases)), key=lambda at: len(cases[at].pcm))
     for first in range(0, len(cases), ROWS):
         members = in_length[first : first + ROWS]
@@ -48,13 +48,13 @@ def hear(model: AcousticModel, cases: Sequence[Case]) -> list[LogProbs]:
             pcm[place, : len(cases[at].pcm)] = torch.from_numpy(cases[at].pcm)
         outputs, _ = model.step(pcm.to(model.device), model.network.fresh_state(len(members)))  # (B, T, V)
         for place, (at, count) in enumerate(zip(members, steps, strict=True)):
-            heard[at] = outputs[place, : count * config.frames_per_step].float().cpu().numpy()
-    return heard
+            found[at] = outputs[place, : count * config.frames_per_step].float().cpu().numpy()
+    return found
 
 
-def read(decoder: Decoder, config: ModelConfig, heard: Sequence[LogProbs], biases: Sequence[Bias]) -> Iterator[str]:
+def decode(decoder: Decoder, config: ModelConfig, outputs: Sequence[LogProbs], biases: Sequence[Bias]) -> Iterator[str]:
     """The text of each recording, decoded step by step as a stream is, each with its own key terms."""
-    for log_probs, bias in zip(heard, biases, strict=True):
+    for log_probs, bias in zip(outputs, biases, strict=True):
         state = decoder.start(config.delay_frames, bias)
         for first in range(0, len(log_probs), config.frames_per_step):
             decoder.advance([state], log_probs[None, first : first + config.frames_per_step])
@@ -64,7 +64,7 @@ def read(decoder: Decoder, config: ModelConfig, heard: Sequence[LogProbs], biase
 
 def measure(
     cases: Sequence[Case],
-    heard: Sequence[LogProbs],
+    outputs: Sequence[LogProbs],
     decoder: Decoder,
     config: ModelConfig,
     *,
@@ -73,12 +73,12 @@ def measure(
     weight: float | None,
     seed: int,
 ) -> list[Row]:
-    """Decode everything without a list, with each recording's own terms, and with distractors beside them."""
+    """Decode every recording without key terms, with its own terms, and with its own and each number of distractors."""
     rows = []
     for count in (None, 0, *distractors):
         lists = [()] * len(cases) if count is None else term_lists(cases, pool, count, seed)
         biases = [Bias.of([(term, weight) for term in terms]) if terms else NO_BIAS for terms in lists]
-        texts = read(decoder, config, heard, biases)
+        texts = decode(decoder, config, outputs, biases)
         scores: dict[str, list[TermScore]] = {REAL: [], SYNTHETIC: []}
         for case, text, terms in zip(cases, texts, lists, strict=True):
             scores[case.kind].append(score_terms(case.reference, text, case.said, terms))
@@ -102,7 +102,7 @@ class Options:
 
 
 def run(options: Options, command: str) -> Keyterms:
-    """Make the cases, recognise them, decode them. Raises: ModelError, BadSettings."""
+    """Make the cases, run the model, decode and score. Raises: ModelError, BadSettings."""
     path = language_model_path(options.lm)
     if path is None:
         raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
@@ -114,7 +114,7 @@ def run(options: Options, command: str) -> Keyterms:
     pool = [*(term for case in cases for term in case.said), *(name for name in NAMES if name not in lm)]
     rows = measure(
         cases,
-        hear(model, cases),
+        log_probs_of(model, cases),
         make_decoder(config=model.config, decoder="beam", beams=options.beams, lm=options.lm),
         model.config,
         pool=pool,

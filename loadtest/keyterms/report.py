@@ -58,7 +58,7 @@ def row(kind: str, distractors: int | None, scores: Sequence[TermScore]) -> Row:
 
 
 def cells(one: Row) -> tuple[str, ...]:
-    """A row for the reader."""
+    """A row as cells of a table."""
     given = "none" if one.distractors is None else f"own + {one.distractors} others" if one.distractors else "own"
     return (
         f"{one.kind}, {one.recordings}",

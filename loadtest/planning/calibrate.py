@@ -30,13 +30,13 @@ LEVELS = (20, 80, 160, 320)
 FULL = 0.6
 """Share of the event loop's time from which no higher level is tried: it would be an overload."""
 WINDOW_S = 3.0
-VISITS = 60
+SHORT_STREAMS = 60  # one after another, for the cost of opening one
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def calibrate(
-    *, model_path: Path | None, device: str, precision: str, threads: int, decoder: str, tell: Tell
+    *, model_path: Path | None, device: str, precision: str, threads: int, decoder: str, progress: Progress
 ) -> Calibration:
     """Measure batch times, costs and interference; under a minute.
 
@@ -45,7 +45,7 @@ def calibrate(
     set_up_torch(threads)
     shorten_switches()
     model = AcousticModel.load(model_path, device=device, precision=precision)
-    tell(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
+    progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
     times = measure_engine(model, SIZES)
     options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
@@ -56,25 +56,25 @@ def calibrate(
         port = int(url.rpartition(":")[2])
 
         def load(streams: int) -> loopback.Window:
-            tell(f"server: {streams} streams for {WINDOW_S:g} s")
+            progress(f"server: {streams} streams for {WINDOW_S:g} s")
             return loopback.load(port, pid, audio, streams=streams, seconds=WINDOW_S, answers=True)
 
-        windows = rising(load)
+        windows = measure_rising_loads(load)
         most = max(windows)
-        tell(f"server: {most} streams without answers, then {VISITS} short ones")
+        progress(f"server: {most} streams without answers, then {SHORT_STREAMS} short ones")
         silent = loopback.load(port, pid, audio, streams=most, seconds=WINDOW_S, answers=False)
-        visits = loopback.visit(port, pid, audio[0], VISITS)
+        short = loopback.short_streams(port, pid, audio[0], SHORT_STREAMS)
     table = ServiceTable.of({rows: times.step_s[rows] for rows in SIZES}, QUANTILES)
     step_s = model.config.step_samples / model.config.sample_rate
-    overheads = conclude(times, windows, silent, visits, table=table)
-    interference = interfering(windows, table)
-    # Without the file that it goes to, and so without a path of this machine.
+    overheads = fit_overheads(times, windows, silent, short, table=table)
+    interference = fit_interference(windows, table)
+    # `--out` is left out: it would hold a path of this machine.
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
     provenance = _provenance(model, threads, command)
-    return Calibration(provenance, step_s, table, overheads, interference, round(visits.rows / VISITS) - 1)
+    return Calibration(provenance, step_s, table, overheads, interference, round(short.rows / SHORT_STREAMS) - 1)
 
 
-def rising(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:
+def measure_rising_loads(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:
     """Return the measurements at each number of streams, up to the first that fills the event loop."""
     windows: dict[int, loopback.Window] = {}
     for streams in LEVELS:
@@ -84,28 +84,28 @@ def rising(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]
     return windows
 
 
-def conclude(
+def fit_overheads(
     times: EngineTimes,
     windows: dict[int, loopback.Window],
     silent: loopback.Window,
-    visits: loopback.Window,
+    short: loopback.Window,
     *,
     table: ServiceTable,
 ) -> Overheads:
     """Fit costs by least squares over the loads: of loop and decoding, a time per batch, per row and per second.
 
-    A row without an answer costs less by the time of writing. The path takes what is left of the quickest median.
+    A row without an answer costs less by the time of writing. `path_s` is the rest of the quickest median round trip.
     """
     done = np.array([(window.batches, window.rows, WINDOW_S) for window in windows.values()])
-    batch_s, row_s, idle_s = _shares(done, [window.loop_s for window in windows.values()])
-    _, decode_s, _ = _shares(done, [window.decode_s for window in windows.values()])
+    batch_s, row_s, idle_s = _non_negative_fit(done, [window.loop_s for window in windows.values()])
+    _, decode_s, _ = _non_negative_fit(done, [window.decode_s for window in windows.values()])
     without_s = max(0.0, (silent.loop_s - batch_s * silent.batches - idle_s * WINDOW_S) / silent.rows)
     write_s = min(max(0.0, row_s - without_s), row_s - decode_s)
     engine_s, engine_row_s = times.outside_s()
     light_s = min(statistics.median(window.round_trips_s) for window in windows.values())
     known_s = row_s + batch_s + engine_s + table.median(1)
     return Overheads(
-        open_s=max(0.0, (visits.loop_s - batch_s * visits.batches - row_s * visits.rows) / VISITS),
+        open_s=max(0.0, (short.loop_s - batch_s * short.batches - row_s * short.rows) / SHORT_STREAMS),
         receive_s=max(0.0, row_s - write_s - decode_s),
         batch_s=batch_s,
         decode_s=decode_s,
@@ -116,7 +116,7 @@ def conclude(
     )
 
 
-def interfering(windows: dict[int, loopback.Window], table: ServiceTable) -> Interference:
+def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -> Interference:
     """Fit the time of batches beyond the engine's median: its mean by the loop's load, its spread at the highest load.
 
     The lightest load is left out: a machine that sleeps between two steps is slow in another way.
@@ -127,14 +127,14 @@ def interfering(windows: dict[int, loopback.Window], table: ServiceTable) -> Int
         busy.append(window.loop_s / WINDOW_S)
         longer.append([took_s - medians[rows] for rows, took_s in window.steps])
     means = [statistics.fmean(found) for found in longer]
-    busy_s, idle_s = _shares(np.stack([busy, np.ones(len(busy))], axis=1), means)
+    busy_s, idle_s = _non_negative_fit(np.stack([busy, np.ones(len(busy))], axis=1), means)
     if means[-1] <= 0:
         return Interference()
     shape = np.quantile(np.asarray(longer[-1]) / means[-1], QUANTILES)
     return Interference(idle_s, busy_s, QUANTILES, tuple(float(factor) for factor in shape))
 
 
-def _shares(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
+def _non_negative_fit(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
     """Least squares: seconds per unit of each column, negative ones set to zero one by one, the lowest first."""
     used = list(range(done.shape[1]))
     while True:

@@ -1,7 +1,7 @@
-"""A client of a server on this machine that takes little time itself: the server's processor time, and round trips.
+"""Client with little overhead for a server on this machine: measures the server's processor time and round trips.
 
 Plain sockets and one selector, frames made beforehand: the time that this client takes must not hide the server's.
-Measures; `calibrate` concludes.
+The costs are fitted by `loadtest.planning.calibrate`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a server did under a steady load."""
+    """Counters of a server over a stretch of steady load."""
 
     loop_s: float
     """Processor time of its event loop's thread."""
     batches: float
     rows: float
     decode_s: float
-    """The part of it that decoding took."""
+    """The part of `loop_s` that decoding took."""
     round_trips_s: tuple[float, ...] = ()
     """From a step sent to its answer read; empty if no answers were asked for."""
     steps: tuple[tuple[int, float], ...] = ()
@@ -56,42 +56,43 @@ class Window:
 
 
 def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool) -> Window:
-    """Send a step of `audio` every 80 ms on each stream, evenly spread, for a second and then for the measured ones.
+    """Send a step of `audio` every 80 ms on each stream, evenly spread, for 1 s and then for the measured `seconds`.
 
     Raises: OSError, BadFrame.
     """
-    lines = [_Line(_connect(port, ANSWERED if answers else SILENT)) for _ in range(streams)]
+    opened = [_Stream(_connect(port, ANSWERED if answers else SILENT)) for _ in range(streams)]
     try:
         step_s = len(audio[0]) / 2 / 16_000
         frames = [masked(BINARY, step, MASK) for step in audio]
         with selectors.DefaultSelector() as selector:
-            for line in lines:
-                selector.register(line.socket, selectors.EVENT_READ, line)
-            _run(selector, lines, frames, step_s, until_s=time.perf_counter() + 1.0)
-            for line in lines:
-                line.round_trips_s.clear()
-                line.steps.clear()
+            for stream in opened:
+                selector.register(stream.socket, selectors.EVENT_READ, stream)
+            _run(selector, opened, frames, step_s, until_s=time.perf_counter() + 1.0)
+            for stream in opened:
+                stream.round_trips_s.clear()
+                stream.steps.clear()
             before = _counts(port, pid)
-            _run(selector, lines, frames, step_s, until_s=time.perf_counter() + seconds)
+            _run(selector, opened, frames, step_s, until_s=time.perf_counter() + seconds)
             done = _counts(port, pid).since(before)
-        round_trips_s = tuple(took_s for line in lines for took_s in line.round_trips_s)
+        round_trips_s = tuple(took_s for stream in opened for took_s in stream.round_trips_s)
         # The answer to each row names its batch; batches of one size differ by their time in microseconds.
-        return replace(done, round_trips_s=round_trips_s, steps=tuple(set().union(*(line.steps for line in lines))))
+        steps = {step for stream in opened for step in stream.steps}
+        return replace(done, round_trips_s=round_trips_s, steps=tuple(steps))
     finally:
-        for line in lines:
-            line.socket.close()
+        for stream in opened:
+            stream.socket.close()
 
 
-def visit(port: int, pid: int, audio: bytes, count: int) -> Window:
+def short_streams(port: int, pid: int, audio: bytes, count: int) -> Window:
     """Open `count` streams one after another; each sends one step and closes. Raises: OSError, BadFrame."""
     step, close = masked(BINARY, audio, MASK), masked(TEXT, b'{"type":"CloseStream"}', MASK)
     before = _counts(port, pid)
     for _ in range(count):
         with _connect(port, ANSWERED) as connection:
-            line = _Line(connection)
+            stream = _Stream(connection)
             connection.sendall(step + close)
-            while not line.closing:
-                line.read(time.perf_counter())
+            while not stream.closing:
+                stream.read(time.perf_counter())
             connection.sendall(masked(CLOSE, b"", MASK))
     return _counts(port, pid).since(before)
 
@@ -101,16 +102,16 @@ class _Latency(msgspec.Struct):
     batch: int
 
 
-class _Told(msgspec.Struct):
+class _TuttiFields(msgspec.Struct):
     latency: _Latency | None = None
 
 
 class _Results(msgspec.Struct):
-    tutti: _Told | None = None
+    tutti: _TuttiFields | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _Stream:
     """One connection: times of the steps sent, and the answers read."""
 
     socket: socket.socket
@@ -132,23 +133,23 @@ class _Line:
             self.closing = self.closing or opcode == CLOSE
             if opcode == TEXT and self.sent_s and b'"Results"' in payload:
                 self.round_trips_s.append(now - self.sent_s.popleft())
-                told = msgspec.json.decode(payload, type=_Results).tutti
-                if told is not None and told.latency is not None:
-                    self.steps.add((told.latency.batch, told.latency.step_ms * 1e-3))
+                fields = msgspec.json.decode(payload, type=_Results).tutti
+                if fields is not None and fields.latency is not None:
+                    self.steps.add((fields.latency.batch, fields.latency.step_ms * 1e-3))
 
 
 def _run(
-    selector: selectors.BaseSelector, lines: list[_Line], frames: Sequence[bytes], step_s: float, *, until_s: float
+    selector: selectors.BaseSelector, opened: list[_Stream], frames: Sequence[bytes], step_s: float, *, until_s: float
 ) -> None:
     """Send and read until `until_s`: message n goes to stream n modulo their number."""
-    gap_s = step_s / len(lines)
+    gap_s = step_s / len(opened)
     begin_s, number = time.perf_counter(), 0
     while (now := time.perf_counter()) < until_s:
         due_s = begin_s + number * gap_s
         if due_s <= now:
-            line = lines[number % len(lines)]
-            line.sent_s.append(time.perf_counter())
-            line.socket.sendall(frames[number % len(frames)])
+            stream = opened[number % len(opened)]
+            stream.sent_s.append(time.perf_counter())
+            stream.socket.sendall(frames[number % len(frames)])
             number += 1
         for key, _ in selector.select(max(0.0, min(due_s, until_s) - time.perf_counter())):
             key.data.read(time.perf_counter())

@@ -9,7 +9,6 @@ from typing import Any
 
 from batching.batcher import Policy
 from batching.simulation.calibration import Calibration, Client
-from batching.simulation.outcome import Outcome
 from batching.simulation.planning import Point, Serving, plan, run_load
 from loadtest.planning.plan_report import plan_lines, point_lines, provenance_line
 
@@ -17,8 +16,8 @@ COMPARED = (Policy.EAGER, Policy.SINGLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Output of a plan; not `possible` if no replica keeps the objective."""
+class Output:
+    """Lines and JSON document to print; not `possible` if no number of replicas keeps the objective."""
 
     lines: tuple[str, ...]
     document: str
@@ -43,7 +42,7 @@ def parse_client(text: str | None) -> Client | None:
     return Client(*costs)
 
 
-def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Found:
+def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Output:
     """Find the number of replicas that carry the streams."""
     found = plan(device, serving, streams=streams, slo_s=slo_s, headroom=headroom, seed=seed)
     asked = {"streams": streams, "slo_ms": slo_s * 1e3, "headroom": headroom, **_serving(serving)}
@@ -57,7 +56,7 @@ def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float,
             "limit": _point(found.limit),
         }
     lines = (provenance_line(device), *plan_lines(found, serving, streams, slo_s, headroom))
-    return Found(lines, json.dumps(document), found is not None)
+    return Output(lines, json.dumps(document), found is not None)
 
 
 def predict(
@@ -69,7 +68,7 @@ def predict(
     seconds: float | None,
     client: Client | None,
     seed: int,
-) -> Found:
+) -> Output:
     """Simulate each load on one replica, under each policy."""
     lines, levels = [provenance_line(device)], []
     for policy in policies:
@@ -81,7 +80,7 @@ def predict(
         lines += point_lines(policy.value, points)
         levels += [{"policy": policy.value, **_point(point)} for point in points]
     document = {"asked": _serving(serving), "calibration": asdict(device.provenance), "levels": levels}
-    return Found(tuple(lines), json.dumps(document))
+    return Output(tuple(lines), json.dumps(document))
 
 
 def _serving(serving: Serving) -> dict[str, object]:
@@ -94,7 +93,7 @@ def _serving(serving: Serving) -> dict[str, object]:
 
 
 def _point(point: Point) -> dict[str, object]:
-    outcome: Outcome = point.outcome
+    outcome = point.outcome
     return {
         "streams": point.streams,
         **asdict(outcome),

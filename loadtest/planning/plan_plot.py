@@ -1,6 +1,6 @@
 """Latency and batch size against load, one colour a policy; for chosen loads, the distribution of batch sizes too.
 
-Knows matplotlib; nothing else here does.
+The only module of this folder that imports matplotlib.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Of what a replica could carry if every batch were full: the knee lies between the last of them."""
+"""Loads, as shares of what a replica could carry with full batches; the knee lies between the last of them."""
 
 SECONDS = 4.0  # simulated at each load: enough for p98; a plot takes half a minute
 

@@ -46,7 +46,7 @@ def calibrate(
             precision=precision,
             threads=threads,
             decoder=decoder,
-            tell=partial(typer.echo, err=True),
+            progress=partial(typer.echo, err=True),
         )
         found.save(out)
     except (ModelError, LoadTestError, OSError) as error:

@@ -1,4 +1,4 @@
-/** The page: joins a source of audio, a stream and the read-outs. The API key alone outlives it, as long as the tab. */
+/** The page: joins a source of audio, a stream and the read-outs. Only the API key is stored, in the tab's session. */
 
 import { Latency, LevelMeter } from "./meters.js";
 import { level, MESSAGE_S } from "./pcm.js";
@@ -12,10 +12,10 @@ const meter = new LevelMeter($("level"));
 const resultLatency = new Latency($("result-latency"));
 const finalLatency = new Latency($("final-latency"));
 
-let run = null; // the stream that is under way, and its source
-let occupied = false; // from the click that begins a run to its end
+let run = null; // the open stream and its source
+let occupied = false; // true from the click that begins a run until its end
 
-// What the server's refusals mean to the person who reads them, by HTTP status.
+// Messages for the user about the server's refusals, by HTTP status.
 const REFUSALS = {
   401: () => ($("key").value ? "The server does not know this API key." : "This server asks for an API key."),
   403: () => "This API key may not transcribe here.",
@@ -47,7 +47,7 @@ function openStream(sampleRate) {
     .open();
 }
 
-/** A stream and its source while they last. */
+/** An open stream and its source. */
 class Run {
   constructor(source, sampleRate) {
     this.source = source;
@@ -68,7 +68,7 @@ class Run {
     $("audio-seconds").querySelector("small").textContent = note;
   }
 
-  /** Audio from a live source, until it ends or is stopped. */
+  /** Send audio from a live source until it ends or is stopped. */
   follow() {
     this.source.onEnd = () => this.stop();
     this.source.start((pcm) => {
@@ -77,7 +77,7 @@ class Run {
     });
   }
 
-  /** A whole recording, as fast as the connection takes it. */
+  /** Send a whole recording as fast as the connection takes it. */
   async pour(pcm) {
     const size = Math.round(this.rate * MESSAGE_S);
     for (let at = 0; at < pcm.length && run === this && !this.stopping; at += size) {
@@ -93,7 +93,7 @@ class Run {
     this.stopping = true;
     say("waiting", "Finishing…");
     await this.source?.stop();
-    await this.stream.close().catch(() => {}); // "failed" has told it
+    await this.stream.close().catch(() => {}); // reported by "failed"
   }
 }
 
@@ -111,7 +111,7 @@ async function begin(name, open, drive) {
     $("main").focus();
     await drive(run, opened);
   } catch (error) {
-    if (error instanceof TuttiError) return; // "failed" has told it
+    if (error instanceof TuttiError) return; // reported by "failed"
     if (!(error instanceof SourceError)) console.error(error);
     complain(error instanceof SourceError ? error.message : `This did not work: ${error.message}`);
     if (run) run.stream.abort();
@@ -121,7 +121,7 @@ async function begin(name, open, drive) {
 
 const useMicrophone = () => begin("Microphone", openMicrophone, (current) => current.follow());
 
-/** Transcribe a recording; `fetched` is a file, or the promise of one: audio may only be begun within the click. */
+/** Transcribe a recording; `fetched` is a file or a promise of one: browsers start audio only within the click. */
 function useRecording(name, fetched) {
   if ($("fast").checked) return begin(name, () => readRecording(fetched), (current, { pcm }) => current.pour(pcm));
   return begin(name, () => openPlayer(fetched), (current) => current.follow());
@@ -136,7 +136,7 @@ function show(result) {
   $("copy").disabled = $("clear").disabled = transcript.isEmpty;
   resultLatency.add(result.latency);
   finalLatency.add(result.words.length ? result.finalLatency : undefined);
-  if (below < 80) $("scroll").scrollTop = $("scroll").scrollHeight; // who reads further up is left alone
+  if (below < 80) $("scroll").scrollTop = $("scroll").scrollHeight; // do not scroll while the user reads further up
 }
 
 function waiting({ error, seconds }) {
@@ -187,7 +187,7 @@ function complain(text) {
 function wire() {
   $("main").onclick = () => {
     if (!run) useMicrophone();
-    else if (run.stopping) run.stream.abort(); // asked twice: leave without the last words
+    else if (run.stopping) run.stream.abort(); // a second click: close without the last results
     else run.stop();
   };
   $("sample").onclick = useSample;
@@ -195,7 +195,7 @@ function wire() {
     for (const file of $("file").files) useRecording(file.name, file);
     $("file").value = ""; // the same file may be chosen again
   };
-  $("copy").hidden = !navigator.clipboard; // there is none on a page from http:// elsewhere
+  $("copy").hidden = !navigator.clipboard; // absent on pages from http:// on another host
   $("copy").onclick = async () => {
     await navigator.clipboard.writeText(transcript.text);
     $("copy").textContent = "Copied";

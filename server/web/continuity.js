@@ -1,20 +1,20 @@
 /**
- * What a stream has said and heard over all its connections: what goes again after a loss, and what has been told.
+ * State of a stream over all its connections: what to send again after a loss, and which events were emitted.
  *
  * It knows no socket and no time. Positions are samples from the beginning of the stream. A server that gives tickets
- * goes on exactly where the newest one was made; any other begins anew at the end of the last final, and its times are
- * shifted.
+ * goes on exactly where the newest one was made; with any other the stream begins again at the end of the last final,
+ * and its times are shifted.
  */
 
 const SAME_S = 0.002; // servers round their times
 
-/** What was said and may have to be said again: audio, with the time at which it was sent, and messages in between. */
+/** Audio and messages that may have to be sent again, in order, each with the time at which it was sent. */
 export class Unacknowledged {
   #items = []; // { end, at, pcm } or { end, at, message, … }; `end` in samples of the stream
   #limit;
-  #next = 0; // the item that goes next
-  #from = 0; // the sample that this connection begins with
-  first = 0; // the oldest sample that is held
+  #next = 0; // index of the next item to send
+  #from = 0; // first sample of this connection
+  first = 0; // oldest sample held
   end = 0;
 
   constructor(limit) {
@@ -29,13 +29,13 @@ export class Unacknowledged {
 
   /** Add a message. Returns: its item. */
   say(message, at) {
-    // `number`: of the final that answered it; `here`: this server has; `ticketed`: the newest ticket knows of it
+    // `number`: of the final that answered it; `here`: answered on this connection; `ticketed`: in the newest ticket
     const item = { end: this.end, at, message, answered: false, number: Infinity, here: false, ticketed: false };
     this.#items.push(item);
     return item;
   }
 
-  /** Forget everything before a sample; of the messages at it, those that are settled. */
+  /** Drop everything before a sample; of the messages at it, those for which `settled` is true. */
   acknowledge(sample, settled = () => true) {
     this.first = Math.max(this.first, Math.min(sample, this.end));
     const over = (item) => item.end < this.first || (item.end === this.first && (item.pcm || settled(item)));
@@ -47,13 +47,13 @@ export class Unacknowledged {
     if (head?.pcm) head.pcm = head.pcm.subarray(Math.max(0, head.pcm.length - (head.end - this.first)));
   }
 
-  /** When the message that holds the last sample before `sample` was sent, or undefined where that is forgotten. */
+  /** Time at which the last sample before `sample` was sent, or undefined where it is no longer held. */
   sentAt(sample) {
     const cursor = Math.min(sample, this.end);
     return cursor <= this.first ? undefined : this.#items.find((item) => item.pcm && item.end >= cursor)?.at;
   }
 
-  /** Go on with what reaches past a sample, or was said at it. */
+  /** Continue with audio that reaches past a sample and messages at or after it. */
   seek(sample) {
     this.#from = sample;
     const next = this.#items.findIndex((item) => (item.pcm ? item.end > sample : item.end >= sample));
@@ -78,33 +78,33 @@ export class Unacknowledged {
   }
 }
 
-/** The stream in its own time, whatever connection it is on. */
+/** A stream in its own time, independent of its connections. */
 export class Continuity {
   audio;
-  begun = null; // how the connection took the stream up: "new", "ticket" or "replay"; null until it is known
-  from = 0; // the sample that it began with
-  until = 0; // where it is live again: what lies before was there before the connection
+  begun = null; // how the connection began: "new", "ticket" or "replay"; null until the server has answered
+  from = 0; // the sample at which it began
+  until = 0; // end of the audio that was held before the connection; live audio follows
   sent = 0;
-  progress = 0; // settled so far: it grows with every final and every ticket
+  progress = 0; // settled samples: grows with finals and tickets
   closing = null;
   metadata = null;
   #rate;
-  #covered = false; // a final came for everything, after the end was said
-  #base = 0; // where the server's time begins
+  #covered = false; // a final for all audio came after CloseStream
+  #base = 0; // the sample at which the server's time begins
   #baseFinals = 0;
-  #high = 0; // audio that has gone over any connection
-  #finals = 0; // that have come, over all connections
+  #high = 0; // audio sent over any connection
+  #finals = 0; // received over all connections
   #ticket = null; // the newest: { ticket, sample }
-  #settled = 0; // where the last final ended
-  #reached = 0; // the furthest of all messages
-  #heard = 0; // the same, when this connection began
-  #quiet = 0; // interims up to here have been told
-  #missing = 0; // audio before it has been told to be lost
-  #told = {}; // the last time of each kind of event
-  #asked = []; // each Finalize without an answer
-  #configured = []; // the messages that may hold where the next connection begins
-  #awaiting = []; // each Configure that this connection was sent
-  #urgent = []; // what goes before all else
+  #settled = 0; // end of the last final
+  #reached = 0; // end of the furthest result
+  #heard = 0; // `#reached` when this connection began
+  #quiet = 0; // interims up to here were emitted before
+  #missing = 0; // lost audio before this sample was reported
+  #lastEvent = {}; // the last time of each kind of event
+  #asked = []; // Finalize messages without an answer
+  #configured = []; // Configure messages that may apply where the next connection begins
+  #awaiting = []; // Configure messages sent on this connection and not answered
+  #urgent = []; // messages to send first
 
   constructor(rate, held) {
     this.#rate = rate;
@@ -123,11 +123,11 @@ export class Continuity {
     this.closing ??= this.audio.say({ type: "CloseStream" }, at);
   }
 
-  /** A connection is open: what it is to be told comes from `next`. */
+  /** Begin on a new connection; `next` returns what to send on it. */
   connected() {
     this.#quiet = this.#heard = this.#reached;
     [this.#awaiting, this.#urgent] = [[], []];
-    if (this.#ticket?.sample < this.audio.first) this.#dropTicket(); // what it needs is no longer held
+    if (this.#ticket?.sample < this.audio.first) this.#dropTicket(); // the audio after it is no longer held
     if (!this.#ticket) return this.#beginAnew();
     const { ticket } = this.#ticket;
     const cursor_s = Math.max(0, this.#reached - this.#base) / this.#rate;
@@ -135,7 +135,7 @@ export class Continuity {
     return [];
   }
 
-  /** Whether every final and answer has come: only the end of the stream can have been lost. */
+  /** True if every final and answer has come, so that only the end of the stream can have been lost. */
   get complete() {
     return this.#covered && this.audio.messages.every((item) => item.answered || item === this.closing);
   }
@@ -164,9 +164,9 @@ export class Continuity {
     return this.begun === "ticket" ? item.ticketed : item.answered && item.message.type === "Finalize";
   }
 
-  /** Returns: what is to be told of a message, as a list of [type, detail]. */
+  /** Take a message of the server. Returns: the events to emit, as a list of [type, detail]. */
   receive(message, now) {
-    if (!this.begun) return this.#answered(message); // all else is of a stream that has not heard us
+    if (!this.begun) return this.#answered(message); // other messages precede the server's answer to Resume
     const shift = this.#base / this.#rate;
     switch (message.type) {
       case "Results":
@@ -198,11 +198,11 @@ export class Continuity {
       return [["refused", message]];
     }
     if (message.type !== "ResumeRefused" && message.type !== "Error") return [];
-    this.#dropTicket(); // a server that knows none
+    this.#dropTicket(); // the server does not support tickets
     return this.#beginAnew();
   }
 
-  /** Where to begin without a ticket: at the end of the last final. */
+  /** The sample at which to begin without a ticket: the end of the last final. */
   get #place() {
     return Math.max(this.#settled, this.audio.first);
   }
@@ -215,17 +215,17 @@ export class Continuity {
   #begin(sample, how) {
     [this.begun, this.from, this.sent, this.until] = [how, sample, sample, this.audio.end];
     this.audio.seek(sample);
-    const told = [["open", { replayedSeconds: (this.audio.end - sample) / this.#rate, resumed: how === "ticket" }]];
-    if (how === "ticket") return told;
+    const events = [["open", { replayedSeconds: (this.audio.end - sample) / this.#rate, resumed: how === "ticket" }]];
+    if (how === "ticket") return events;
     const lost = sample - Math.max(this.#settled, this.#missing);
     this.#missing = Math.max(this.#missing, sample);
-    if (lost > 0) told.push(["lost", { seconds: lost / this.#rate }]);
+    if (lost > 0) events.push(["lost", { seconds: lost / this.#rate }]);
     const holds = this.#configured.findLast(({ end }) => end <= sample);
     if (holds && !(holds.end === sample && this.audio.messages.includes(holds))) {
       this.#urgent.push(holds.message);
       this.#awaiting.push(holds);
     }
-    return told;
+    return events;
   }
 
   #samples(seconds) {
@@ -240,7 +240,7 @@ export class Continuity {
   #keep({ ticket, audio_s, finals }) {
     const sample = this.#base + this.#samples(audio_s);
     if (sample < this.audio.first) return [];
-    if (sample <= this.from && this.begun !== "ticket") return []; // it knows nothing, perhaps not even the key terms
+    if (sample <= this.from && this.begun !== "ticket") return []; // holds no audio, and perhaps not the key terms
     this.#ticket = { ticket, sample };
     for (const item of this.audio.messages) {
       const known = item.message.type === "Configure" ? item.here : item.number <= this.#baseFinals + finals;
@@ -250,7 +250,7 @@ export class Continuity {
     return [];
   }
 
-  /** Forget what can never be wanted again: what a final covers, and the newest ticket too. */
+  /** Drop what is never sent again: audio and messages that both a final and the newest ticket cover. */
   #letGo() {
     const ticketed = this.#ticket?.sample ?? Infinity;
     this.progress = Math.max(this.progress, this.#settled, this.#ticket ? ticketed : 0);
@@ -260,40 +260,40 @@ export class Continuity {
     this.audio.acknowledge(until, (item) => item.answered && (!this.#ticket || item.ticketed));
   }
 
-  /** An event, unless it was told before: a server that hears audio again notices again what is in it. */
+  /** Emit an event unless it was emitted before: a server that gets audio again detects the same events again. */
   #event(message, name, shift) {
     const time = message[name] + shift;
     const heard = name === "timestamp" && this.begun === "replay" ? this.#heard / this.#rate : -1;
-    if (time <= Math.max(this.#told[name] ?? -1, heard) + SAME_S) return [];
-    this.#told[name] = time;
+    if (time <= Math.max(this.#lastEvent[name] ?? -1, heard) + SAME_S) return [];
+    this.#lastEvent[name] = time;
     return [[message.type, { ...message, [name]: time }]];
   }
 
   #configureAnswered(message) {
     const item = this.#awaiting.shift();
-    const told = item?.answered;
+    const repeated = item?.answered;
     if (item) item.answered = item.here = true;
-    return told ? [] : [[message.type, message]];
+    return repeated ? [] : [[message.type, message]];
   }
 
   #result(message, shift, now) {
     const cursor = this.#base + this.#samples(message.start + message.duration);
     const answers = message.is_final && message.from_finalize;
-    const told = this.#isOld(message, cursor);
+    const old = this.#isOld(message, cursor);
     const asked = answers ? this.#asked.shift() : null;
     if (asked) Object.assign(asked, { answered: true, number: this.#finals + 1 });
     const shown = this.#inOurTime(message, shift, cursor, asked, now);
     this.#reached = Math.max(this.#reached, cursor);
     if (message.is_final) this.#finalCame(cursor, answers);
-    else if (!told) this.#quiet = 0;
-    return told ? [] : [["Results", shown]];
+    else if (!old) this.#quiet = 0;
+    return old ? [] : [["Results", shown]];
   }
 
-  /** Whether a result says nothing that is new. */
+  /** True if a result repeats what was emitted before. */
   #isOld(message, cursor) {
     const same = this.#samples(SAME_S);
     if (!message.is_final) return cursor <= this.#quiet + same;
-    if (!message.duration) return !message.from_finalize && !this.closing; // of a drain in a silence
+    if (!message.duration) return !message.from_finalize && !this.closing; // the empty final of a drain in silence
     return this.#base + this.#samples(message.start) < this.#settled - same && cursor <= this.#settled + same;
   }
 
@@ -305,7 +305,7 @@ export class Continuity {
     this.#letGo();
   }
 
-  /** A `Results` frame in the stream's own time, with what it took: `latency` and `finalLatency` in seconds. */
+  /** A `Results` frame in the stream's own time, with its `latency` and `finalLatency` in seconds. */
   #inOurTime(message, shift, cursor, asked, now) {
     const [best] = message.channel.alternatives;
     const sentAt = this.audio.sentAt(cursor);

@@ -1,10 +1,10 @@
-/** Read-outs: how loud it is, and how long answers take. */
+/** Read-outs: level of the audio, and latency of results. */
 
 const QUIETEST_DB = -60;
 const BAR_PX = 5;
 const SPOKEN_EVERY = 12; // messages: the accessible value changes once a second, not twelve times
 
-/** A strip of the last seconds' levels; one still bar where motion is not wanted. */
+/** A strip of the last seconds' levels; a single bar where the user prefers reduced motion. */
 export class LevelMeter {
   #canvas;
   #levels = [];
@@ -54,7 +54,7 @@ export class LevelMeter {
   }
 }
 
-/** The newest and the middle one of a row of durations, written into an element in milliseconds. */
+/** Newest value and median of a series of durations, written into an element in milliseconds. */
 export class Latency {
   #element;
   #seen = [];

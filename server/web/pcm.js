@@ -1,4 +1,4 @@
-/** Samples: from the browser's floats to the wire's 16-bit integers, and how loud they are. Pure. */
+/** Conversion of the browser's float samples to the wire's 16-bit integers, and their level. Pure. */
 
 export const MESSAGE_S = 0.08; // of audio in a message: one step of the shipped model
 export const HIGHEST_HZ = 48000; // that the server takes
@@ -39,7 +39,7 @@ export class Gatherer {
     }
   }
 
-  /** What is gathered now, which is then forgotten. */
+  /** Take the samples gathered so far. */
   rest() {
     const pcm = toInt16(this.#message.subarray(0, this.#filled));
     this.#filled = 0;

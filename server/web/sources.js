@@ -1,13 +1,13 @@
-/** Where audio comes from: a microphone, or a recording, at the speed of speech or all at once. Knows no socket. */
+/** Sources of audio: a microphone, or a recording in real time or all at once. Knows no socket. */
 
 import { HIGHEST_HZ, MESSAGE_S, toInt16 } from "./pcm.js";
 
-const RATE_HZ = 16000; // the shipped model's; anything else the server resamples
+const RATE_HZ = 16000; // the shipped model's; the server resamples other rates
 const LARGEST_BYTES = 100 * 2 ** 20; // decoded in memory
-const FLUSH_MS = 300; // an audio thread that was stopped meanwhile does not answer
+const FLUSH_MS = 300; // an audio thread that has stopped does not answer
 const WORKLET = new URL("worklet.js", import.meta.url);
 
-// The model learned with noise: a browser's own suppression takes speech away with it.
+// The model was trained with noise; a browser's noise suppression would remove speech too.
 const MICROPHONE = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true };
 
 const SAID = {
@@ -16,14 +16,14 @@ const SAID = {
   NotReadableError: "The microphone does not answer; another program may be using it.",
 };
 
-/** Something that the person in front of the page can mend. */
+/** A problem that the user can solve. */
 export class SourceError extends Error {}
 
 /** Ask for the microphone. Returns: a source. Throws: SourceError. */
 export async function openMicrophone() {
   if (!navigator.mediaDevices?.getUserMedia)
     throw new SourceError("Browsers give the microphone to pages from https:// or from this computer only.");
-  const context = await readyContext({ sampleRate: RATE_HZ }); // before the microphone: the first word is not to wait
+  const context = await readyContext({ sampleRate: RATE_HZ }); // before the microphone: not to miss the first word
   let media;
   try {
     media = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
@@ -47,7 +47,7 @@ async function microphoneNode(context, media) {
   }
 }
 
-/** Play a recording (a file, or the promise of one), and hand it out as it is played. Throws: SourceError. */
+/** Play a recording (a file or a promise of one). Returns: a source that yields it as it plays. Throws: SourceError. */
 export async function openPlayer(file) {
   const context = await readyContext({ sampleRate: RATE_HZ });
   let node;
@@ -63,9 +63,9 @@ export async function openPlayer(file) {
   return source;
 }
 
-/** A running context that knows the worklet. */
+/** A running context with the worklet loaded. */
 async function readyContext(options) {
-  const context = new AudioContext(options); // within the click, or it would be silent
+  const context = new AudioContext(options); // within the click: otherwise browsers keep it silent
   await context.audioWorklet.addModule(WORKLET);
   await context.resume();
   return context;
@@ -89,7 +89,7 @@ async function decode(context, fetched) {
   }
 }
 
-/** Audio at the speed of speech, cut into messages by the worklet, which wait until somebody starts to listen. */
+/** Audio in real time, cut into messages by the worklet and queued until `start` is called. */
 class LiveSource {
   #context;
   #node;
@@ -113,7 +113,7 @@ class LiveSource {
     node.connect(this.#worklet);
   }
 
-  /** Hand out 16-bit messages until stopped. */
+  /** Pass 16-bit messages to the callback until stopped. */
   start(onPcm) {
     this.#flushed = new Promise((resolve) => {
       this.#worklet.port.onmessage = ({ data }) => (data ? onPcm(data) : resolve());
@@ -121,7 +121,7 @@ class LiveSource {
     this.#node.start?.();
   }
 
-  /** Stop, once the last samples were handed out. */
+  /** Stop after the last samples were passed on. */
   async stop() {
     this.onEnd = () => {};
     this.#release();

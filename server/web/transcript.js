@@ -1,8 +1,8 @@
 /** The transcript on the page: finals as paragraphs, and one open line whose last words may still change. */
 
-const UNSURE = 0.6; // below, a word is underlined as well as shaded: colour alone says nothing to some
+const UNSURE = 0.6; // below it a word is underlined as well as shaded: not everyone sees colours
 
-/** Draws into two elements: a log that is read aloud as it grows, and the line that is not. */
+/** Draws into two elements: a log that screen readers announce, and the open line, which they do not. */
 export class Transcript {
   #log;
   #open;
@@ -25,7 +25,7 @@ export class Transcript {
     this.#open.replaceChildren();
   }
 
-  /** Begin what comes from another source, under its name, where something stands above it. */
+  /** Begin the transcript of another source, with its name as a heading unless the log is empty. */
   begin(name) {
     this.#open.replaceChildren();
     if (this.isEmpty) return;
@@ -34,7 +34,7 @@ export class Transcript {
     this.#log.append(heading);
   }
 
-  /** Show a result of the stream: words that cannot change are solid, the others faded. */
+  /** Show a result of the stream: stable words are solid, the others faded. */
   show({ words, stableWords, isFinal, start }) {
     const spans = words.flatMap((word, i) => [i ? " " : "", wordSpan(word, i < stableWords)]);
     this.#open.replaceChildren(...(isFinal ? [] : spans));

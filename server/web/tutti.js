@@ -1,9 +1,9 @@
 /**
  * A small client for tutti's live endpoint: no dependency, for browsers and for node (given a WebSocket).
  *
- * It owns the socket, the clock and the wait before the next try; what is sent again and told once, `continuity.js`
- * knows. It knows nothing of microphones and pages. Audio is mono, 16-bit; times are seconds of the whole stream, over
- * all its connections.
+ * Owns the socket, the clock and the wait before the next try; `continuity.js` decides what is sent again and which
+ * events are emitted. Knows nothing of microphones and pages. Audio is mono, 16-bit; times are seconds of the whole
+ * stream, over all its connections.
  *
  *     const stream = new TuttiStream("ws://127.0.0.1:8080/v1/listen", { key, sampleRate: 16000, resumable: true });
  *     stream.on("Results", ({ transcript, isFinal }) => console.log(isFinal, transcript));
@@ -16,16 +16,16 @@ import { Continuity } from "./continuity.js";
 
 const OPEN = 1; // WebSocket.OPEN
 const NORMAL = 1000;
-const FOR_GOOD = new Set([1002, 1003, 1007, 1008, 1009]); // close codes that the same audio would meet again
+const FOR_GOOD = new Set([1002, 1003, 1007, 1008, 1009]); // close codes that the same audio would cause again
 const FIRST_WAIT_S = 0.25;
 const LONGEST_WAIT_S = 10;
 const HANDSHAKE_S = 10;
-const ANSWER_S = 20; // to CloseStream, and between any two of its messages
+const ANSWER_S = 20; // longest wait for an answer to CloseStream, and between messages after it
 const KEEP_ALIVE_S = 4; // the server gives up after 10 s without a frame
-const HELD_S = 300; // of audio: an utterance, and what the kernel's buffers hold on the way
+const HELD_S = 300; // of audio held: an utterance, and what kernel buffers hold in transit
 const HIGH_WATER_BYTES = 2 ** 18;
 const PROBE_S = 0.1; // of silence
-const REPLAY_SPEED = 8; // times real time, beyond a burst that any server takes
+const REPLAY_SPEED = 8; // times real time, after a burst of REPLAY_BURST_S
 const REPLAY_BURST_S = 2;
 
 const REAL_CLOCK = {
@@ -34,7 +34,7 @@ const REAL_CLOCK = {
   cancel: (timer) => clearTimeout(timer),
 };
 
-/** Why a stream cannot go on, or must wait. `status` is HTTP's where the server refused, `code` that of a close. */
+/** An error that ends or delays a stream. `status`: HTTP status of a refusal; `code`: close code of the WebSocket. */
 export class TuttiError extends Error {
   constructor(message, { status = 0, code = 0, retryAfter = 0, final = false } = {}) {
     super(message);
@@ -42,7 +42,7 @@ export class TuttiError extends Error {
   }
 }
 
-/** One stream of audio over as many connections as it takes. */
+/** One stream of audio, over several connections if one is lost. */
 export class TuttiStream {
   #urls;
   #options;
@@ -51,8 +51,8 @@ export class TuttiStream {
   #stream;
   #listeners = new Map();
   #socket = null;
-  #liveAt = 0; // when this connection took the stream up
-  #tries = 0; // since anything was settled
+  #liveAt = 0; // time at which the server answered on this connection
+  #tries = 0; // failed tries since progress
   #progress = 0;
   #timers = {};
   #spokeAt = 0;
@@ -63,7 +63,7 @@ export class TuttiStream {
    * `url`: one, or several replicas' that are tried in turn; `key`: an API key, or a function that fetches one
    * (short-lived tokens); `scheme`: "token", or "bearer" for tokens; `resumable`: ask for tickets, with which another
    * server goes on exactly where one was lost; `query`: further parameters, arrays are repeated; `maxTries`:
-   * connections in a row that settle nothing.
+   * consecutive connections without a final or a ticket.
    */
   constructor(url, options = {}) {
     this.#urls = [url].flat();
@@ -74,22 +74,22 @@ export class TuttiStream {
     this.#stream = new Continuity(this.#options.sampleRate, HELD_S * this.#options.sampleRate);
     /** Settles when the stream is over: { code, reason, metadata }, or a TuttiError. */
     this.done = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
-    this.done.catch(() => {}); // who does not wait for it hears "failed"
+    this.done.catch(() => {}); // errors are emitted as "failed" too
   }
 
-  /** Call it for "open", "waiting", "refused" (a ticket), "lost", "ended", "failed", and each type of message. */
+  /** Call a listener on "open", "waiting", "refused" (a ticket), "lost", "ended", "failed", and each type of message. */
   on(type, listener) {
     this.#listeners.set(type, [...(this.#listeners.get(type) ?? []), listener]);
     return this;
   }
 
-  /** Connect. Audio may be sent at once: it is held until the server is there. */
+  /** Connect. Audio may be sent at once: it is held until the connection is open. */
   open() {
     this.#connect();
     return this;
   }
 
-  /** Send samples (Int16Array), which are the stream's from now on: live audio, never refused, at worst forgotten. */
+  /** Send live samples (Int16Array), which the stream keeps. Never refused; beyond HELD_S the oldest are dropped. */
   send(pcm) {
     if (this.#ended || this.#stream.closing) throw new TuttiError("the stream is closed", { final: true });
     if (!pcm.length) return; // an empty message would end the stream
@@ -97,7 +97,7 @@ export class TuttiStream {
     this.#pump();
   }
 
-  /** As `send`, once the connection has room: for audio that is there already, faster than it was spoken. */
+  /** As `send`, once the connection has room: for recorded audio, faster than real time. */
   async write(pcm) {
     while (!this.#ended && !(this.#isLive && this.#socket.bufferedAmount <= HIGH_WATER_BYTES))
       await new Promise((resolve) => this.#clock.later(resolve, 0.02)); // a WebSocket has no event for this
@@ -116,7 +116,7 @@ export class TuttiStream {
     this.#pump();
   }
 
-  /** Say that no audio follows, and wait for the last final. Returns: `done`. */
+  /** Send CloseStream and wait for the last final. Returns: `done`. */
   close() {
     if (!this.#ended) {
       this.#stream.close(this.#clock.now());
@@ -125,7 +125,7 @@ export class TuttiStream {
     return this.done;
   }
 
-  /** Leave at once. */
+  /** Close at once, without the last results. */
   abort() {
     this.#end({ code: 1006, reason: "aborted" });
   }
@@ -134,7 +134,7 @@ export class TuttiStream {
     return this.#socket?.readyState === OPEN;
   }
 
-  /** Whether everything that was said has gone out. */
+  /** True if everything has been sent. */
   get #isLive() {
     return this.#isOpen && this.#stream.begun && this.#stream.sent >= this.#stream.audio.end;
   }
@@ -182,7 +182,7 @@ export class TuttiStream {
   #heard(message) {
     const taken = this.#stream.begun;
     this.#tell(this.#stream.receive(message, this.#clock.now()));
-    if (!taken) this.#pump(); // an answer to a ticket calls for something to be said
+    if (!taken) this.#pump(); // an answer to Resume may call for a message
     else if (this.#stream.closing) this.#watch(ANSWER_S, "the server does not finish");
     if (this.#stream.progress > this.#progress) this.#tries = 0;
     this.#progress = this.#stream.progress;
@@ -198,7 +198,7 @@ export class TuttiStream {
     }
   }
 
-  /** Send what there is; what was there before the connection no faster than a server likes. */
+  /** Send what is held; audio from before the connection at REPLAY_SPEED at most. */
   #pump() {
     const stream = this.#stream;
     while (this.#isOpen && !this.#timers.pace) {
@@ -231,7 +231,7 @@ export class TuttiStream {
     }
   }
 
-  /** Why a handshake failed. A browser does not say, so ask the same by POST, with a moment of silence. */
+  /** Find out why a handshake failed: browsers hide it, so send the same request as a POST of PROBE_S of silence. */
   async #refusal(secret) {
     const url = this.#address;
     url.protocol = url.protocol.replace("ws", "http");
@@ -260,7 +260,7 @@ export class TuttiStream {
       return;
     }
     const longest = Math.min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (this.#tries - 1));
-    const wait = Math.max(error.retryAfter, longest * (0.5 + Math.random() / 2)); // clients must not come back as one
+    const wait = Math.max(error.retryAfter, longest * (0.5 + Math.random() / 2)); // jitter, so that clients spread
     this.#timers.retry = this.#clock.later(() => this.#connect(), wait);
     this.#emit("waiting", { error, seconds: wait, tries: this.#tries });
   }
@@ -280,7 +280,7 @@ export class TuttiStream {
     }
   }
 
-  /** Let go of the connection: whatever it still says is not heard. */
+  /** Detach from the connection; later messages from it are ignored. */
   #forget() {
     for (const timer of Object.values(this.#timers)) this.#clock.cancel(timer);
     this.#timers = {};
@@ -289,7 +289,7 @@ export class TuttiStream {
     this.#stream.lost();
   }
 
-  /** Give the connection so long for its next sign of life; null: as long as it likes. */
+  /** Fail the connection unless a message arrives within this time; null: no limit. */
   #watch(seconds, complaint) {
     this.#clock.cancel(this.#timers.watch);
     if (seconds === null) return;

@@ -1,4 +1,4 @@
-/** The audio thread: mono blocks of 128 floats in, 16-bit messages out by the port. "flush" asks for what is left. */
+/** Audio worklet: mono blocks of 128 floats in, 16-bit messages out through the port. "flush" requests the rest. */
 
 import { Gatherer } from "./pcm.js";
 
@@ -15,7 +15,7 @@ class PcmProcessor extends AudioWorkletProcessor {
   }
 
   process([[mono]]) {
-    if (mono) for (const pcm of this.#gatherer.add(mono)) this.#post(pcm); // without a source there is no channel
+    if (mono) for (const pcm of this.#gatherer.add(mono)) this.#post(pcm); // an input without a source has no channel
     return true;
   }
 

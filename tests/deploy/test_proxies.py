@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from edge import Hang, closed_port, http, knows_that_the_first_drains, listen, proxied, wait_until
+from edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
 from fakes import WAIT_S
 from live_server import Client, LiveServer, transcript
 from spelling import spell
@@ -95,7 +95,7 @@ def test_a_draining_replica_keeps_its_streams_and_gets_no_new_ones(live_server: 
         while not len(drains.replica.sessions):
             streams.append(stack.enter_context(listen(proxy)))
         drains.replica.sessions.draining = True
-        wait_until(lambda: knows_that_the_first_drains(name, proxy))
+        wait_until(lambda: first_server_is_draining(name, proxy))
         before = len(drains.replica.sessions), len(other.replica.sessions)
         with listen(proxy), listen(proxy), listen(proxy):
             assert (len(drains.replica.sessions), len(other.replica.sessions)) == (before[0], before[1] + 3)

@@ -1,4 +1,4 @@
-"""The key term measurement on a decoder that hears a name only where it was told to listen for it."""
+"""The key term measurement, with a fake decoder that recognises a key term only when its bias holds it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from needs import need_programs
 
 from loadtest.environment import describe
-from loadtest.keyterms.__main__ import hear, measure
+from loadtest.keyterms.__main__ import log_probs_of, measure
 from loadtest.keyterms.cases import (
     REAL,
     SENTENCES,
@@ -31,8 +31,8 @@ CONFIG = ModelConfig(name="fake", lookahead=2)
 SILENCE = np.zeros(16_000, np.int16)
 
 
-class Listener:
-    """Reads the number of its case from the first log-prob; says the case's text, its terms garbled without a bias."""
+class FakeDecoder:
+    """Takes its case's number from the first log-prob; outputs that text, with key terms outside the bias replaced."""
 
     supports_bias = True
 
@@ -55,21 +55,21 @@ class Listener:
         assert state["frames"] == CONFIG.frames_per_step * 3  # all of it was decoded
         words = [w if w not in case.said or w in state["terms"] else "mumble" for w in case.reference.split()]
         if len(state["terms"]) > 50:
-            words.append("quimby")  # a long list makes this listener hear things
+            words.append("quimby")  # a false term, caused by a long list
         return tuple(Word(word, 0.0, 0.0, 1.0) for word in words)
 
     def release(self, state: Any) -> None:
         self.open -= 1
 
 
-def measured(cases: Sequence[Case], distractors: Sequence[int]) -> tuple[dict[tuple[str, int | None], Any], Listener]:
-    heard = [np.full((CONFIG.frames_per_step * 3, 4), number, np.float32) for number in range(len(cases))]
+def measured(cases: Sequence[Case], distractors: Sequence[int]) -> tuple[dict[Any, Any], FakeDecoder]:
+    log_probs = [np.full((CONFIG.frames_per_step * 3, 4), number, np.float32) for number in range(len(cases))]
     pool = [*(f"rare{letter}" for letter in "abcdefghijklmnopqrstuvwxyz" * 3), "quimby", "okonkwo"]
     pool = [f"{term}{'xyz'[place % 3]}" if term.startswith("rare") else term for place, term in enumerate(pool)]
-    decoder = Listener(cases)
+    decoder = FakeDecoder(cases)
     rows = measure(
         cases,
-        heard,
+        log_probs,
         decoder,
         CONFIG,
         pool=pool,
@@ -96,14 +96,14 @@ def test_recall_rises_with_the_list_and_other_words_stay() -> None:
     assert (rows[REAL, 0].recordings, rows[REAL, 0].said, rows[REAL, 0].other_words) == (2, 1, 5)
 
 
-def test_what_a_long_list_makes_up_is_counted() -> None:
+def test_words_inserted_because_of_a_long_list_are_counted() -> None:
     rows, _ = measured(CASES, [60])
     assert rows[REAL, 60].other_errors == 2
     assert rows[REAL, 0].other_errors == 0
     assert 0 <= rows[REAL, 60].false_terms <= 2
 
 
-def test_the_page_says_what_was_given() -> None:
+def test_the_page_names_the_list_and_settings_that_were_given() -> None:
     rows, _ = measured(CASES, [10])
     page = markdown(Keyterms("command", {"seed": 1, "weight": None}, tuple(rows.values()), describe(1)))
     assert "| real, 2 | none | 1 | 0.000 |" in page
@@ -115,7 +115,7 @@ def test_words_that_the_language_model_knows_are_no_terms() -> None:
     assert unknown_words("the okonkwo zz okonkwo house", {"the", "house"}.__contains__) == ("okonkwo",)
 
 
-def test_a_longer_list_contains_the_shorter_and_never_what_is_said() -> None:
+def test_a_longer_list_contains_the_shorter_and_no_distractor_is_said() -> None:
     pool = [f"term{number}" for number in range(40)] + ["now", "ask okonkwo"]
     short, long = term_lists(CASES, pool, 5, 1), term_lists(CASES, pool, 20, 1)
     assert all(set(a) < set(b) for a, b in zip(short, long, strict=True))
@@ -147,15 +147,15 @@ def test_the_same_seed_gives_the_same_speech() -> None:
     assert all(len(case.pcm) > 8_000 and np.abs(case.pcm).max() > 10_000 for case in first)
 
 
-def test_hearing_in_batches_gives_what_each_recording_gives_alone() -> None:
+def test_log_probs_of_a_batch_equal_those_of_each_recording_alone() -> None:
     model = AcousticModel.random(seed=1)
     rng = np.random.default_rng(1)
     cases = [
         Case(REAL, rng.integers(-9_000, 9_000, length, dtype=np.int16), "", ()) for length in (9_000, 4_000, 12_345)
     ]
-    together = hear(model, cases)
+    together = log_probs_of(model, cases)
     for case, found in zip(cases, together, strict=True):
-        (alone,) = hear(model, [case])
+        (alone,) = log_probs_of(model, [case])
         steps = -(-len(case.pcm) // model.config.step_samples) + model.config.flush_steps
         assert found.shape == (steps * model.config.frames_per_step, len(model.config.vocabulary))
         assert np.allclose(found, alone, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Calibration: known costs are found again in what they add up to, and the frugal client counts right."""
+"""Calibration: the fit recovers known costs, and the loopback client counts batches and rows correctly."""
 
 import os
 from pathlib import Path
@@ -18,13 +18,13 @@ TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})
 
 
 def window(batches, rows, *, written=True, opened=0, round_trips_s=()):
-    """What a server with the costs above would show."""
+    """The counters of a server with the costs above."""
     row_s = RECEIVE_S + DECODE_S + (WRITE_S if written else 0.0)
     loop_s = batches * BATCH_S + rows * row_s + opened * OPEN_S + IDLE * calibrate.WINDOW_S * (not opened)
     return loopback.Window(loop_s, batches, rows, rows * DECODE_S, tuple(round_trips_s))
 
 
-def test_known_costs_are_found_again():
+def test_the_fit_recovers_known_costs():
     alone_s = BATCH_S + RECEIVE_S + DECODE_S + WRITE_S + 0.001 + 5e-5
     windows = {
         20: window(740, 750, round_trips_s=[alone_s + 2e-4]),
@@ -32,9 +32,9 @@ def test_known_costs_are_found_again():
         120: window(2_000, 4_500, round_trips_s=[0.004]),
         200: window(1_500, 7_500, round_trips_s=[0.005]),
     }
-    visits = window(360, 360, opened=calibrate.VISITS)
+    short = window(360, 360, opened=calibrate.SHORT_STREAMS)
     times = EngineTimes({1: [0.001], 8: [0.002]}, {1: 0.001 + 5e-5, 8: 0.002 + 5e-5})
-    found = calibrate.conclude(times, windows, window(1_600, 7_500, written=False), visits, table=TABLE)
+    found = calibrate.fit_overheads(times, windows, window(1_600, 7_500, written=False), short, table=TABLE)
     assert found.batch_s == pytest.approx(BATCH_S, rel=0.01)
     assert found.receive_s == pytest.approx(RECEIVE_S, rel=0.05)
     assert found.decode_s == pytest.approx(DECODE_S, rel=0.05)
@@ -48,11 +48,13 @@ def test_known_costs_are_found_again():
     ("stream_s", "tried"), [(1e-3, calibrate.LEVELS), (0.012, calibrate.LEVELS[:2]), (0.1, calibrate.LEVELS[:1])]
 )
 def test_the_load_rises_no_further_once_the_event_loop_is_full(stream_s, tried):
-    windows = calibrate.rising(lambda streams: loopback.Window(stream_s * streams * calibrate.WINDOW_S, 1, 1, 0.0, ()))
+    windows = calibrate.measure_rising_loads(
+        lambda streams: loopback.Window(stream_s * streams * calibrate.WINDOW_S, 1, 1, 0.0, ())
+    )
     assert tuple(windows) == tried
 
 
-def test_what_batches_take_beyond_the_engine_grows_with_the_loops_load():
+def test_fitted_interference_grows_with_the_load_of_the_event_loop():
     def loaded(busy):
         """Batches that take 0.1 ms and 4 ms · load longer; one in ten three times that."""
         longer_s = 1e-4 + 4e-3 * busy
@@ -65,7 +67,7 @@ def test_what_batches_take_beyond_the_engine_grows_with_the_loops_load():
         return loopback.Window(busy * calibrate.WINDOW_S, 1, 1, 0.0, (), tuple(times))
 
     steady = {n: loaded(busy) for n, busy in ((20, 0.01), (60, 0.1), (120, 0.2), (200, 0.3))}
-    found = calibrate.interfering(steady, TABLE)
+    found = calibrate.fit_interference(steady, TABLE)
     assert found.busy_s > 0
     assert found.shape == tuple(sorted(found.shape))
     mean_s = np.mean([took_s - TABLE.median(rows) for rows, took_s in steady[200].steps])
@@ -75,19 +77,19 @@ def test_what_batches_take_beyond_the_engine_grows_with_the_loops_load():
 def test_batches_as_fast_as_the_engine_alone_show_no_interference():
     steps = tuple((rows, 0.999 * TABLE.median(rows)) for rows in range(1, 9))
     steady = {n: loopback.Window(0.1, 1, 1, 0.0, (), steps) for n in (20, 60, 120)}
-    found = calibrate.interfering(steady, TABLE)
+    found = calibrate.fit_interference(steady, TABLE)
     assert (found.idle_s, found.busy_s) == (0.0, 0.0)
 
 
-def test_a_cost_that_the_measurements_deny_is_zero_and_none_is_negative():
+def test_a_cost_with_a_negative_fit_is_zero():
     done = np.array([(100.0, 100.0, 3.0), (50.0, 200.0, 3.0), (20.0, 400.0, 3.0)])
-    shares = calibrate._shares(done, [row * 1e-4 - batch * 1e-5 for batch, row, _ in done])
+    shares = calibrate._non_negative_fit(done, [row * 1e-4 - batch * 1e-5 for batch, row, _ in done])
     assert min(shares) == 0.0
     assert shares[1] == pytest.approx(1e-4, rel=0.2)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="times of threads are read from Linux")
-def test_the_frugal_client_is_answered_step_by_step(live_server):
+def test_the_loopback_client_gets_an_answer_for_each_step(live_server):
     server = live_server()
     port = int(server.host.rsplit(":", 1)[1])
     audio = [bytes(2 * CONFIG.step_samples)]
@@ -96,9 +98,9 @@ def test_the_frugal_client_is_answered_step_by_step(live_server):
     assert len(seen.round_trips_s) == pytest.approx(seen.rows, abs=4)
     assert all(0 < took_s < 5 for took_s in seen.round_trips_s)
     assert 1 <= seen.batches <= seen.rows
-    visits = loopback.visit(port, os.getpid(), audio[0], 3)
-    assert visits.rows % 3 == 0
-    assert visits.rows >= 3 * 2  # its step, and at least one that flushes
+    short = loopback.short_streams(port, os.getpid(), audio[0], 3)
+    assert short.rows % 3 == 0
+    assert short.rows >= 3 * 2  # its step, and at least one that flushes
 
 
 def report(**values):
@@ -122,7 +124,7 @@ def test_a_generators_costs_are_its_processor_time_and_its_tick():
     assert tick == pytest.approx(1_000, rel=0.05)
 
 
-def test_a_check_passes_only_when_every_load_is_near():
+def test_a_check_passes_only_when_every_load_is_within_tolerance():
     figures = simulation_check.Figures(5.0, 8.0, 10.0, 2.0)
     rows = tuple(simulation_check.Row(100, 3.0, figures, figures, off) for off in (0.1, -0.24))
     check = simulation_check.Check("command", rows, (1.0, 1.0, 1.0), {}, simulation_check.environment.describe(1))

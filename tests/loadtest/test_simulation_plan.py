@@ -1,4 +1,4 @@
-"""Plans: capacity is what the simulator carries, answers move with the objective, and the commands work."""
+"""Plans: capacity is what the simulator carries, replicas follow the objective, and the commands work."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_capacity_is_carried_and_a_few_streams_more_are_not():
     assert not beyond.stable or beyond.latency_ms.p98 > 80
 
 
-def test_nothing_beyond_the_bound_is_carried_at_any_latency():
+def test_no_policy_keeps_up_beyond_the_bound_of_most_streams():
     for policy in Policy:
         serving = replace(SERVING, policy=policy)
         assert not run_load(TINY, serving, round(1.1 * most_streams(TINY, serving))).stable
@@ -77,7 +77,7 @@ def test_an_objective_below_one_step_is_not_possible():
 
 
 @pytest.mark.parametrize("bad", [{"streams": 0}, {"slo_s": 0.0}, {"headroom": 1.0}])
-def test_a_plan_without_sense_is_refused(bad):
+def test_a_plan_with_invalid_parameters_is_refused(bad):
     with pytest.raises(ValueError):
         plan(TINY, SERVING, **({"streams": 1, "slo_s": 0.1, "headroom": 0.1} | bad))
 
@@ -94,15 +94,15 @@ def test_levels_are_positive_numbers():
         parse_levels("0,4")
 
 
-def test_the_command_answers_in_words_and_in_json(calibration):
+def test_the_command_prints_text_or_json(calibration):
     options = ["plan", "--streams", "1000", "--slo-ms", "80", "--max-batch", "16", "--calibration", calibration]
     done = runner.invoke(app, [*options, "--json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout.splitlines()[-1])
     assert document["plan"]["at"]["latency_ms"]["p98"] <= 80
-    words = runner.invoke(app, options).output
-    assert "a test's machine" in words
-    assert f"{document['plan']['replicas']:,}" in words
+    text = runner.invoke(app, options).output
+    assert "a test's machine" in text
+    assert f"{document['plan']['replicas']:,}" in text
 
 
 def test_a_calibration_without_interference_is_called_optimistic():
@@ -112,13 +112,13 @@ def test_a_calibration_without_interference_is_called_optimistic():
     assert "optimistic" not in provenance_line(complete)
 
 
-def test_the_command_says_when_it_is_not_possible(calibration):
+def test_an_objective_that_is_not_possible_exits_with_1(calibration):
     done = runner.invoke(app, ["plan", "--slo-ms", "12", "--calibration", calibration])
     assert done.exit_code == 1
     assert "not possible" in done.output
 
 
-def test_the_command_predicts_levels_with_a_generator_beside(calibration):
+def test_the_command_predicts_levels_with_a_generator_on_the_same_machine(calibration):
     options = ["plan", "--calibration", calibration, "--levels", "5,10", "--seconds", "2", "--json"]
     alone, beside = (
         json.loads(runner.invoke(app, [*options, *more]).stdout.splitlines()[-1])["levels"]
@@ -128,7 +128,7 @@ def test_the_command_predicts_levels_with_a_generator_beside(calibration):
     assert all(b["latency_ms"]["p50"] > a["latency_ms"]["p50"] for a, b in zip(alone, beside, strict=True))
 
 
-def test_deep_speech_is_a_setting_of_the_command():
+def test_the_deep_speech_option_predicts_eager_and_single():
     done = runner.invoke(app, ["plan", "--deep-speech", "--seconds", "5", "--json"])
     assert done.exit_code == 0, done.output
     levels = json.loads(done.stdout.splitlines()[-1])["levels"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, began_as, toy_lm, unknown
+from beam_toys import FRAME_S, LETTERS, prefix_score, toy_lm, unknown
 from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,7 +181,7 @@ def test_a_key_term_wins_over_a_slightly_likelier_word_without_a_language_model(
 def test_an_unknown_word_of_a_key_term_costs_at_most_the_known_word_it_begins_as():
     """`cac` is unknown and begins as `cab`, which is known."""
     lm, known = toy_lm(), toy_lm().score(["cab"], eos=False)[0]
-    cost = known - unknown(3, WEIGHTS), known - began_as("cac", lm, WEIGHTS)
+    cost = known - unknown(3, WEIGHTS), known - prefix_score("cac", lm, WEIGHTS)
     assert cost[0] > 2.5
     assert cost[1] < 0.5
     rows = doubt("_cac_", 3, "b", 1.0)

@@ -1,4 +1,4 @@
-"""What clients do wrong: each gets the specified answer, its slot comes back, and no other stream notices."""
+"""Invalid behaviour of clients: each gets the specified answer, its slot is freed, other streams are not affected."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CUT = r"(?i)reset|broken pipe|abort"
 
 
 @contextmanager
-def nobody_else_notices(server: LiveServer) -> Iterator[None]:
-    """A healthy stream is open before, during and after; then every slot must come back."""
+def other_streams_unaffected(server: LiveServer) -> Iterator[None]:
+    """Keep a healthy stream open before, during and after the block; then every slot must be free."""
     with server.listen() as other:
         other.send(spell("before"))
         other.say("Finalize")
@@ -49,9 +49,9 @@ def nobody_else_notices(server: LiveServer) -> Iterator[None]:
         ({"callback": "http://elsewhere/"}, "callback"),
     ],
 )
-def test_a_query_that_would_corrupt_the_result_is_refused(live_server: Start, query: dict, named: str) -> None:
+def test_unsupported_query_values_are_refused_with_400(live_server: Start, query: dict, named: str) -> None:
     server = live_server()
-    with nobody_else_notices(server):
+    with other_streams_unaffected(server):
         with pytest.raises(InvalidStatus) as refused:
             server.listen(**query)
         response = refused.value.response
@@ -64,35 +64,35 @@ def test_a_query_that_would_corrupt_the_result_is_refused(live_server: Start, qu
     assert server.metric('tutti_handshakes_rejected_total{reason="bad_request"}') == 1
 
 
-def test_a_query_of_strange_letters_is_refused_without_harm(live_server: Start) -> None:
+def test_line_breaks_in_a_refused_query_add_no_response_header(live_server: Start) -> None:
     with pytest.raises(InvalidStatus) as refused:
         live_server().listen(encoding="ünïcode\r\nSet-Cookie: x")
     assert refused.value.response.status_code == 400
     assert "Set-Cookie" not in refused.value.response.headers
 
 
-def test_samples_torn_apart_are_put_together(live_server: Start) -> None:
+def test_samples_split_across_messages_are_joined(live_server: Start) -> None:
     server = live_server()
-    with nobody_else_notices(server), server.listen() as client:
+    with other_streams_unaffected(server), server.listen() as client:
         audio = spell("odd bytes").tobytes()
         for start in range(0, len(audio), 333):
             client.send(audio[start : start + 333])
-        client.send(audio[:1])  # half a sample: never anything
+        client.send(audio[:1])  # half a sample: dropped
         frames = client.finish()
         assert transcript(frames) == "odd bytes"
         assert frames[-1]["duration"] == len(audio) / 32_000
 
 
-def test_a_giant_message_is_refused_with_1009(live_server: Start) -> None:
+def test_a_message_over_one_mebibyte_closes_with_1009(live_server: Start) -> None:
     server = live_server()
-    with nobody_else_notices(server), server.listen() as client:
+    with other_streams_unaffected(server), server.listen() as client:
         client.send(bytes(2**20 + 2))
         assert client.rest()[1] == 1009
 
 
-def test_a_message_of_more_audio_than_a_stream_may_hold_is_refused_with_1008(live_server: Start) -> None:
+def test_a_message_over_the_backlog_limit_closes_with_1008(live_server: Start) -> None:
     server = live_server(max_backlog_s=5.0)
-    with nobody_else_notices(server), server.listen() as client:
+    with other_streams_unaffected(server), server.listen() as client:
         client.send(silence(6.0))
         _, code, reason = client.rest()
         assert (code, reason.split()[0]) == (1008, "DATA-0000")
@@ -101,9 +101,9 @@ def test_a_message_of_more_audio_than_a_stream_may_hold_is_refused_with_1008(liv
 @pytest.mark.parametrize(
     "text", ["hello", "[1,2", '{"type":"Pause"}', '{"no":"type"}', '{"type":"Finalize","channel":7}']
 )
-def test_text_that_means_nothing_is_answered_and_the_stream_goes_on(live_server: Start, text: str) -> None:
+def test_an_invalid_text_frame_is_answered_with_an_error_and_the_stream_goes_on(live_server: Start, text: str) -> None:
     server = live_server()
-    with nobody_else_notices(server), server.listen() as client:
+    with other_streams_unaffected(server), server.listen() as client:
         client.socket.send(text)
         error = client.receive()
         assert (error["type"], error["variant"], error["message"]) == ("Error", "SchemaError", text)
@@ -111,7 +111,7 @@ def test_text_that_means_nothing_is_answered_and_the_stream_goes_on(live_server:
         assert transcript(client.finish()) == "still here"
 
 
-def test_silence_for_the_idle_limit_ends_with_metadata_and_1011(live_server: Start) -> None:
+def test_an_idle_stream_ends_with_metadata_and_1011(live_server: Start) -> None:
     server = live_server(idle_timeout_s=0.2)
     with server.listen() as client:
         frames, code, reason = client.rest()
@@ -141,56 +141,56 @@ def test_text_frames_keep_a_silent_stream_open(live_server: Start) -> None:
         assert transcript(client.finish()) == "here"
 
 
-def test_a_client_that_leaves_its_interims_unread_is_cut_off_after_a_while(live_server: Start) -> None:
+def test_a_client_that_does_not_read_is_cut_off_after_the_write_timeout(live_server: Start) -> None:
     server = live_server(write_timeout_s=0.2)
-    with nobody_else_notices(server):
-        deaf = deaf_client(server, step_results="true", endpointing="false")
+    with other_streams_unaffected(server):
+        client = client_that_does_not_read(server, step_results="true", endpointing="false")
         audio = frame(0x82, spell("abcd " * 40).tobytes())  # each of its answers repeats all words so far
         with pytest.raises(OSError, match=CUT):
-            send_often(deaf, audio, 100)
+            send_repeatedly(client, audio, 100)
     assert server.metric("tutti_slow_consumer_closes_total") == 1
     assert server.metric('tutti_sessions_total{outcome="error",protocol="deepgram"}') == 1
 
 
-def test_a_client_that_leaves_more_unread_than_the_server_keeps_is_cut_off_at_once(live_server: Start) -> None:
+def test_a_client_that_does_not_read_is_cut_off_at_once_when_its_outbox_is_full(live_server: Start) -> None:
     server = live_server()
-    with nobody_else_notices(server):
-        deaf = deaf_client(server)
+    with other_streams_unaffected(server):
+        client = client_that_does_not_read(server)
         with pytest.raises(OSError, match=CUT):
-            send_often(deaf, frame(0x81, b"?" * 250) * 100, 200)
+            send_repeatedly(client, frame(0x81, b"?" * 250) * 100, 200)
     assert server.metric("tutti_slow_consumer_closes_total") == 1
 
 
-def deaf_client(server: LiveServer, **query: object) -> socket.socket:
-    """A WebSocket client that reads the handshake, and nothing ever again; its buffer is as small as can be."""
+def client_that_does_not_read(server: LiveServer, **query: object) -> socket.socket:
+    """A WebSocket client that reads the handshake and nothing after it; its receive buffer is as small as possible."""
     url = urlsplit(server.url(**query))
-    deaf = socket.socket()
-    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    deaf.settimeout(WAIT_S)
-    deaf.connect((url.hostname, url.port))
-    deaf.sendall(
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.settimeout(WAIT_S)
+    client.connect((url.hostname, url.port))
+    client.sendall(
         f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
     )
-    assert b" 101 " in deaf.recv(2_000)
-    return deaf
+    assert b" 101 " in client.recv(2_000)
+    return client
 
 
-def send_often(client: socket.socket, message: bytes, times: int) -> None:
-    """Send until cut off, or so many times."""
+def send_repeatedly(client: socket.socket, message: bytes, times: int) -> None:
+    """Send a message `times` times, or until the connection is cut."""
     with client:
         for _ in range(times):
             client.sendall(message)
 
 
 def frame(kind: int, payload: bytes) -> bytes:
-    """A masked frame; the mask is zero, which is a mask too."""
+    """A masked frame; its mask is zero and leaves the payload as it is."""
     return bytes([kind, 0xFF]) + len(payload).to_bytes(8) + bytes(4) + payload
 
 
-def test_a_client_that_vanishes_frees_its_slot(live_server: Start) -> None:
+def test_a_cut_connection_frees_its_slot(live_server: Start) -> None:
     server = live_server(max_streams=2)
-    with nobody_else_notices(server):
+    with other_streams_unaffected(server):
         for _ in range(3):
             client = server.listen()
             client.send(spell("gone")[:3_333])
@@ -199,7 +199,7 @@ def test_a_client_that_vanishes_frees_its_slot(live_server: Start) -> None:
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 3
 
 
-def test_an_engine_that_stands_still_ends_the_stream_with_1011(live_server: Start) -> None:
+def test_a_stalled_engine_ends_the_stream_with_1011(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, stall_timeout_s=0.1, idle_timeout_s=0.2)
     with server.listen() as client:
@@ -212,13 +212,13 @@ def test_an_engine_that_stands_still_ends_the_stream_with_1011(live_server: Star
     server.wait_idle()
 
 
-def test_the_kernel_holds_no_more_for_a_client_than_the_server_allows() -> None:
+def test_the_kernel_send_buffer_is_at_most_one_mebibyte() -> None:
     assert SEND_BUFFER_BYTES <= 2**20
 
 
-def test_text_that_is_no_text_ends_with_1007_and_without_a_traceback(live_server: Start, caplog) -> None:
+def test_a_text_frame_that_is_not_utf8_closes_with_1007_and_logs_no_warning(live_server: Start, caplog) -> None:
     server = live_server()
-    with nobody_else_notices(server), server.listen() as client:
+    with other_streams_unaffected(server), server.listen() as client:
         client.socket.socket.sendall(frame(0x01, b"sec") + frame(0x80, b"ret\xff"))
         assert client.rest()[1] == 1007
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

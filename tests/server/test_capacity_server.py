@@ -1,4 +1,4 @@
-"""Admission by capacity and budgets of streams, through the real app."""
+"""Admission by estimated capacity, and latency budgets of single streams, through the real app."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Callable[..., LiveServer]
 RAW = [("encoding", "linear16"), ("sample_rate", "16000")]
 
 
-def test_a_replica_that_can_carry_one_stream_refuses_the_second_before_the_handshake(live_server: Start) -> None:
+def test_a_replica_with_capacity_for_one_stream_refuses_the_second_before_the_handshake(live_server: Start) -> None:
     server = live_server(max_streams="auto", latency_budget_ms=0.001)  # no batch is that fast
     assert server.metric("tutti_estimated_session_capacity") == 1
     assert server.metric("tutti_sessions_max") == 1
@@ -38,7 +38,7 @@ def test_a_replica_that_can_carry_one_stream_refuses_the_second_before_the_hands
         client.rest()
 
 
-def test_a_replica_told_to_judge_for_itself_takes_as_many_as_it_thinks_it_can_carry(live_server: Start) -> None:
+def test_max_streams_auto_is_the_estimated_capacity_within_the_slots(live_server: Start) -> None:
     server = live_server(max_streams="auto")
     estimate = server.metric("tutti_estimated_session_capacity")
     assert 10 < estimate <= server.replica.recognizer.admission.estimate + 1
@@ -46,7 +46,7 @@ def test_a_replica_told_to_judge_for_itself_takes_as_many_as_it_thinks_it_can_ca
     assert server.metric("tutti_state_pool_slots_total") == 1_024
 
 
-def test_a_fixed_number_of_streams_leaves_the_estimate_to_those_who_read_it(live_server: Start) -> None:
+def test_a_fixed_max_streams_does_not_limit_the_estimated_capacity(live_server: Start) -> None:
     server = live_server(max_streams=2)
     assert server.metric("tutti_sessions_max") == 2
     assert server.metric("tutti_estimated_session_capacity") > 2

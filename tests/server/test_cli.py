@@ -73,7 +73,7 @@ def named_defaults(command):
         yield from ((option, found) for found in re.findall(r"Default: (.*?)\.(?= *\[|$)", text))
 
 
-def test_every_command_is_looked_at_for_its_defaults():
+def test_every_command_is_in_the_list_whose_defaults_are_checked():
     groups = typer.main.get_command(app).commands
     found = [
         [name, *sub] for name, one in groups.items() for sub in ([[s] for s in getattr(one, "commands", {})] or [[]])
@@ -99,7 +99,7 @@ def test_defaults_in_help_texts_are_those_of_the_settings(command):
 
 
 def test_help_of_serving_names_the_defaults_of_the_settings():
-    """In square brackets they would be taken for markup, and vanish."""
+    """Rich would take defaults in square brackets for markup and drop them."""
     defaults = dict(named_defaults(["serve"]))
     assert defaults.items() >= {"host": "127.0.0.1", "port": "8080", "policy": "eager", "max_batch": "128"}.items()
     assert defaults.items() >= {"model": "the shipped model", "latency_budget_ms": "100", "device": "auto"}.items()
@@ -124,7 +124,7 @@ def test_transcribing_through_a_server_never_imports_torch(live_server, tmp_path
     assert json.loads(done.stdout.splitlines()[-1])["text"] == "hello there"
 
 
-def test_key_terms_and_formatting_are_asked_of_the_server(live_server, tmp_path):
+def test_key_terms_and_formatting_are_sent_to_the_server(live_server, tmp_path):
     import soundfile
 
     path = tmp_path / "hello.wav"
@@ -136,14 +136,14 @@ def test_key_terms_and_formatting_are_asked_of_the_server(live_server, tmp_path)
     text = json.loads(result.stdout.splitlines()[-1])["text"]
     assert text.startswith("Hello+foo bar+baz")
     kept = runner.invoke(app, [*where[:-1], f"ws://{server.host}?keyterm=foo&smart_format=true"])
-    assert json.loads(kept.stdout.splitlines()[-1])["text"].startswith("Hello+foo"), "the address bears its own query"
+    assert json.loads(kept.stdout.splitlines()[-1])["text"].startswith("Hello+foo"), "the query of the address is kept"
     many = [part for i in range(201) for part in ("--keyterm", f"t{i}")]
     refused = runner.invoke(app, [*where, *many])
     assert refused.exit_code == 1
     assert "keyterm" in json.loads(refused.stdout.splitlines()[-1])["error"]
 
 
-def test_key_terms_and_decoders_are_options_of_the_engine_in_this_process(tmp_path):
+def test_key_terms_and_decoders_apply_to_transcription_in_this_process(tmp_path):
     import soundfile
 
     path = tmp_path / "silence.wav"
@@ -159,13 +159,13 @@ def test_key_terms_and_decoders_are_options_of_the_engine_in_this_process(tmp_pa
     assert "beam decoder" in useless.output
 
 
-def test_a_file_that_is_not_there_is_a_usage_error():
+def test_a_missing_file_is_a_usage_error():
     result = runner.invoke(app, ["transcribe", "absent.wav"])
     assert result.exit_code == 2
     assert "absent.wav" in result.output
 
 
-def test_a_server_that_is_not_there_is_named():
+def test_an_unreachable_server_is_named_and_exits_with_1():
     done = command("transcribe", str(SAMPLES.parent / "yes.flac"), "--url", "ws://127.0.0.1:9", "--json")
     assert done.returncode == 1
     assert "127.0.0.1:9" in done.stdout
@@ -193,7 +193,7 @@ def test_a_missing_model_is_named_and_exits_with_1():
     assert "absent.safetensors" in done.stderr
 
 
-def test_a_precision_that_is_not_to_be_had_exits_with_1():
+def test_a_precision_that_the_device_lacks_exits_with_1():
     done = command("serve", "--port", "0", "--device", "cpu", "--precision", "fp16")
     assert done.returncode == 1
     assert "fp16 needs a GPU" in done.stderr
@@ -212,7 +212,7 @@ for arguments in json.loads(sys.argv[1]):
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one_line(precision, tmp_path):
-    """On a processor without AVX-512, or on one that torch and oneDNN are told to take for such a one."""
+    """The processor has no AVX-512, or torch and oneDNN are set to ignore it."""
     recording, out = str(SAMPLES.parent / "yes.flac"), str(tmp_path / "out.json")
     commands = [
         ["serve", "--port", "0"],
@@ -227,13 +227,13 @@ def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one
     program = [sys.executable, "-c", ALL_IN_TURN, asked]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False, env=older)
     assert done.stdout.splitlines() == [f"{arguments[0]} exits with 1" for arguments in commands], done.stderr
-    told = done.stderr.splitlines()
-    assert told == [told[0]] * len(commands)
-    assert told[0].startswith(f"tutti: precision {precision} needs a processor with")
-    assert told[0].endswith("use --precision fp32 or auto")
+    errors = done.stderr.splitlines()
+    assert errors == [errors[0]] * len(commands)
+    assert errors[0].startswith(f"tutti: precision {precision} needs a processor with")
+    assert errors[0].endswith("use --precision fp32 or auto")
 
 
-def test_a_language_model_that_is_not_there_is_named_and_exits_with_1():
+def test_a_missing_language_model_is_named_and_exits_with_1():
     done = command("serve", "--port", "0", "--lm", "absent.arpa")
     assert done.returncode == 1
     assert "absent.arpa" in done.stderr
@@ -249,15 +249,15 @@ def test_evaluate_ends_with_one_line_of_json():
     assert figures["precision"] == AcousticModel.load().precision
 
 
-def test_a_manifest_that_is_not_there_is_named():
+def test_a_missing_manifest_is_named_and_exits_with_1():
     result = runner.invoke(app, ["evaluate", "--manifest", "absent.jsonl"])
     assert result.exit_code == 1
     assert "absent.jsonl" in result.output
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_ceiling_counts_the_same_products_in_every_precision(precision):
-    """The weights of int8 are no parameters."""
+def test_the_ceiling_counts_the_same_operations_in_every_precision(precision):
+    """The weights of int8 are not torch parameters, but count as well."""
     need_precision(precision)
     model = AcousticModel.random(precision=precision)
     figures = ceiling.measure(model)

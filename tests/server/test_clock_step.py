@@ -1,4 +1,4 @@
-"""A wall clock that jumps: nothing that times streams may read it, and a server does not notice."""
+"""Jumps of the wall clock: nothing that times streams reads it, and a running server is not affected."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ READERS = {
     "server/http/token_endpoint.py",  # the same
     "server/tools/doctor_machine.py",  # compares it with file times
 }
-"""Files that may read the wall clock; what runs before serving or beside it, such as training, is not looked at."""
+"""Files of `batching` and `server` that may read the wall clock. Other packages, such as `model`, are not checked."""
 WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today")}
 
 
-def test_only_names_and_expiries_come_from_the_wall_clock() -> None:
+def test_only_listed_files_read_the_wall_clock() -> None:
     readers = set()
     for package in ("batching", "server"):
         for path in (ROOT / package).rglob("*.py"):
@@ -40,7 +40,7 @@ def test_only_names_and_expiries_come_from_the_wall_clock() -> None:
 
 
 def fake_clock_library() -> str:
-    """Where libfaketime is; without it the test is skipped, in CI it fails."""
+    """Path of libfaketime; without it the test is skipped, in CI it fails."""
     found = [path for path in LIBRARIES if Path(path).exists()]
     if not found:
         missing("libfaketime is not installed")
@@ -48,7 +48,7 @@ def fake_clock_library() -> str:
 
 
 @pytest.mark.parametrize("jump", ["-40d", "+40d"])
-def test_a_server_whose_wall_clock_jumps_by_weeks_goes_on(tmp_path: Path, jump: str) -> None:
+def test_streams_go_on_when_the_wall_clock_jumps_by_forty_days(tmp_path: Path, jump: str) -> None:
     offset = tmp_path / "offset"
     offset.write_text("+0")
     environment = {

@@ -1,4 +1,4 @@
-"""Faults of a whole process, each with the real thing: survived, or failed loudly, as docs/faults.md says."""
+"""Faults of a server process, with real pipes, signals and limits: handled and reported as docs/faults.md says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server_process import FAULTY, START_S, ServerProcess
 from spelling import spell
 
 
-def test_a_full_disk_costs_log_lines_and_no_stream() -> None:
+def test_a_full_disk_loses_log_lines_but_no_stream() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         with ServerProcess(stderr=full) as server:
@@ -28,7 +28,7 @@ def test_a_full_disk_costs_log_lines_and_no_stream() -> None:
         os.close(full)
 
 
-def test_a_log_reader_that_is_gone_costs_log_lines_and_no_stream() -> None:
+def test_a_closed_log_pipe_loses_log_lines_but_no_stream() -> None:
     reading, writing = os.pipe()
     with ServerProcess(stderr=writing) as server:
         os.close(writing)
@@ -38,7 +38,7 @@ def test_a_log_reader_that_is_gone_costs_log_lines_and_no_stream() -> None:
         assert server.stop(signal.SIGTERM) == 0
 
 
-def test_a_log_reader_that_stands_still_holds_nothing_up_and_loses_nothing_that_fits() -> None:
+def test_a_stalled_log_reader_delays_no_request_and_loses_no_queued_line() -> None:
     reading, writing = os.pipe()
     with ServerProcess(stderr=writing) as server, os.fdopen(reading, "rb") as pipe:
         os.close(writing)
@@ -53,7 +53,7 @@ def test_a_log_reader_that_stands_still_holds_nothing_up_and_loses_nothing_that_
     assert sum('"(unknown)"' in line for line in lines) == 600
 
 
-def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
+def test_closed_standard_streams_are_opened_on_dev_null() -> None:
     with ServerProcess(stderr=subprocess.DEVNULL, shell='"$@" <&- >&- 2>&-') as server:
         assert server.works()
         for fd in (0, 1, 2):
@@ -61,19 +61,19 @@ def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
         assert server.stop(signal.SIGTERM) == 0
 
 
-def test_without_descriptors_connections_are_dropped_aloud_and_come_back() -> None:
+def test_a_shortage_of_descriptors_is_logged_and_the_server_recovers_from_it() -> None:
     with ServerProcess() as server, server.listen() as open_before:
         open_before.send(spell("before"))
         pid = server.process.pid
         used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 2, hard))
-        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(12)]
+        connections = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(12)]
         try:
             assert server.wait_for("no file descriptor is free: connections are dropped; raise the limit (ulimit -n)")
             open_before.send(spell(" and after"))
         finally:
-            for connection in crowd:
+            for connection in connections:
                 connection.close()
         server.wait_for("file descriptors are free again")
         assert server.works()
@@ -81,7 +81,7 @@ def test_without_descriptors_connections_are_dropped_aloud_and_come_back() -> No
         assert transcript(open_before.finish()) == "before and after"
 
 
-def test_a_port_that_is_taken_is_named_and_ends_the_process_at_once() -> None:
+def test_a_port_in_use_is_named_and_ends_the_process_with_3() -> None:
     with ServerProcess() as server:
         settings = json.dumps({"port": server.port, "log_format": "json"})
         second = subprocess.run(

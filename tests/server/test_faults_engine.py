@@ -1,4 +1,4 @@
-"""Faults of the engine in a real process: its streams hear of it, and the process ends so that another can start."""
+"""Faults of the engine in a server process: streams are closed with 1011, and the process ends with `EXIT_LOST`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.operations.process import EXIT_LOST
 from server.operations.watchdog import FAILURES
 
 
-def test_a_dead_engine_breaks_every_stream_and_ends_the_process() -> None:
+def test_a_dead_engine_closes_every_stream_and_ends_the_process() -> None:
     with ServerProcess() as server:
         with server.listen() as first, server.listen() as second:
             first.send(audio(FATAL))
@@ -30,8 +30,8 @@ def test_a_dead_engine_breaks_every_stream_and_ends_the_process() -> None:
     assert events["the engine is lost, this process ends"]["level"] == "critical"
 
 
-def test_a_step_that_hangs_breaks_its_streams_and_then_ends_the_process() -> None:
-    """Ordinary shutdown would wait for the thread."""
+def test_a_hanging_step_closes_its_streams_and_then_ends_the_process() -> None:
+    """An ordinary shutdown would wait for the model thread."""
     with ServerProcess(stall_timeout_s=0.5, write_timeout_s=0.5, engine_timeout_s=3.0) as server:
         with server.listen() as client:
             client.send(audio(HANGING))
@@ -42,7 +42,7 @@ def test_a_step_that_hangs_breaks_its_streams_and_then_ends_the_process() -> Non
     assert errors == ["the engine is lost, this process ends"]
 
 
-def test_failing_steps_break_their_streams_until_none_succeeds_any_more() -> None:
+def test_single_failed_steps_close_their_streams_and_a_run_of_them_ends_the_process() -> None:
     with ServerProcess() as server:
         for _ in range(FAILURES - 1):
             with server.listen() as client:

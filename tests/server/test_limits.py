@@ -1,4 +1,4 @@
-"""Limits of a connection that have no other test: its length, its compression, what is read ahead of it."""
+"""Limits of a connection without another test: duration, compression, message size, backlog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.http.uvicorn_server import MAX_MESSAGE_BYTES, uvicorn_config
 Start = Callable[..., LiveServer]
 
 
-def test_a_connection_that_is_open_for_too_long_is_flushed_and_closed_with_1008(live_server: Start) -> None:
+def test_a_stream_over_the_longest_duration_is_flushed_and_closed_with_1008(live_server: Start) -> None:
     server = live_server(max_session_s=0.5)
     with server.listen() as client:
         client.send(spell("so far"))
@@ -30,15 +30,15 @@ def test_compression_is_refused_and_the_stream_works(live_server: Start) -> None
         assert "Results" in str(socket.recv())
 
 
-def test_the_server_reads_a_mebibyte_at_most_and_compresses_nothing() -> None:
+def test_messages_are_a_mebibyte_at_most_and_not_compressed() -> None:
     server = LiveServer()
     config = uvicorn_config(server.app, server.replica)
     assert (config.ws_max_size, config.ws_per_message_deflate) == (MAX_MESSAGE_BYTES, False)
     assert MAX_MESSAGE_BYTES == 2**20
 
 
-def test_what_is_read_ahead_of_a_stalled_engine_is_bounded(live_server: Start) -> None:
-    """A client that sends ten times what a stream may hold is slowed down by TCP, not kept in memory."""
+def test_the_backlog_of_a_stalled_engine_is_bounded(live_server: Start) -> None:
+    """Audio over the backlog limit is not read: TCP slows the client down."""
     model = GatedSpellingModel()
     server = live_server(model=model, max_backlog_s=3.0)
     with server.listen() as client:

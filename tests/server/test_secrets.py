@@ -1,4 +1,4 @@
-"""What a server never tells: keys, tokens, what was said. Every line that it logs and every refusal is searched."""
+"""Secrecy of keys, tokens and transcripts: log lines, metrics and refusals of a server are searched for them."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ RAW = "encoding=linear16&sample_rate=16000"
 
 
 @dataclass
-class Told:
-    """A running server, and everything that it says."""
+class SearchedServer:
+    """A running server, and its refusals as text."""
 
     host: str
     http: httpx.Client
     refusals: list[str]
 
     def post(self, path: str, headers: dict[str, str] | None = None, **body: object) -> httpx.Response:
-        """Post; what is refused is kept."""
+        """POST; an answer other than 200 is kept."""
         answer = self.http.post(path, headers=headers, **body)
         if answer.status_code != 200:
             self.refusals.append(f"{answer.status_code} {answer.headers} {answer.text}")
         return answer
 
     def listen(self, query: str = "", audio: bytes = b"", frames: tuple[str | bytes, ...] = (), **form: object) -> str:
-        """Open a stream, send, end it; what is refused is kept. Returns the transcript."""
+        """Open a stream, send, end it; a refused handshake is kept. Returns: the transcript."""
         found = []
         try:
             with connect(
@@ -68,19 +68,19 @@ class Told:
             pass
         return " ".join(found)
 
-    def bare(self, sent: bytes) -> None:
-        """Send what is no request."""
-        with socket.create_connection(self.host.split(":"), timeout=WAIT_S) as bare:
-            bare.sendall(sent)
-            bare.shutdown(socket.SHUT_WR)
+    def send_raw(self, sent: bytes) -> None:
+        """Send bytes that are not a valid request, and keep the answer."""
+        with socket.create_connection(self.host.split(":"), timeout=WAIT_S) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(OSError):
-                while part := bare.recv(65_536):
+                while part := connection.recv(65_536):
                     self.refusals.append(part.decode("latin-1"))
 
 
 @contextlib.contextmanager
-def served(tmp_path: Path, log_format: str) -> Iterator[Told]:
-    """A process that logs everything it can, into `tmp_path/log`."""
+def served(tmp_path: Path, log_format: str) -> Iterator[SearchedServer]:
+    """A server process that logs at level debug into `tmp_path/log`."""
     keys, log = tmp_path / "keys", tmp_path / "log"
     rows = [hashlib.sha256(KEY.encode()).hexdigest(), f"{hashlib.sha256(SMALL.encode()).hexdigest()} streams=1"]
     keys.write_text("\n".join(rows))
@@ -97,20 +97,20 @@ def served(tmp_path: Path, log_format: str) -> Iterator[Told]:
                 assert time.monotonic() < deadline_s, log.read_text()
                 found = re.search(r"url\W+http://([0-9.:]+)", log.read_text())
                 host = found[1] if found else ""
-                time.sleep(0.05)  # there is nothing else to wait for: it is another process
+                time.sleep(0.05)  # another process: its log can only be polled
             with httpx.Client(base_url=f"http://{host}", timeout=WAIT_S) as http:
-                yield Told(host, http, [])
+                yield SearchedServer(host, http, [])
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(WAIT_S)
 
 
-def say_everything(server: Told, audio: bytes, file: bytes) -> tuple[str, list[str]]:
-    """Use and misuse every form; return what was said, and the tokens that were used."""
+def send_every_secret(server: SearchedServer, audio: bytes, file: bytes) -> tuple[str, list[str]]:
+    """Send each secret everywhere that a client could put it. Returns: a transcript, and the tokens that were used."""
     token = server.post("/v1/auth/grant", {"Authorization": f"Token {KEY}"}).json()["access_token"]
     forged = jwt.encode({"aud": "tutti", "sub": "x", "iat": 0, "exp": 2**33}, "f" * 32, "HS256")
     old = jwt.encode({"aud": "tutti", "sub": "x", "iat": 0, "exp": 1}, TOKEN_KEY, "HS256")
-    said = server.listen("", audio, additional_headers={"Authorization": f"Token {KEY}"})
+    transcript = server.listen("", audio, additional_headers={"Authorization": f"Token {KEY}"})
     server.post("/v1/listen", {"Authorization": f"Bearer {token}", "Content-Type": "audio/flac"}, content=file)
     for secret in (KEY, WRONG, token, forged, old):
         for scheme in ("token", "bearer", "Basic"):
@@ -127,9 +127,9 @@ def say_everything(server: Told, audio: bytes, file: bytes) -> tuple[str, list[s
             server.listen(f"&{name}={secret}")
             server.post(f"/v1/listen?{name}={secret}")
             server.post(f"/{secret}?{name}={secret}")
-        server.bare(f"GARBAGE {secret}\r\n{secret}\r\n\r\n".encode())
-        server.bare(f"GET / HTTP/1.1\r\nAuthorization: {secret}\r\nAuthorization : {secret}\r\n\r\n".encode())
-        server.bare(
+        server.send_raw(f"GARBAGE {secret}\r\n{secret}\r\n\r\n".encode())
+        server.send_raw(f"GET / HTTP/1.1\r\nAuthorization: {secret}\r\nAuthorization : {secret}\r\n\r\n".encode())
+        server.send_raw(
             f"GET /v1/listen?key={secret} HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n".encode()
         )
         frames = (f'{{"type":"Configure","keyterms":["{KEYTERM}"]}}', f"{secret} no JSON", f'{{"type":"{secret}"}}')
@@ -139,11 +139,11 @@ def say_everything(server: Told, audio: bytes, file: bytes) -> tuple[str, list[s
     ):
         server.listen(additional_headers={"Authorization": f"Token {SMALL}"})
     _send_broken_text(server)
-    return said, [token, forged, old]
+    return transcript, [token, forged, old]
 
 
-def _send_broken_text(server: Told) -> None:
-    """A text frame that is not UTF-8: the library below logs a traceback."""
+def _send_broken_text(server: SearchedServer) -> None:
+    """Send a text frame that is not UTF-8, which a WebSocket library may log with a traceback."""
     with connect(
         f"ws://{server.host}/v1/listen?{RAW}", additional_headers={"Authorization": f"Token {KEY}"}, compression=None
     ) as stream:
@@ -154,17 +154,17 @@ def _send_broken_text(server: Told) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_no_key_no_token_and_no_word_is_logged_or_repeated(tmp_path: Path, log_format: str) -> None:
+def test_keys_tokens_and_words_are_neither_logged_nor_sent_back(tmp_path: Path, log_format: str) -> None:
     sample = max(samples(), key=lambda utterance: len(utterance.text))
     audio = read_pcm(sample.audio, 16_000).tobytes()
     with served(tmp_path, log_format) as server:
-        said, tokens = say_everything(server, audio, Path(sample.audio).read_bytes())
+        transcript, tokens = send_every_secret(server, audio, Path(sample.audio).read_bytes())
         metrics = server.http.get("/metrics").text
     log = (tmp_path / "log").read_text()
     statuses = {refusal.split()[0] for refusal in server.refusals}
-    assert {"400", "401", "403", "429"} <= statuses, "every kind of refusal was heard"
+    assert {"400", "401", "403", "429"} <= statuses, "every kind of refusal was received"
     assert "stream closed" in log
-    long_words = {word for word in said.split() if len(word) > 6}
+    long_words = {word for word in transcript.split() if len(word) > 6}
     assert long_words
     secrets = {KEY, SMALL, WRONG, TOKEN_KEY, *tokens, hashlib.sha256(KEY.encode()).hexdigest()}
     for hidden in secrets | long_words | {KEYTERM, KEYTERM.split()[1]}:
@@ -194,7 +194,7 @@ for log in (structlog.get_logger("tutti"), logging.getLogger("uvicorn.error")):
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_a_traceback_shows_where_and_not_what(log_format: str) -> None:
+def test_a_logged_traceback_holds_no_values_of_variables(log_format: str) -> None:
     """Some renderers print the variables of each frame: here, keys and transcripts."""
     shown = subprocess.run(
         [sys.executable, "-c", FAILS, log_format], capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""The real app on a real socket: what each client hears is its own, and every slot comes back."""
+"""The real app on a real socket: each client gets the results of its own audio only, and every slot is freed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from batching.step_model import TensorSpec
 Start = Callable[..., LiveServer]
 
 
-def names(count: int) -> list[str]:
-    """Different words, of letters that follow no order another stream shares."""
+def distinct_words(count: int) -> list[str]:
+    """Four-letter words that all differ, so that text of another stream shows."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return [letters[i % 26] + letters[(i * 7 + i // 26) % 26] + letters[(i * 11) % 26] + "o" for i in range(count)]
 
 
-def test_a_stream_is_heard_to_its_end(live_server: Start) -> None:
+def test_a_stream_is_transcribed_to_its_end(live_server: Start) -> None:
     server = live_server()
     with server.listen(interim_results="true", vad_events="true", utterance_end_ms=1000) as client:
         client.send(np.concatenate([spell("hello world"), silence(2.0), spell("again")]))
@@ -54,7 +54,7 @@ def test_without_interim_results_only_finals_are_sent(live_server: Start) -> Non
     assert frames[0]["is_final"]
 
 
-def test_every_step_is_answered_where_that_was_asked(live_server: Start) -> None:
+def test_step_results_sends_a_result_for_every_step(live_server: Start) -> None:
     with live_server().listen(step_results="true") as client:
         client.send(np.concatenate([spell("one"), silence(3.0)]))
         frames = client.finish()
@@ -63,7 +63,7 @@ def test_every_step_is_answered_where_that_was_asked(live_server: Start) -> None
     assert all("tutti" in f for f in frames if f["type"] == "Results")
 
 
-def test_the_handshake_says_who_is_served_and_what_is_ignored(live_server: Start) -> None:
+def test_the_handshake_names_the_request_and_the_ignored_parameters(live_server: Start) -> None:
     with live_server().listen(smart_format="true", diarize="true", model="nova-3") as client:
         assert client.socket.response is not None
         headers = client.socket.response.headers
@@ -91,7 +91,7 @@ def test_finalize_is_answered_and_the_stream_goes_on(live_server: Start) -> None
 
 
 def test_finalize_takes_no_longer_than_a_step(live_server: Start) -> None:
-    """The silence that pushes the last letters out runs back to back, not at the speed of speech."""
+    """The silent steps of the flush run back to back, not in real time."""
     server = live_server()
     waits: list[float] = []
     with server.listen() as client:
@@ -132,7 +132,7 @@ def test_audio_of_any_rate_and_channels(live_server: Start) -> None:
 
 def test_a_client_faster_than_the_engine_is_slowed_down_and_not_cut_off(live_server: Start) -> None:
     server = live_server(max_backlog_s=3.0)
-    text = " ".join(names(60))
+    text = " ".join(distinct_words(60))
     audio = spell(text)
     with server.listen(endpointing="false") as client:
         for start in range(0, len(audio), 16_000):
@@ -140,7 +140,7 @@ def test_a_client_faster_than_the_engine_is_slowed_down_and_not_cut_off(live_ser
         assert transcript(client.finish()) == text
 
 
-def test_many_streams_with_every_kind_of_end_never_hear_one_another(live_server: Start) -> None:
+def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_server: Start) -> None:
     server = live_server(model=SpellingModel(lookahead=5), idle_timeout_s=0.8, max_streams=40, max_batch=16)
     ends = ["finish", "vanish", "leave", "idle", "finalize"]
 
@@ -158,7 +158,7 @@ def test_many_streams_with_every_kind_of_end_never_hear_one_another(live_server:
                         assert text.startswith(heard[-1]) or heard[-1] in text, f"{name} heard {heard[-1]!r}"
 
             reader = asyncio.create_task(read())
-            for start in range(0, len(audio), 3_001):  # an odd number: samples are torn apart
+            for start in range(0, len(audio), 3_001):  # an odd number: samples are split
                 await socket.send(audio[start : start + 3_001])
                 await asyncio.sleep(0)
             if end == "vanish":
@@ -177,7 +177,7 @@ def test_many_streams_with_every_kind_of_end_never_hear_one_another(live_server:
             assert socket.close_code == {"idle": 1011, "vanish": 1006}.get(end, 1000)
 
     async def rounds() -> None:
-        streams = [(name, ends[i % len(ends)]) for i, name in enumerate(names(80))]
+        streams = [(name, ends[i % len(ends)]) for i, name in enumerate(distinct_words(80))]
         for begin in range(0, len(streams), 40):
             async with asyncio.TaskGroup() as group:
                 for name, end in streams[begin : begin + 40]:
@@ -188,8 +188,8 @@ def test_many_streams_with_every_kind_of_end_never_hear_one_another(live_server:
     assert max(server.model.rows) > 1, "no batch was ever shared"
 
 
-def test_whoever_vanishes_in_mid_batch_leaves_no_trace(live_server: Start) -> None:
-    """The next user of the slot starts afresh, the neighbours in the batch hear all of theirs."""
+def test_a_connection_cut_in_mid_batch_leaves_no_state_behind(live_server: Start) -> None:
+    """The next stream in the slot starts afresh, and the other stream of the batch gets all of its text."""
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams=2)
     stays, goes = server.listen(), server.listen()
@@ -229,7 +229,7 @@ def test_a_failing_step_ends_its_stream_with_1011_and_no_other(live_server: Star
 
 
 class MortalModel(SpellingModel):
-    """Ends the model thread, which an ordinary error cannot."""
+    """A model that can end the model thread: `SystemExit` is not an `Exception`, which would fail one batch only."""
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         if (inputs == -1).any():
@@ -237,7 +237,7 @@ class MortalModel(SpellingModel):
         return super().step(inputs, state)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # an engine dies aloud
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the model thread's
 def test_a_dead_engine_ends_every_stream_and_readiness(live_server: Start) -> None:
     server = live_server(model=MortalModel())
     assert server.http.get("/readyz").status_code == 200
@@ -277,7 +277,7 @@ def test_a_full_server_refuses_before_the_handshake_and_takes_the_next_when_a_sl
 
 
 class LevelVad:
-    """Speech is whatever is not zero. Satisfies `batching.StepModel`, one window of 512 samples a step."""
+    """A VAD model that takes non-zero samples for speech. Satisfies `batching.StepModel`, 512 samples a step."""
 
     min_rows = 1
     device = torch.device("cpu")
@@ -293,7 +293,7 @@ class LevelVad:
         return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state
 
 
-def test_what_is_said_with_voice_activity_does_not_depend_on_which_engine_is_faster(live_server: Start) -> None:
+def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(live_server: Start) -> None:
     vad = LevelVad()
     server = live_server(vad_model=vad)
     hum = np.full(8_000, 100, np.int16)
@@ -360,10 +360,10 @@ def test_the_plain_endpoints_answer(live_server: Start) -> None:
     assert {"0.02", "0.1", "0.3"} <= edges, "objectives need an edge of their own"
 
 
-def test_streams_are_told_apart_by_a_real_engine_in_the_same_batch(live_server: Start) -> None:
+def test_streams_in_the_same_batch_get_their_own_text(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
-    texts = names(8)
+    texts = distinct_words(8)
     clients: list[Client] = [server.listen() for _ in texts]
     model.shut()
     for client, text in zip(clients, texts, strict=True):

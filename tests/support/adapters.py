@@ -1,4 +1,4 @@
-"""Helpers of adapter tests: words as recognition would give them, and an adapter's actions by kind."""
+"""Helpers of adapter tests: words as events carry them, and an adapter's actions by kind."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def words(text: str, start_s: float = 0.0) -> tuple[Word, ...]:
     )
 
 
-def said(actions: Actions) -> list[Any]:
+def frames_of(actions: Actions) -> list[Any]:
     """Frames among the actions, decoded."""
     return [json.loads(action.payload) for action in actions if isinstance(action, Say)]
 
 
-def asked(actions: Actions) -> list[Any]:
+def other_actions(actions: Actions) -> list[Any]:
     """Actions that are neither frames nor audio."""
     return [action for action in actions if not isinstance(action, Say | Hear)]
 
 
-def heard(actions: Iterable[object]) -> PCM:
+def audio_of(actions: Iterable[object]) -> PCM:
     """Audio among the actions, joined, (S,)."""
     return np.concatenate([np.empty(0, np.int16), *(action.samples for action in actions if isinstance(action, Hear))])
 

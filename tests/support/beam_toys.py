@@ -61,7 +61,7 @@ def decoder(beams=8, *, lm=True, weights=None):
 
 
 def heard(text, beams=8, **options):
-    """A decoder without a language model, and a stream that has heard the symbols of `text`, _ for blank."""
+    """A decoder without a language model, and a state advanced over the symbols of `text`, _ for blank."""
     made = decoder(beams, lm=False, weights=PLAIN)
     state = made.start(options.get("skip", 0))
     made.advance([state], log_probs(spell(text), certainty=options.get("certainty", 0.9))[None])
@@ -69,7 +69,7 @@ def heard(text, beams=8, **options):
 
 
 def seen(made, state):
-    """Everything that a caller can read of a stream."""
+    """Everything that a caller can read of a state."""
     counts = state.frames, state.silence_frames, state.revision, state.has_text
     return made.words(state), made.stable_words(state), counts
 
@@ -104,7 +104,7 @@ def all_texts(log_probs: np.ndarray, vocabulary: tuple[str, ...]) -> dict[str, f
 
 
 def words_score(words: list[str], lm: LanguageModel | None, weights: DecodingWeights, forgiven: set[int]) -> float:
-    """Score of the words besides the acoustic one; unknown words at the places `forgiven` cost as in `began_as`."""
+    """Score of the words besides the acoustic one; unknown words at the places `forgiven` cost `prefix_score`."""
     score = weights.word_bonus * len(words)
     if lm is None:
         return score
@@ -114,7 +114,7 @@ def words_score(words: list[str], lm: LanguageModel | None, weights: DecodingWei
         if word in lm:
             score += weights.lm_weight * log_p
         elif place in forgiven:
-            score += began_as(word, lm, weights)
+            score += prefix_score(word, lm, weights)
         else:
             score += unknown(len(word), weights)
     return score
@@ -124,7 +124,7 @@ def unknown(letters: int, weights: DecodingWeights) -> float:
     return -weights.unknown_cost - weights.unknown_letter_cost * letters
 
 
-def began_as(word: str, lm: LanguageModel, weights: DecodingWeights) -> float:
+def prefix_score(word: str, lm: LanguageModel, weights: DecodingWeights) -> float:
     """Score of the likeliest known word with the longest common beginning."""
     for length in range(len(word), 0, -1):
         known = [w for w in lm.words[3:] if w.startswith(word[:length])]

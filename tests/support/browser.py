@@ -1,4 +1,4 @@
-"""A real Chromium on the page, with a recording for a microphone; it needs `apt-get install chromium`."""
+"""Chromium with a recording as its microphone, and the server's page in it. Needs `apt-get install chromium`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SILENCE_S = 0.8  # ahead of a recording: the microphone runs before the page lis
 
 @contextmanager
 def chromium(microphone: Path) -> Iterator[Browser]:
-    """Start the browser; whoever asks for the microphone gets it, and hears this WAV file once."""
+    """Start Chromium; pages get the microphone without a prompt, and it plays this WAV file once."""
     arguments = [
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",
@@ -47,7 +47,7 @@ def microphone_file(recording: Path, folder: Path) -> Path:
 
 
 class OpenPage:
-    """The page of a server, and everything it asked for and complained of."""
+    """The page of a server, the addresses it requested and the problems it reported."""
 
     def __init__(self, browser: Browser, server: LiveServer, before: str = "", **options: Any) -> None:
         """Open it; `before` is a script that runs ahead of the page's own, `options` are those of the context."""
@@ -84,7 +84,7 @@ class OpenPage:
 
     @property
     def hosts(self) -> set[str]:
-        """Who was asked for anything."""
+        """Hosts that the page sent requests to."""
         return {urlsplit(address).netloc for address in self.addresses}
 
     def press(self, name: str) -> None:
@@ -92,16 +92,16 @@ class OpenPage:
         self.page.get_by_role("button", name=name, exact=True).click()
 
     def wait_idle(self) -> None:
-        """Return when the stream is over."""
+        """Wait until no stream is open."""
         self.page.wait_for_selector("#status[data-state=idle]")
 
     def said(self) -> str:
-        """The settled text."""
+        """The text of the finals."""
         return " ".join(self.page.locator("#log .said").all_inner_texts())
 
 
 def cut_connections(server: LiveServer) -> None:
-    """Cut every connection of the server, as a network does that goes away."""
+    """Abort every connection of the server, as a failing network does."""
 
     def cut() -> None:
         for connection in list(server.server.server_state.connections):

@@ -1,6 +1,6 @@
-"""A pytest plugin of the tests that look at the page: a browser, and what the server is to serve.
+"""Pytest plugin of the browser tests: Chromium, and the models of the server.
 
-A module has them by `pytest_plugins = ["browser_fixtures"]`, and they last as long as that module: while Playwright
+A module gets both by `pytest_plugins = ["browser_fixtures"]`, and they last as long as that module: while Playwright
 runs, nothing else may run an event loop in its thread.
 """
 
@@ -18,7 +18,7 @@ from speech import SAMPLES
 from model.acoustic import AcousticModel
 from model.decoder import make_decoder
 
-HEARD = SAMPLES.parent / "porch_fan.flac"  # by the microphone
+HEARD = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def served() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Chromium, whose microphone hears `HEARD`; without it the tests are skipped, in CI they fail."""
+    """Chromium, whose microphone plays `HEARD`; without it the tests are skipped, in CI they fail."""
     need_programs(PROGRAM)
     with chromium(microphone_file(HEARD, tmp_path_factory.mktemp("microphone"))) as started:
         yield started

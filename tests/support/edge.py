@@ -1,4 +1,4 @@
-"""The shipped proxies in front of the test's own servers, and clients that go through them."""
+"""The shipped proxies in front of servers of the test, and clients that connect through them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from websockets.sync.client import connect
 
 from loadtest.failover.proxies import PROXIES, Proxy, Running, Tls
 
-# How often the proxies look, shortened. How long they wait for an answer stays as shipped: the tests' servers share one
-# process, and one that is kept waiting by another must not count as dead.
-SOON = {
+# Health check intervals, shortened. Check timeouts stay as shipped: the tests' servers share one process, and a server
+# that another one delays must not count as dead.
+SHORT_INTERVALS = {
     "haproxy": (("check inter 1s fastinter 500ms downinter 1s", "check inter 100ms"),),
     "nginx": (),
     "envoy": ((" interval: 1s", " interval: 0.1s"), ("no_traffic_interval: 1s", "no_traffic_interval: 0.1s")),
@@ -50,29 +50,29 @@ def edited(*changes: tuple[str, str]) -> Callable[[str], str]:
 def proxied(
     name: str, *servers: LiveServer | int, tls: Tls | None = None, changes: tuple[tuple[str, str], ...] = ()
 ) -> Iterator[Running]:
-    """The proxy before servers, or before ports, which the file lists in this order; health is looked at often."""
+    """Run the proxy before servers or ports, in the order of its configuration; health checks are frequent."""
     ports = [server if isinstance(server, int) else int(server.host.rsplit(":", 1)[1]) for server in servers]
-    with need(name).running(ports, tls=tls, change=edited(*SOON[name], *changes)) as running:
+    with need(name).running(ports, tls=tls, change=edited(*SHORT_INTERVALS[name], *changes)) as running:
         if tls is None:
             wait_until_served(running)
-        if name == "envoy":  # until it has asked a server, it counts as dead
+        if name == "envoy":  # a server counts as dead until its first health check
             wait_until(lambda: healthy_to_envoy(running) == sum(not isinstance(each, int) for each in servers))
         yield running
 
 
 def wait_until_served(running: Running) -> None:
-    """Until the proxy gives requests to a server: Envoy and HAProxy ask for health first."""
+    """Wait until the proxy forwards requests: Envoy and HAProxy check health first."""
     with httpx.Client(base_url=running.url.replace("ws", "http"), timeout=WAIT_S) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
 def healthy_to_envoy(running: Running) -> int:
-    """How many servers it gives streams to."""
-    return int(_of_envoy(running, "replicas.membership_healthy$").split()[-1])
+    """Number of servers that Envoy counts as healthy."""
+    return int(_envoy_stats(running, "replicas.membership_healthy$").split()[-1])
 
 
-def knows_that_the_first_drains(name: str, running: Running) -> bool:
-    """Whether the proxy has heard of it, and leaves it in peace. nginx asks nobody: it hears of it by a refusal."""
+def first_server_is_draining(name: str, running: Running) -> bool:
+    """True if the proxy sends the first server no new streams. nginx has no health check: refusals tell it."""
     if name == "envoy":
         return healthy_to_envoy(running) == 1
     if name == "haproxy":
@@ -81,13 +81,13 @@ def knows_that_the_first_drains(name: str, running: Running) -> bool:
     return True
 
 
-def _of_envoy(running: Running, names: str) -> str:
+def _envoy_stats(running: Running, names: str) -> str:
     figures = f"http://127.0.0.1:{running.ports.control}/stats"
     return httpx.get(figures, params={"filter": names}, timeout=WAIT_S).text
 
 
 def wait_until(holds: Callable[[], bool], every_s: float = 0.02) -> None:
-    """Ask a process that tells nothing by itself. Fails after a while."""
+    """Poll a condition of another process. Raises: AssertionError after `WAIT_S`."""
     pause = threading.Event()
     for _ in range(round(WAIT_S / every_s)):
         if holds():
@@ -108,13 +108,13 @@ def http(running: Running) -> httpx.Client:
 
 
 def closed_port() -> int:
-    """A port where nobody listens."""
+    """A port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 class Hang:
-    """A server whose event loop stands still inside a `with` block: sockets stay open, nothing comes out of them."""
+    """Blocks a server's event loop inside a `with` block: its sockets stay open and send nothing."""
 
     def __init__(self, server: LiveServer) -> None:
         self._server = server
@@ -122,12 +122,12 @@ class Hang:
         self._go = threading.Event()
 
     def __enter__(self) -> None:
-        self._server.server.loop.call_soon_threadsafe(self._stand)
+        self._server.server.loop.call_soon_threadsafe(self._block)
         assert self._stopped.wait(WAIT_S)
 
     def __exit__(self, *_: object) -> None:
         self._go.set()
 
-    def _stand(self) -> None:
+    def _block(self) -> None:
         self._stopped.set()
         self._go.wait(timeout=2 * WAIT_S)

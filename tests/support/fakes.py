@@ -1,4 +1,4 @@
-"""Fake clock and models: answers name their stream and step, times stand out, so that mistakes show."""
+"""Fake clock and models: outputs name their stream and step, and fake times differ from real ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 20.0  # how long a test waits for something that must happen; only a fa
 
 
 class FakeClock:
-    """A clock that stands still until advanced. It starts at a large odd offset, so that real time stands out."""
+    """A clock that stands still until advanced. It starts at a large odd offset, so that real time shows."""
 
     def __init__(self, start_s: float = 8_675_309.25) -> None:
         self._now_s = start_s
@@ -32,7 +32,7 @@ class FakeClock:
 class EchoModel:
     """Answers [the stream's own first input value, steps since its start], int64 (B, 2).
 
-    Both come from the state alone, so a row that reads, keeps or receives another stream's state gives itself away.
+    Both come from the state alone, so a row that reads, keeps or receives another stream's state shows in the output.
     """
 
     def __init__(self, samples: int = 4, min_rows: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""A server process whose model can fail in every way: `python tests/support/faulty_server.py SETTINGS` (JSON)."""
+"""A server whose model can fail, hang or end its thread: `python tests/support/faulty_server.py SETTINGS` (JSON)."""
 
 import json
 import sys
@@ -14,11 +14,11 @@ FATAL, HANGING = -1, -2  # samples of audio that no other test uses
 
 
 class Lost(BaseException):
-    """Not an error of a step: the end of the thread."""
+    """Ends the model thread; an `Exception` would fail one batch only."""
 
 
 class FaultyModel(SpellingModel):
-    """Dies, or hangs, when it hears the sample for it."""
+    """Raises `Lost` on a sample `FATAL`, and hangs on a sample `HANGING`."""
 
     def step(self, inputs, state):
         if (inputs == FATAL).any():
@@ -29,7 +29,7 @@ class FaultyModel(SpellingModel):
 
 
 def audio(sample):
-    """A step of audio that makes it happen."""
+    """One step of audio of one value."""
     return np.full(CONFIG.step_samples, sample, np.int16)
 
 

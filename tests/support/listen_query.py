@@ -1,4 +1,4 @@
-"""A query string as the server of the tests reads it."""
+"""Parser of `/v1/listen` queries with the models of a test server."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ RAW = "encoding=linear16&sample_rate=16000"
 
 
 def query(text: str, **options: Any) -> ListenRequest:
-    """Parsed. Raises: BadParameter."""
+    """Parse a query string. Raises: BadParameter."""
     return parse_query(parse_qsl(text, keep_blank_values=True), MODELS, max_channels=2, **options)

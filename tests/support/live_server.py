@@ -61,7 +61,7 @@ class LiveServer:
         self.join()
 
     def join(self) -> None:
-        """Wait for the server's own end."""
+        """Wait until the server's thread ends."""
         self._thread.join(timeout=WAIT_S)
         assert not self._thread.is_alive(), "the server did not stop"
 
@@ -82,7 +82,7 @@ class LiveServer:
         return httpx.Client(base_url=f"http://{self._where}", timeout=WAIT_S)
 
     def url(self, **query: Any) -> str:
-        """Where live streams go; the query says 16 kHz raw audio unless told otherwise."""
+        """Where live streams go; the query says 16 kHz raw audio unless overridden."""
         asked = {k: v for k, v in (RAW | query).items() if v is not None}
         return f"ws://{self._where}/v1/listen?{urlencode(asked)}"
 
@@ -104,16 +104,16 @@ class LiveServer:
         return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Return when it holds; it is looked at whenever a batch, a close or the end of a session is reported."""
+        """Return when the condition holds; it is checked whenever a batch, a close or a session's end is reported."""
         self._changes.wait_until(holds, self.server.loop)
 
     def wait_idle(self) -> None:
-        """Return when every session is over and every slot is back."""
+        """Return when every session is over and every slot is free."""
         self.wait_until(lambda: not len(self.replica.sessions) and not self.replica.recognizer.slots_used)
 
 
 class _Announcing(DrainingServer):
-    """Says where it listens."""
+    """A server that puts its address into a queue once it listens."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -127,33 +127,33 @@ class _Announcing(DrainingServer):
 
 
 class _Changes:
-    """Looks at the replica after everything that can change it, on the event loop."""
+    """Checks conditions after every call that can change the replica, on the event loop."""
 
     def __init__(self, replica: Any) -> None:
         self._waiting: list[tuple[Callable[[], bool], threading.Event]] = []
         for name in ("_on_event", "_on_vad_event"):
-            setattr(replica.recognizer, name, self._then_look(getattr(replica.recognizer, name)))
-        replica.sessions.remove = self._then_look(replica.sessions.remove)
-        replica.sessions.add = self._then_look(replica.sessions.add)
+            setattr(replica.recognizer, name, self._then_check(getattr(replica.recognizer, name)))
+        replica.sessions.remove = self._then_check(replica.sessions.remove)
+        replica.sessions.add = self._then_check(replica.sessions.add)
 
     def wait_until(self, holds: Callable[[], bool], loop: asyncio.AbstractEventLoop) -> None:
         done = threading.Event()
 
         def begin() -> None:
             self._waiting.append((holds, done))
-            self._look()
+            self._check()
 
         loop.call_soon_threadsafe(begin)
         assert done.wait(timeout=WAIT_S), "it never came to hold"
 
-    def _then_look(self, change: Callable[..., None]) -> Callable[..., None]:
+    def _then_check(self, change: Callable[..., None]) -> Callable[..., None]:
         def changed(*args: Any) -> None:
             change(*args)
-            self._look()
+            self._check()
 
         return changed
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for entry in [entry for entry in self._waiting if entry[0]()]:
             self._waiting.remove(entry)
             entry[1].set()
@@ -173,7 +173,7 @@ class Client:
         self._connecting.__exit__(None, None, None)
 
     def vanish(self) -> None:
-        """Be gone without a word."""
+        """Cut the connection without a close frame."""
         self.socket.socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, audio: PCM | bytes) -> None:

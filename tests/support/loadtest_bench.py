@@ -1,4 +1,4 @@
-"""What the load test's tests share: small recordings, a manifest of them, and settings for a level of half a second."""
+"""Shared by the load test's tests: small recordings, a manifest of them, and settings for a level of half a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings in every form that clients send, made of a shipped sample; and ways to compare them."""
+"""A shipped sample in every format that clients send, and comparison of decoded samples."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def opus_packets(pcm: np.ndarray, rate: int = 48_000, frame_ms: int = 20, **opti
 
 
 def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """`data` cut at these places."""
+    """`data` cut at these offsets, modulo its size."""
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
 def decoded(decoder: object, chunks: Sequence[bytes], limit_s: float = 1e9) -> np.ndarray:
-    """All that comes of the chunks, (S, C) int16."""
+    """All samples decoded from the chunks, (S, C) int16."""
     return np.concatenate([*(decoder.feed(chunk, limit_s) for chunk in chunks), decoder.flush()])
 
 

@@ -1,4 +1,4 @@
-"""What a test needs from the machine: without it the test is skipped. In CI it fails, if the need can be installed."""
+"""Requirements of a test on the machine: where one is missing the test is skipped; in CI it fails, if installable."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 
 
 def missing(what: str) -> NoReturn:
-    """End the test, or the module that asks while it is loaded, for want of something."""
+    """Skip the test, or the module that is being imported; in CI fail it."""
     if os.environ.get("CI"):
         pytest.fail(what)
     pytest.skip(what, allow_module_level=True)
 
 
 def need_programs(*names: str) -> None:
-    """Look for programs on the path."""
+    """Skip or fail unless all these programs are on the path."""
     absent = [name for name in names if shutil.which(name) is None]
     if absent:
         missing(f"{' and '.join(absent)} not installed")
 
 
 def need_package(name: str) -> Any:
-    """Import a package of an extra that the tests are installed with."""
+    """Import a package of an optional extra; skip or fail where it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:

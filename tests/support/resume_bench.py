@@ -1,4 +1,4 @@
-"""A resumable session without engine or sockets, and a client of it that loses it at will."""
+"""A resumable session without engine or sockets, and a client that loses it at random places."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.recognition.events import Closed, Event, Final
 from server.recognition.saved_state import SavedStream
 from server.recognition.steps import Work
 
-_again = msgspec.msgpack.Decoder(SavedStream).decode
+_decode = msgspec.msgpack.Decoder(SavedStream).decode
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,24 @@ Control = Finalize | Configure
 Script = Sequence["np.ndarray | Control"]  # audio is (S, C) int16
 
 
-class MovingBench(SessionBench):
-    """A session whose state can be had."""
+class ResumableBench(SessionBench):
+    """A session whose state can be saved and restored."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, resumable=True)
         self.saved: list[SavedStream] = []
 
     def mark(self) -> None:
-        """Have the state behind all work so far saved."""
+        """Request the state after all work so far; it is added to `saved` when that work is answered."""
         self.session.mark()
         for queue in self._work:
             queue.append("mark")  # type: ignore[arg-type]
 
     def restore(self, saved: SavedStream) -> float:
-        """Go on from a state that crossed the wire; return from where on the audio is wanted."""
-        crossed = _again(msgspec.msgpack.encode(saved))
-        self.session.restoring(crossed)()
-        self._states = [pickle.loads(state) for state in crossed.states]
+        """Restore a state by way of its serialised form. Returns: the stream time at which audio must continue."""
+        restored = _decode(msgspec.msgpack.encode(saved))
+        self.session.restoring(restored)()
+        self._states = [pickle.loads(state) for state in restored.states]
         return self.session.audio_s
 
     def _answer(self, index: int, piece: Work) -> None:
@@ -101,9 +101,9 @@ class Client:
     def run(self, losses: int) -> None:
         """Stream the whole script over `losses + 1` connections."""
         saved: SavedStream | None = None
-        done = 0  # controls that the saved state knows of
+        done = 0  # items of the script that the saved state contains
         for remaining in range(losses, -1, -1):
-            bench = MovingBench(**self._options)
+            bench = ResumableBench(**self._options)
             position = 0 if saved is None else round(bench.restore(saved) * self._rate)
             first = 0 if saved is None else saved.finals
             self.moves += saved is not None
@@ -121,11 +121,11 @@ class Client:
             bench.session.release()
 
     def _pending(self, position: int, done: int) -> list[Sent]:
-        """What a client says again: all that came behind the ticket's place, or at it and after the ticket."""
+        """Controls to send again: those behind the saved position, and those at it that the state does not contain."""
         return [sent for sent in self._controls if sent.at > position or (sent.at == position and sent.order >= done)]
 
-    def _stream(self, bench: MovingBench, position: int, pending: list[Sent], until: int, done: int) -> list[int]:
-        """Send up to a position, in pieces of any size; return how many items of the script each mark knows."""
+    def _stream(self, bench: ResumableBench, position: int, pending: list[Sent], until: int, done: int) -> list[int]:
+        """Send up to a position, in pieces of any size; return how many script items each saved state contains."""
         marks: list[int] = []
         while True:
             while pending and pending[0].at == position and position <= until:
@@ -142,7 +142,7 @@ class Client:
                 marks.append(done)
             self._answer_some(bench)
 
-    def _answer_some(self, bench: MovingBench, *, everything: bool = False) -> None:
+    def _answer_some(self, bench: ResumableBench, *, everything: bool = False) -> None:
         channels = list(range(len(bench.session.channels))) * 3
         self._dice.shuffle(channels)
         for channel in channels:
@@ -150,7 +150,7 @@ class Client:
         if everything:
             bench.answer()
 
-    def _say(self, bench: MovingBench, control: Control) -> None:
+    def _say(self, bench: ResumableBench, control: Control) -> None:
         if isinstance(control, Finalize):
             bench.finalize(control.channel)
         else:

@@ -1,4 +1,4 @@
-"""A client that loses its server at given places and resumes at the next one; the results its caller gets."""
+"""A client that loses its server at given times and resumes at the next one, and the results that its caller gets."""
 
 from __future__ import annotations
 

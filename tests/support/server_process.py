@@ -26,7 +26,7 @@ START_S = 60.0  # on a machine that is busy elsewhere
 
 
 class ServerProcess:
-    """Runs inside a `with` block; its log is read, unless `stderr` says where it goes."""
+    """Runs inside a `with` block; its log is read, unless `stderr` redirects it."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class ServerProcess:
         return Client(connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None))
 
     def works(self) -> bool:
-        """Whether a stream is recognised."""
+        """True if a stream is recognised."""
         with self.listen() as client:
             client.send(spell("still here"))
             return transcript(client.finish()) == "still here"
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Look at another process until it is so: nobody else could say when."""
+        """Poll until a condition of the process holds."""
         end_s = time.monotonic() + WAIT_S
         while not holds():
             assert time.monotonic() < end_s, "it never came to hold"

@@ -2,7 +2,7 @@
 
 Each 40 ms frame holds one symbol as its level. The symbols pass through a delay line kept in the stream's state, as a
 real network's lookahead does: a row that meets another stream's state answers with that stream's letters. Every step
-since the state was fresh makes the model a little less sure: a step that is lost, repeated or not reset shows there.
+since the state was fresh lowers the log-prob a little: a step that is lost, repeated or not reset shows there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def poison() -> PCM:
 
 
 def spelling_decoder() -> GreedyDecoder:
-    """The decoder that belongs to the model."""
+    """The greedy decoder of `SpellingModel`."""
     return GreedyDecoder(CONFIG.vocabulary, CONFIG.frame_s)
 
 

@@ -2,7 +2,7 @@
 
 It decodes greedily underneath. A word counts as stable once it has been closed for `SETTLE_FRAMES`; until then it is
 shown with a letter that changes, and sometimes not at all. The bias under which a word was closed becomes part of the
-word, so that a bias that comes too early, too late or to another stream shows as text. States must be given back.
+word, so that a bias that comes too early, too late or to another stream shows as text. States must be released.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WaveringDecoder:
     def __init__(self) -> None:
         self._greedy = spelling_decoder()
         self.vocabulary, self.frame_s = CONFIG.vocabulary, CONFIG.frame_s
-        self.open: set[int] = set()  # states that were not given back
+        self.open: set[int] = set()  # states that were not released
         self.started = 0
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> WaveringState:
@@ -97,7 +97,7 @@ class WaveringDecoder:
         return taken
 
     def _check(self, state: WaveringState) -> None:
-        assert id(state) in self.open, "used after it was given back, or given back twice"
+        assert id(state) in self.open, "used after its release, or released twice"
 
 
 def _mark(bias: Bias) -> str:

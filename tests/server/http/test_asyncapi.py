@@ -10,7 +10,7 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
-from described_sockets import Described
+from asyncapi_document import AsyncApiDocument
 from live_server import LiveServer
 from spelling import silence, spell
 from starlette.routing import WebSocketRoute
@@ -29,24 +29,24 @@ FROM_CLIENT, TO_CLIENT = "hear", "tell"
 
 
 @pytest.fixture
-def described() -> Described:
-    return Described()
+def document() -> AsyncApiDocument:
+    return AsyncApiDocument()
 
 
-def converse(server: LiveServer, described: Described, *said: bytes | dict[str, Any], **query: Any) -> list[dict]:
+def converse(server: LiveServer, document: AsyncApiDocument, *said: bytes | dict[str, Any], **query: Any) -> list[dict]:
     """A live stream in which every frame of both sides is checked; return the frames of the server."""
     with server.listen(**query) as client:
         for item in said:
             if isinstance(item, dict):
-                described.check(FROM_CLIENT, item)
+                document.check(FROM_CLIENT, item)
                 client.socket.send(json.dumps(item))
             else:
                 client.send(item)
         frames, _, _ = client.rest()
-    return [described.check(TO_CLIENT, frame) for frame in frames]
+    return [document.check(TO_CLIENT, frame) for frame in frames]
 
 
-def test_real_frames_of_every_type_fit(live_server: Start, described: Described) -> None:
+def test_real_frames_of_every_type_fit(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server(idle_timeout_s=0.3)
     speech = (spell("hello there"), silence(1.5), spell("again"))
     close = {"type": "CloseStream"}
@@ -61,68 +61,68 @@ def test_real_frames_of_every_type_fit(live_server: Start, described: Described)
     )
     too_many = {"type": "Configure", "keyterms": ["word " * 30]}
     stereo = {"channels": 2, "multichannel": "true"}
-    converse(server, described, *speech, close)
-    frames = converse(server, described, speech[0], alive, flush, *terms, too_many, *speech[1:], close, **everything)
+    converse(server, document, *speech, close)
+    frames = converse(server, document, speech[0], alive, flush, *terms, too_many, *speech[1:], close, **everything)
     assert {"Results", "Metadata", "SpeechStarted", "UtteranceEnd"} <= {frame["type"] for frame in frames}
     assert {"ConfigureSuccess", "ConfigureFailure"} & {frame["type"] for frame in frames}
-    converse(server, described, bytes(64_000), {"type": "Finalize", "channel": 1}, close, **stereo)
-    converse(server, described)  # silence, up to Metadata and 1011
+    converse(server, document, bytes(64_000), {"type": "Finalize", "channel": 1}, close, **stereo)
+    converse(server, document)  # silence, up to Metadata and 1011
     with server.listen() as client:
         client.socket.send('{"type":"Pause"}')
-        described.check(TO_CLIENT, client.receive())
+        document.check(TO_CLIENT, client.receive())
         client.finish()
-    assert described.seen >= described.types(FROM_CLIENT) - {"Resume"} | {"Results", "Metadata", "Error"}
+    assert document.seen >= document.types(FROM_CLIENT) - {"Resume"} | {"Results", "Metadata", "Error"}
 
 
-def test_real_frames_of_a_resumed_stream_fit(live_server: Start, described: Described) -> None:
+def test_real_frames_of_a_resumed_stream_fit(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server()
     with server.listen(resumable="true") as client:
         client.send(spell("hello there"))
         client.send(silence(2.0))
-        *_, ticket = client.until(lambda frame: described.check(TO_CLIENT, frame)["type"] == "Ticket")
+        *_, ticket = client.until(lambda frame: document.check(TO_CLIENT, frame)["type"] == "Ticket")
         client.vanish()
     for said, answer in (
         ({"type": "Resume", "ticket": ticket["ticket"], "finals": 0, "cursor_s": 0.0}, "Resumed"),
         ({"type": "Resume", "ticket": "bm9uc2Vuc2U", "finals": 0, "cursor_s": 0.0}, "ResumeRefused"),
         ({"type": "Resume", "from_s": 1.5, "finals": 0}, "Resumed"),
     ):
-        described.check(FROM_CLIENT, said)
+        document.check(FROM_CLIENT, said)
         with server.listen(resumable="true") as client:
             client.socket.send(json.dumps(said))
-            assert described.check(TO_CLIENT, client.receive())["type"] == answer
+            assert document.check(TO_CLIENT, client.receive())["type"] == answer
             for frame in client.finish():
-                described.check(TO_CLIENT, frame)
+                document.check(TO_CLIENT, frame)
 
 
-def test_a_frame_that_is_not_as_described_does_not_pass(described: Described) -> None:
+def test_a_frame_that_is_not_as_described_does_not_pass(document: AsyncApiDocument) -> None:
     good = {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 1.5}
-    described.check(TO_CLIENT, good)
+    document.check(TO_CLIENT, good)
     for bad in (good | {"more": 1}, good | {"channel": [0]}, {"type": "UtteranceEnd"}, good | {"last_word_end": "1"}):
         with pytest.raises(jsonschema.ValidationError):
-            described.check(TO_CLIENT, bad)
+            document.check(TO_CLIENT, bad)
     with pytest.raises(AssertionError):
-        described.check(FROM_CLIENT, good)
+        document.check(FROM_CLIENT, good)
 
 
-def test_every_type_of_frame_is_described_with_every_field(described: Described) -> None:
+def test_every_type_of_frame_is_described_with_every_field(document: AsyncApiDocument) -> None:
     structs = [
         shape for shape in vars(messages).values() if isinstance(shape, type) and issubclass(shape, msgspec.Struct)
     ]
     structs = [shape for shape in structs if shape not in get_args(Action)]
     structs += [TicketOut, Resumed, ResumeRefused]
     sent = {shape.__struct_config__.tag: shape for shape in structs if shape.__struct_config__.tag}
-    assert set(sent) == described.types(TO_CLIENT)
+    assert set(sent) == document.types(TO_CLIENT)
     taken = {shape.__struct_config__.tag: shape for shape in (*get_args(Action), Resume)}
-    assert set(taken) == described.types(FROM_CLIENT)
-    assert set(described.schemas["ResumeRefused"]["properties"]["code"]["enum"]) == set(TicketCode)
+    assert set(taken) == document.types(FROM_CLIENT)
+    assert set(document.schemas["ResumeRefused"]["properties"]["code"]["enum"]) == set(TicketCode)
     for name, shape in {**sent, **taken}.items():
-        told = set(described.schemas[name]["properties"]) - {"type"}
+        told = set(document.schemas[name]["properties"]) - {"type"}
         assert set(shape.__struct_encode_fields__) <= told, name
         required = {field.encode_name for field in msgspec.structs.fields(shape) if field.required}
-        assert required <= set(described.schemas[name]["required"]), name
-    assert set(messages.StepReport.__struct_encode_fields__) == set(described.schemas["StepReport"]["properties"])
+        assert required <= set(document.schemas[name]["required"]), name
+    assert set(messages.StepReport.__struct_encode_fields__) == set(document.schemas["StepReport"]["properties"])
     for name, told_shape in (("RealtimeServerEvent", ServerEvent), ("TwilioTold", CallEvent)):
-        assert set(described.schemas[name]["properties"]) == set(told_shape.__struct_encode_fields__)
+        assert set(document.schemas[name]["properties"]) == set(told_shape.__struct_encode_fields__)
 
 
 def as_text(schema: Schema) -> Schema:
@@ -135,8 +135,8 @@ def as_text(schema: Schema) -> Schema:
     return {"const": "false"} if schema == {"const": False} else schema
 
 
-def test_parameters_are_those_of_the_parsers_table(described: Described) -> None:
-    query = described.schemas["ListenQuery"]["properties"]
+def test_parameters_are_those_of_the_parsers_table(document: AsyncApiDocument) -> None:
+    query = document.schemas["ListenQuery"]["properties"]
     assert set(query) == {parameter.name for parameter in PARAMETERS}
     for parameter in PARAMETERS:
         told = dict(query[parameter.name])
@@ -147,28 +147,28 @@ def test_parameters_are_those_of_the_parsers_table(described: Described) -> None
         assert told == as_text(parameter.schema), parameter.name
 
 
-def test_every_code_is_named(described: Described) -> None:
-    told = described.document["info"]["description"]
+def test_every_code_is_named(document: AsyncApiDocument) -> None:
+    told = document.content["info"]["description"]
     codes = {close.code for close in CLOSES.values()} - {1006}  # that is no close, but none
     at_the_door = {"BadParameter", "NotAuthorised", "NotAllowed", "TooManyStreams", "ServerFull", "ServerDraining"}
     statuses = {refusal.status for error, refusal in REFUSALS.items() if error.__name__ in at_the_door}
     assert not [code for code in codes | statuses if str(code) not in told]
 
 
-def test_every_socket_is_described_and_the_file_is_served(live_server: Start, described: Described) -> None:
+def test_every_socket_is_described_and_the_file_is_served(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server()
     answer = server.http.get("/asyncapi.yaml")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/yaml")
-    assert yaml.safe_load(answer.text) == described.document
+    assert yaml.safe_load(answer.text) == document.content
     served = {route.path for route in server.app.routes if isinstance(route, WebSocketRoute)}
-    assert {channel["address"] for channel in described.document["channels"].values()} == served
+    assert {channel["address"] for channel in document.content["channels"].values()} == served
 
 
-def test_every_reference_resolves(described: Described) -> None:
+def test_every_reference_resolves(document: AsyncApiDocument) -> None:
     def walk(node: Any) -> None:
         if isinstance(node, dict):
             if isinstance(node.get("$ref"), str):
-                found = described.document
+                found = document.content
                 for part in node["$ref"].removeprefix("#/").split("/"):
                     found = found[part]
             for child in node.values():
@@ -177,25 +177,25 @@ def test_every_reference_resolves(described: Described) -> None:
             for child in node:
                 walk(child)
 
-    walk(described.document)
+    walk(document.content)
 
 
-def test_frames_of_the_other_protocols_fit(live_server: Start, described: Described) -> None:
+def test_frames_of_the_other_protocols_fit(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server()
     where = f"ws://{server.host}"
     with connect(f"{where}/vosk?sample_rate=16000", compression=None) as vosk:
         for command in ({"config": {"sample_rate": 16_000, "words": 1}}, spell("hi").tobytes(), {"eof": 1}):
             if isinstance(command, dict):
-                described.fits("VoskCommand", command)
+                document.validate("VoskCommand", command)
             vosk.send(command if isinstance(command, bytes) else json.dumps(command))
             if "config" not in command if isinstance(command, dict) else True:
-                described.fits("VoskAnswer", json.loads(vosk.recv()))
+                document.validate("VoskAnswer", json.loads(vosk.recv()))
     with connect(f"{where}/v1/realtime?intent=transcription", compression=None) as realtime:
-        described.fits("RealtimeServerEvent", json.loads(realtime.recv()))
+        document.validate("RealtimeServerEvent", json.loads(realtime.recv()))
         for event in (
             {"type": "session.update", "session": {"type": "transcription"}},
             {"type": "input_audio_buffer.commit"},
         ):
-            described.fits("RealtimeClientEvent", event)
+            document.validate("RealtimeClientEvent", event)
             realtime.send(json.dumps(event))
-            described.fits("RealtimeServerEvent", json.loads(realtime.recv()))
+            document.validate("RealtimeServerEvent", json.loads(realtime.recv()))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import RATE, asked, heard, noise, said, words
+from adapters import RATE, audio_of, frames_of, noise, other_actions, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,8 +47,8 @@ class Talk:
     def do(self, actions: Iterable[Any]) -> list[Json]:
         done = list(actions)
         self.actions += done
-        self.told += said(done)
-        return said(done)
+        self.told += frames_of(done)
+        return frames_of(done)
 
     def send(self, type_: str, **fields: Any) -> list[Json]:
         return self.do(self.adapter.text(json.dumps({"type": type_, **fields})))
@@ -128,7 +128,7 @@ def test_without_turn_detection_segments_go_on_in_one_item_until_the_commit() ->
     talk.say(partial("three four", 1))
     talk.actions.clear()
     (committed,) = talk.commit()
-    assert asked(talk.actions) == [Flush()]
+    assert other_actions(talk.actions) == [Flush()]
     assert committed["item_id"] == frames[0]["item_id"]
     done = talk.say(final("three four", FinalReason.FINALIZE, 1.0))
     assert kinds(done) == ["delta", "completed"]
@@ -167,7 +167,7 @@ def test_a_commit_without_audio_is_an_error_and_no_item() -> None:
     (error,) = talk.send("input_audio_buffer.commit", event_id="mine")
     assert (error["type"], error["error"]["code"]) == ("error", "input_audio_buffer_commit_empty")
     assert error["error"]["event_id"] == "mine"
-    assert not asked(talk.actions)
+    assert not other_actions(talk.actions)
     talk.append(SECOND)
     assert kinds(talk.commit()) == ["committed"]
     assert kinds(talk.commit()) == ["error"]
@@ -263,7 +263,7 @@ def test_audio_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
     talk.commit()
     resampler = Resampler(24_000, RATE)
     whole = np.concatenate([resampler.resample(np.frombuffer(data, "<i2")), resampler.flush()])
-    assert heard(talk.actions).tobytes() == whole.tobytes()
+    assert audio_of(talk.actions).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_telephone_codecs_and_other_rates_are_decoded(form: Json, seconds: float
     assert talk.told[-1]["session"]["audio"]["input"]["format"] == form
     talk.append(bytes(2_000))
     talk.commit()
-    assert len(heard(talk.actions)) == pytest.approx(seconds * RATE, abs=2)
+    assert len(audio_of(talk.actions)) == pytest.approx(seconds * RATE, abs=2)
 
 
 def test_settings_that_are_left_out_stay() -> None:
@@ -297,18 +297,18 @@ def test_silence_that_ends_a_turn_is_the_clients_but_not_below_the_operators_min
         talk.actions.clear()
         turns = {"type": "server_vad", "silence_duration_ms": asked_ms}
         (updated,) = talk.send("session.update", session=update(turn_detection=turns))
-        assert asked(talk.actions) == [Endpoint(asked_ms or 500.0)]
+        assert other_actions(talk.actions) == [Endpoint(asked_ms or 500.0)]
         assert updated["session"]["audio"]["input"]["turn_detection"]["silence_duration_ms"] == told_ms
     talk.actions.clear()
     talk.send("session.update", session=update(turn_detection={"type": "server_vad"}))
-    assert asked(talk.actions) == [], "nothing changed"
+    assert other_actions(talk.actions) == [], "nothing changed"
 
 
 def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:
     talk = Talk()
     talk.actions.clear()
     talk.send("session.update", session=update(transcription={"keywords": ["porch fan", "tutti"]}))
-    assert asked(talk.actions) == [Bias(("porch fan", "tutti"))]
+    assert other_actions(talk.actions) == [Bias(("porch fan", "tutti"))]
     (error,) = talk.do(talk.adapter.not_biased("too many"))
     assert error["error"]["param"] == "session.audio.input.transcription.keywords"
 
@@ -353,7 +353,7 @@ def test_invalid_events_get_an_error_and_the_session_goes_on(text: str, param: s
     assert error["type"] == "error"
     assert error["error"]["type"] == "invalid_request_error"
     assert error["error"]["param"] == param
-    assert not asked(talk.actions)
+    assert not other_actions(talk.actions)
     talk.append(SECOND)
     assert kinds(talk.commit()) == ["committed"]
 

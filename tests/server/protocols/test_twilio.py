@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from adapters import RATE, asked, heard, said, words
+from adapters import RATE, audio_of, frames_of, other_actions, words
 from fakes import WAIT_S
 from live_server import LiveServer
 from spelling import silence, spell
@@ -72,22 +72,22 @@ def adapter(track: str = "inbound") -> TwilioAdapter:
 def test_a_call_from_connected_to_stop() -> None:
     twilio = adapter()
     assert not list(twilio.text(CONNECTED))
-    assert said(twilio.text(start())) == [{"event": "start"} | NAMES]
+    assert frames_of(twilio.text(start())) == [{"event": "start"} | NAMES]
     data = mulaw(spell("hello", 8_000))
     actions = [action for at in range(0, len(data), 160) for action in twilio.text(media(data[at : at + 160]))]
-    assert said(twilio.text('{"event":"dtmf","dtmf":{"track":"inbound_track","digit":"5"}}')) == [
+    assert frames_of(twilio.text('{"event":"dtmf","dtmf":{"track":"inbound_track","digit":"5"}}')) == [
         {"event": "dtmf", "digit": "5"} | NAMES
     ]
-    assert said(twilio.text('{"event":"mark","mark":{"name":"played"}}')) == [
+    assert frames_of(twilio.text('{"event":"mark","mark":{"name":"played"}}')) == [
         {"event": "mark", "name": "played"} | NAMES
     ]
-    (told,) = said(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
+    (told,) = frames_of(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
     assert {name: told[name] for name in NAMES} == NAMES
     assert told["result"]["channel"]["alternatives"][0]["transcript"] == "hello"
     stopping = list(twilio.text(STOP))
-    assert asked(stopping) == [Finish()]
-    assert len(heard(actions + stopping)) == len(data) * 2
-    metadata, stop = said(twilio.event(Closed(CloseReason.CLOSE_STREAM, 1.0), None))
+    assert other_actions(stopping) == [Finish()]
+    assert len(audio_of(actions + stopping)) == len(data) * 2
+    metadata, stop = frames_of(twilio.event(Closed(CloseReason.CLOSE_STREAM, 1.0), None))
     assert metadata["result"]["type"] == "Metadata"
     assert stop == {"event": "stop"} | NAMES
 
@@ -95,8 +95,8 @@ def test_a_call_from_connected_to_stop() -> None:
 def test_media_of_other_tracks_is_ignored() -> None:
     twilio = adapter("outbound")
     twilio.text(start())
-    assert not len(heard(twilio.text(media(bytes(8_000)))))
-    assert len(heard(twilio.text(media(bytes(8_000), "outbound"))))
+    assert not len(audio_of(twilio.text(media(bytes(8_000)))))
+    assert len(audio_of(twilio.text(media(bytes(8_000), "outbound"))))
 
 
 @pytest.mark.parametrize(

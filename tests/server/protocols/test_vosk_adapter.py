@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from adapters import RATE, asked, heard, noise, said, words
+from adapters import RATE, audio_of, frames_of, noise, other_actions, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,9 @@ def adapter(config: dict[str, object] | None = None) -> VoskAdapter:
     """A connection whose client sends at the model's rate."""
     made = VoskAdapter(RATE)
     assert not list(made.opened())
-    assert not said(made.text(json.dumps({"config": {"sample_rate": RATE} | (config or {})}))), "no answer to config"
+    assert not frames_of(made.text(json.dumps({"config": {"sample_rate": RATE} | (config or {})}))), (
+        "no answer to config"
+    )
     return made
 
 
@@ -41,14 +43,14 @@ def partial(text: str) -> Partial:
 
 def test_every_frame_of_audio_is_answered_at_once_with_the_newest_text() -> None:
     vosk = adapter()
-    assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
     assert not list(vosk.event(SpeechStarted(0, 0.1), None))
     assert not list(vosk.event(partial("hello"), None)), "the server does not speak unasked"
-    assert said(vosk.binary(AUDIO)) == [{"partial": "hello"}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": "hello"}]
     vosk.event(partial("hello the"), None)
     vosk.event(partial("hello there"), None)
-    assert said(vosk.binary(b"")) == [{"partial": "hello there"}], "an empty frame is a frame"
-    assert said(vosk.binary(AUDIO)) == [{"partial": "hello there"}]
+    assert frames_of(vosk.binary(b"")) == [{"partial": "hello there"}], "an empty frame is a frame"
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": "hello there"}]
 
 
 def test_a_final_is_the_answer_of_the_next_frame_and_has_its_words() -> None:
@@ -59,8 +61,8 @@ def test_a_final_is_the_answer_of_the_next_frame_and_has_its_words() -> None:
         {"conf": 0.9, "end": 0.1, "start": 0.0, "word": "so"},
         {"conf": 0.9, "end": 0.2, "start": 0.1, "word": "yes"},
     ]
-    assert said(vosk.binary(AUDIO)) == [{"text": "so yes", "result": result}]
-    assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"text": "so yes", "result": result}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
 
 
 def test_finals_that_come_between_two_frames_are_one_answer() -> None:
@@ -69,43 +71,43 @@ def test_finals_that_come_between_two_frames_are_one_answer() -> None:
     vosk.event(final("", FinalReason.ENDPOINT), None)
     vosk.event(final("two", FinalReason.MAX_LEN), None)
     vosk.event(partial("thr"), None)
-    assert said(vosk.binary(AUDIO)) == [{"text": "one two"}]
-    assert said(vosk.binary(AUDIO)) == [{"partial": "thr"}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"text": "one two"}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": "thr"}]
 
 
 def test_silence_gives_no_final() -> None:
     vosk = adapter()
     vosk.event(final(""), None)
-    assert said(vosk.binary(AUDIO)) == [{"partial": ""}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
 
 
 def test_reset_is_answered_when_the_text_is_complete_and_later_frames_after_it() -> None:
     vosk = adapter({"words": 0})
     vosk.event(final("one"), None)
-    assert asked(vosk.text(RESET)) == [Flush()]
-    assert not said(vosk.binary(AUDIO))
-    assert not said(vosk.binary(AUDIO))
-    assert asked(vosk.text(RESET)) == [Flush()]
-    assert not said(vosk.binary(AUDIO))
+    assert other_actions(vosk.text(RESET)) == [Flush()]
+    assert not frames_of(vosk.binary(AUDIO))
+    assert not frames_of(vosk.binary(AUDIO))
+    assert other_actions(vosk.text(RESET)) == [Flush()]
+    assert not frames_of(vosk.binary(AUDIO))
     vosk.event(partial("two"), None)
-    assert said(vosk.event(final("two", FinalReason.FINALIZE), None)) == [
+    assert frames_of(vosk.event(final("two", FinalReason.FINALIZE), None)) == [
         {"text": "one two"},
         {"partial": ""},
         {"partial": ""},
     ]
-    assert said(vosk.event(final("", FinalReason.FINALIZE), None)) == [{"text": ""}, {"partial": ""}]
-    assert said(vosk.binary(AUDIO)) == [{"partial": ""}], "nothing is owed any more"
+    assert frames_of(vosk.event(final("", FinalReason.FINALIZE), None)) == [{"text": ""}, {"partial": ""}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}], "nothing is owed any more"
 
 
 def test_eof_is_answered_with_the_rest_of_the_text_even_if_empty() -> None:
     vosk = adapter({"words": 0})
     vosk.event(final("one"), None)
-    assert asked(vosk.text(EOF)) == [Finish()]
+    assert other_actions(vosk.text(EOF)) == [Finish()]
     assert not list(vosk.event(final("two", FinalReason.CLOSE), None))
-    assert said(vosk.event(Closed(CloseReason.CLOSE_STREAM, 1.0), None)) == [{"text": "one two"}]
+    assert frames_of(vosk.event(Closed(CloseReason.CLOSE_STREAM, 1.0), None)) == [{"text": "one two"}]
     silent = adapter()
     silent.text(EOF)
-    assert said(silent.event(Closed(CloseReason.CLOSE_STREAM, 0.0), None)) == [{"text": ""}]
+    assert frames_of(silent.event(Closed(CloseReason.CLOSE_STREAM, 0.0), None)) == [{"text": ""}]
 
 
 @pytest.mark.parametrize("reason", [CloseReason.DRAIN, CloseReason.IDLE])
@@ -113,19 +115,19 @@ def test_an_end_by_the_server_sends_pending_text_and_no_empty_final(reason: Clos
     vosk = adapter({"words": 0})
     assert not list(vosk.event(Closed(reason, 1.0), None))
     vosk.event(final("half", FinalReason.CLOSE), None)
-    assert said(vosk.event(Closed(reason, 1.0), None)) == [{"text": "half"}]
+    assert frames_of(vosk.event(Closed(reason, 1.0), None)) == [{"text": "half"}]
 
 
 def test_max_alternatives_changes_the_form_of_finals() -> None:
     vosk = adapter({"max_alternatives": 3, "words": False})
     vosk.event(final("yes no"), None)
-    assert said(vosk.binary(AUDIO)) == [{"alternatives": [{"confidence": 0.9, "text": "yes no"}]}]
+    assert frames_of(vosk.binary(AUDIO)) == [{"alternatives": [{"confidence": 0.9, "text": "yes no"}]}]
 
 
 def test_phrases_are_key_terms_without_unk() -> None:
     vosk = VoskAdapter(RATE)
     grammar = ["turn on", "[unk]", "turn [unk] off", "", "word " * 21]
-    assert asked(vosk.text(json.dumps({"config": {"phrase_list": grammar}}))) == [Bias(("turn on", "turn off"))]
+    assert other_actions(vosk.text(json.dumps({"config": {"phrase_list": grammar}}))) == [Bias(("turn on", "turn off"))]
     assert len(key_terms([f"w{n}" for n in range(5_000)])) == MAX_TERMS
     assert key_terms(["x" * 3_000, "short"]) == ("short",)
 
@@ -134,7 +136,7 @@ def test_phrases_are_key_terms_without_unk() -> None:
 def test_the_sample_rate_is_read_as_number_or_text(rate: object) -> None:
     vosk = VoskAdapter(RATE)
     vosk.text(json.dumps({"config": {"sample_rate": rate}}))
-    assert heard(vosk.binary(AUDIO)).tobytes() == AUDIO
+    assert audio_of(vosk.binary(AUDIO)).tobytes() == AUDIO
 
 
 @given(st.lists(st.integers(0, 1_600), max_size=12))
@@ -146,15 +148,15 @@ def test_resampling_gives_the_same_samples_however_audio_is_cut(cuts: list[int])
     actions += vosk.text(EOF)
     resampler = Resampler(8_000, RATE)
     whole = np.concatenate([resampler.resample(np.frombuffer(data, "<i2")), resampler.flush()])
-    assert heard(actions).tobytes() == whole.tobytes()
-    assert len(said(actions)) == len(edges) - 1
+    assert audio_of(actions).tobytes() == whole.tobytes()
+    assert len(frames_of(actions)) == len(edges) - 1
 
 
 def test_a_sample_rate_after_the_first_audio_is_ignored() -> None:
     vosk = adapter()
     vosk.binary(AUDIO)
     vosk.text('{"config":{"sample_rate":8000}}')
-    assert len(heard(vosk.binary(AUDIO))) * 2 == len(AUDIO)
+    assert len(audio_of(vosk.binary(AUDIO))) * 2 == len(AUDIO)
 
 
 @pytest.mark.parametrize(

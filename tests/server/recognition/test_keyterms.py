@@ -266,7 +266,7 @@ def test_every_end_of_a_session_releases_its_decoder_states(live_server: Start) 
     server = live_server(decoder=decoder, max_streams=2)
     with server.listen() as first, server.listen() as second:
         with pytest.raises(InvalidStatus):
-            server.listen()  # refused at the door
+            server.listen()  # refused in the handshake
         first.send(spell("one"))
         first.say("Finalize")
         first.until(lambda f: f.get("from_finalize", False))

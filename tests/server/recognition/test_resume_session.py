@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resume_bench import Client, Configure, Control, Finalize, MovingBench
+from resume_bench import Client, Configure, Control, Finalize, ResumableBench
 from spelling import CONFIG, silence, spell
 
 from model.ctc.beam import BeamDecoder
@@ -83,7 +83,7 @@ def test_scripts_do_resume_streams_and_repeat_results() -> None:
 
 
 def test_start_without_a_ticket_continues_time_and_count_of_finals() -> None:
-    bench = MovingBench(limits=LIMITS)
+    bench = ResumableBench(limits=LIMITS)
     bench.session.start_at(11.4, 9)
     bench.send(spell("ab"))
     bench.answer()

@@ -1,4 +1,4 @@
-"""Frames of sockets against `server/asyncapi.yaml`: which message a frame is, and whether it fits."""
+"""Check of WebSocket frames against the schemas of `server/asyncapi.yaml`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ FILE = Path(__file__).parents[2] / "server" / "asyncapi.yaml"
 Frame = dict[str, Any]
 
 
-class Described:
-    """The document, and frames held against it."""
+class AsyncApiDocument:
+    """The document; `seen` collects the schemas that frames were checked against."""
 
     def __init__(self, text: str | None = None) -> None:
-        self.document = yaml.safe_load(text or FILE.read_text())
-        self.schemas = self.document["components"]["schemas"]
+        self.content = yaml.safe_load(text or FILE.read_text())
+        self.schemas = self.content["components"]["schemas"]
         self.seen: set[str] = set()
 
     def messages(self, operation: str) -> set[str]:
         """Names of the messages of an operation."""
-        return {item["$ref"].rsplit("/", 1)[1] for item in self.document["operations"][operation]["messages"]}
+        return {item["$ref"].rsplit("/", 1)[1] for item in self.content["operations"][operation]["messages"]}
 
     def types(self, operation: str) -> set[str]:
         """What `type` may be in the JSON frames of one direction of `/v1/listen`."""
@@ -32,16 +32,16 @@ class Described:
         return names
 
     def check(self, operation: str, text: str | bytes | Frame) -> Frame:
-        """Return a frame of `/v1/listen` that fits. Raises: jsonschema's ValidationError, AssertionError."""
+        """Check a frame of `/v1/listen` and return it. Raises: jsonschema's ValidationError, AssertionError."""
         frame: Frame = text if isinstance(text, dict) else json.loads(text)
         assert frame["type"] in self.types(operation), frame
-        self.fits(frame["type"], frame)
+        self.validate(frame["type"], frame)
         return frame
 
-    def fits(self, schema: str, frame: Any) -> None:
-        """Raises: jsonschema's ValidationError."""
+    def validate(self, schema: str, frame: Any) -> None:
+        """Check a frame against a schema. Raises: jsonschema's ValidationError."""
         self.seen.add(schema)
-        whole = {"$ref": f"#/components/schemas/{schema}", "components": self.document["components"]}
+        whole = {"$ref": f"#/components/schemas/{schema}", "components": self.content["components"]}
         jsonschema.validate(
             frame, whole, jsonschema.Draft202012Validator, format_checker=jsonschema.FormatChecker(["uuid"])
         )
