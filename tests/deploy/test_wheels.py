@@ -32,7 +32,7 @@ DATA = {
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
     "model/training/recipes/small-1.json",
-    "model/training/vocabulary.txt",
+    "model/synthesis/vocabulary.txt",
     "model/weights/tutti-small.json",
     "model/weights/tutti-small.safetensors",
     "model/weights/tutti-words.arpa.gz",
