@@ -59,13 +59,18 @@ def packages_of(names):
     return {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_are_absolute_and_third_parties_are_those_of_the_package(package):
-    assert sources(package)
-    for path in sources(package):
-        third = packages_of(imported(path)) - set(PACKAGES) - sys.stdlib_module_names - {"__future__"}
-        if package in THIRD_PARTIES:
-            assert third <= THIRD_PARTIES[package], path
+@pytest.mark.parametrize(
+    ("package", "path"),
+    [(package, path) for package in PACKAGES for path in sources(package)],
+    ids=lambda value: value if isinstance(value, str) else value.relative_to(ROOT).as_posix(),
+)
+def test_imports_are_absolute_and_third_parties_are_those_of_the_package(package, path):
+    third = packages_of(imported(path)) - set(PACKAGES) - sys.stdlib_module_names - {"__future__"}
+    assert third <= THIRD_PARTIES.get(package, third)
+
+
+def test_every_package_has_modules():
+    assert all(sources(package) for package in PACKAGES)
 
 
 def test_batching_knows_no_event_loop_and_the_batcher_no_clock_or_thread():
