@@ -11,14 +11,15 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import pages, program
+from loadtest import program
 from loadtest.ceiling import Ceiling, measure_ceiling
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings, parse_streams
 from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_remarks
 from loadtest.measurement.run import measure
-from loadtest.pages import percentile, place_lines
+from loadtest.reports import pages
+from loadtest.reports.pages import percentile, place_lines
 from loadtest.served import served
 
 POLICIES = "eager,single"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadtest.criteria import Criterion
 from loadtest.measurement.server_metrics import MEMORY, QUEUED, SESSIONS, SLOTS, TASKS, Scrape, scrape_at
+from loadtest.reports.criteria import Criterion
 from loadtest.stability import MEMORY_SHARE
 
 LOOK_EVERY_S = 0.2

@@ -15,12 +15,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest import pages, program
+from loadtest import program
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.composition import write_streams
 from loadtest.generator.settings import LoadSettings, parse_streams
 from loadtest.measurement.report import faults, print_remarks
 from loadtest.measurement.run import measure
+from loadtest.reports import pages
 from loadtest.served import server_at
 from loadtest.stability import LongRuns, drifts, markdown
 

@@ -16,10 +16,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import environment, pages
-from loadtest.environment import Environment
 from loadtest.errors import BadManifest, BadSettings, PeerMissing
 from loadtest.program import EXIT_OK, RESULTS, carry_out
+from loadtest.reports import environment, pages
+from loadtest.reports.environment import Environment
 from model.errors import ModelError
 from model.evaluation.scoring import by_source, report
 from model.recordings import Utterance, read_manifests, read_pcm

@@ -18,14 +18,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import environment, pages
-from loadtest.environment import Environment
 from loadtest.errors import ServerNotReady
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import STEP_S, LoadSettings, parse_streams
 from loadtest.measurement.plot import picture
 from loadtest.measurement.run import measure
 from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Seed, carry_out
+from loadtest.reports import environment, pages
+from loadtest.reports.environment import Environment
 from loadtest.served import ALL_IN, ROOT, served
 
 NAME = "simulation"

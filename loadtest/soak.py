@@ -14,13 +14,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from loadtest.criteria import conclude
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.measures import MINUTE_S
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure
 from loadtest.program import EXIT_INTERRUPTED, RESULTS, Folder, ServeOptions, ServerUrl, carry_out
+from loadtest.reports.criteria import conclude
 from loadtest.served import ALL_IN, server_at
 from loadtest.stability import Rule, Soak, draw_soak, soak_markdown
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import pages
-from loadtest.criteria import Criterion, table
-from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement.plot import picture
-from loadtest.pages import percentile, place_lines
+from loadtest.reports import pages
+from loadtest.reports.criteria import Criterion, table
+from loadtest.reports.environment import Environment
+from loadtest.reports.pages import percentile, place_lines
 
 HEADINGS = ("streams", "minute", "p50", "p98", "max", "decoding", "memory, MiB", "decoder, MiB")
 

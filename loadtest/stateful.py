@@ -21,9 +21,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import environment, pages
-from loadtest.environment import Environment
 from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, carry_out
+from loadtest.reports import environment, pages
+from loadtest.reports.environment import Environment
 from loadtest.served import ROOT
 
 TEST = "tests/batching/test_batcher_stateful.py"

@@ -23,9 +23,6 @@ from rich.console import Console
 from deploy.ray.controller import Controller, Plan
 from deploy.ray.edge import edge
 from deploy.ray.scaling import Rule
-from loadtest import pages
-from loadtest.criteria import Criterion, conclude, table
-from loadtest.environment import Environment, describe
 from loadtest.errors import LoadTestError
 from loadtest.failover.replicas import environment, replicas
 from loadtest.failover.streams import Audio, Outcome, audios, play_resumable
@@ -34,6 +31,9 @@ from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
 from loadtest.program import RESULTS, Folder, carry_out
+from loadtest.reports import pages
+from loadtest.reports.criteria import Criterion, conclude, table
+from loadtest.reports.environment import Environment, describe
 
 NAME = "ray"
 STORE_BYTES = 80 * 2**20  # nothing is kept in Ray's object store

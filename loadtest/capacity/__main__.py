@@ -15,9 +15,9 @@ from rich.console import Console
 from loadtest import program
 from loadtest.capacity.report import Capacity, draw, judge, markdown
 from loadtest.compare import measure_each
-from loadtest.criteria import conclude
 from loadtest.errors import BadSettings
 from loadtest.generator.settings import SHORTEST_STREAM_S, LoadSettings, parse_streams
+from loadtest.reports.criteria import conclude
 
 LEVELS = "10,50,100,200,300,400,500,600"
 SPARE = 64

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadtest import pages
 from loadtest.compare import Comparison, ceiling_lines, headings
 from loadtest.compare import table as level_table
-from loadtest.criteria import Criterion, table
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement import plot
 from loadtest.measurement.report import Result, faults
-from loadtest.pages import percentile, place_lines
+from loadtest.reports import pages
+from loadtest.reports.criteria import Criterion, table
+from loadtest.reports.pages import percentile, place_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,9 +19,6 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest import pages
-from loadtest.criteria import show, unmet
-from loadtest.environment import describe
 from loadtest.errors import BadSettings, NoReference
 from loadtest.failover.proxies import PROXIES, SHIPPED_REPLICAS
 from loadtest.failover.replicas import Replica, replicas
@@ -39,6 +36,9 @@ from loadtest.failover.report import (
 )
 from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
 from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, carry_out
+from loadtest.reports import pages
+from loadtest.reports.criteria import show, unmet
+from loadtest.reports.environment import describe
 
 DIFFERENT_AUDIOS = 12
 """Each is played undisturbed first, which takes time."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.criteria import Criterion, table
-from loadtest.environment import Environment
 from loadtest.failover.streams import Outcome
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.measurement.plot import picture
-from loadtest.pages import place_lines
+from loadtest.reports.criteria import Criterion, table
+from loadtest.reports.environment import Environment
+from loadtest.reports.pages import place_lines
 
 NAME = "failover"
 MAX_PROBLEMS = 20

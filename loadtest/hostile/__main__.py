@@ -26,8 +26,6 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.criteria import Criterion, conclude, table
-from loadtest.environment import Environment
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
@@ -37,8 +35,10 @@ from loadtest.leftovers import IdleFigures, idle_figures, judge_leftovers
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
 from loadtest.measurement.server_metrics import FILES, scrape_at
-from loadtest.pages import place_lines
 from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
+from loadtest.reports.criteria import Criterion, conclude, table
+from loadtest.reports.environment import Environment
+from loadtest.reports.pages import place_lines
 from loadtest.served import served
 
 NAME = "hostile"

@@ -16,11 +16,11 @@ import torch
 import typer
 from rich.console import Console
 
-from loadtest import environment, pages
 from loadtest.errors import BadSettings
 from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, synthetic_cases, term_lists
 from loadtest.keyterms.report import Keyterms, Row, row, table, write
 from loadtest.program import EXIT_OK, RESULTS, carry_out
+from loadtest.reports import environment, pages
 from model.acoustic import AcousticModel
 from model.config import MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias

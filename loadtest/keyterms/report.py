@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from rich.table import Table
 
-from loadtest import pages
-from loadtest.environment import Environment
+from loadtest.reports import pages
+from loadtest.reports.environment import Environment
 from model.evaluation.scoring import TermScore
 
 HEADINGS = ("recordings", "key terms", "terms said", "recall", "WER of other words", "false terms")

@@ -12,10 +12,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.environment import Environment
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.measures import LevelReport
-from loadtest.pages import number, percentile
+from loadtest.reports.environment import Environment
+from loadtest.reports.pages import number, percentile
 
 PERCENTILE_NAMES = ("p50", "p90", "p95", "p98", "p99", "max")
 

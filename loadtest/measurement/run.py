@@ -22,7 +22,6 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest import environment
 from loadtest.generator import recordings
 from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
 from loadtest.generator.composition import write_streams
@@ -36,6 +35,7 @@ from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_table
 from loadtest.measurement.server_metrics import Scrape, figures, scrape_at
 from loadtest.program import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, exit_code
+from loadtest.reports import environment
 from tutti_asr_client.address import QueryValue, listen_url
 from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber

@@ -15,12 +15,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest import environment, pages
 from loadtest.errors import BadManifest, ServerNotReady
 from loadtest.peers import bench, report
 from loadtest.peers.contestants import Contestant, chosen
 from loadtest.peers.findings import Findings, Probe
 from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
+from loadtest.reports import environment, pages
 from loadtest.served import ROOT
 
 PACKAGES = ("fastapi", "uvicorn", "torch", "ray", "mosec", "aiohttp", "sherpa-onnx", "onnx", "onnxruntime")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadtest.environment import Environment
 from loadtest.generator.latencies import Spread
 from loadtest.peers.contestants import ALL, OURS, Contestant
+from loadtest.reports.environment import Environment
 
 Cdf = tuple[tuple[float, float], ...]
 CDF_POINTS = 200

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadtest import pages
 from loadtest.measurement.plot import picture
-from loadtest.pages import percentile, place_lines
 from loadtest.peers.contestants import OURS, Contestant
 from loadtest.peers.findings import Findings, Probe
+from loadtest.reports import pages
+from loadtest.reports.pages import percentile, place_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
 from batching.simulation.service_table import ServiceTable
-from loadtest import environment
 from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
+from loadtest.reports import environment
 from loadtest.served import ALL_IN, served_process
 from model.acoustic import AcousticModel
 from model.runtime import set_up_torch, shorten_switches

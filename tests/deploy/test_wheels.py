@@ -170,6 +170,10 @@ def test_the_commit_of_another_repository_is_not_named_as_the_programs(installed
     git = ["git", "-C", str(installed.parent), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=theirs"]):
         subprocess.run([*git, *words], check=True)
-    words = [installed / "python", "-c", "from loadtest.environment import describe; print(repr(describe(0).commit))"]
+    words = [
+        installed / "python",
+        "-c",
+        "from loadtest.reports.environment import describe; print(repr(describe(0).commit))",
+    ]
     done = subprocess.run(words, cwd="/", env=outside(installed), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "''"

@@ -16,11 +16,11 @@ from loadtest.capacity import __main__ as capacity_module
 from loadtest.capacity.__main__ import parse_seconds, run
 from loadtest.capacity.report import Capacity, carried, judge
 from loadtest.compare import measure_each
-from loadtest.criteria import unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import CDF_POINTS, Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.measurement.server_metrics import Scrape, figures, read
+from loadtest.reports.criteria import unmet
 
 
 def level(streams: int, p50_ms: float, p98_ms: float, **changes: object) -> LevelReport:

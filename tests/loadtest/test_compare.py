@@ -15,10 +15,10 @@ from loadtest import compare as compare_module
 from loadtest import served as served_module
 from loadtest.ceiling import Ceiling
 from loadtest.compare import Comparison, compare, markdown, table
-from loadtest.environment import describe
 from loadtest.errors import ServerNotReady
 from loadtest.generator.measures import LevelMeasures, ServerFigures
 from loadtest.measurement.report import Document
+from loadtest.reports.environment import describe
 from loadtest.served import served
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from needs import need_programs
 
-from loadtest.environment import describe
 from loadtest.keyterms.__main__ import log_probs_of, measure
 from loadtest.keyterms.cases import (
     REAL,
@@ -22,6 +21,7 @@ from loadtest.keyterms.cases import (
     unknown_words,
 )
 from loadtest.keyterms.report import Keyterms, markdown
+from loadtest.reports.environment import describe
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.ctc.bias import Bias

@@ -19,13 +19,13 @@ from loadtest_bench import T0, settings, write_manifest
 from rich.console import Console
 from spelling import silence, spell
 
-from loadtest.criteria import Criterion, unmet
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
 from loadtest.generator.settings import LoadSettings
 from loadtest.leftovers import IdleFigures, judge_leftovers
 from loadtest.measurement.run import measure_levels
 from loadtest.overload import Overload, Plan, judge, overload, run
+from loadtest.reports.criteria import Criterion, unmet
 
 Start = Callable[..., LiveServer]
 SLOTS = 4

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.environment import describe
 from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
 from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
@@ -29,6 +28,7 @@ from loadtest.peers.report import markdown, quantile, rows, write
 from loadtest.peers.search import CLOSE, MOST, Search
 from loadtest.peers.service import BatchSizes
 from loadtest.peers.stream import Card, Stream, is_close
+from loadtest.reports.environment import describe
 
 CARD = Card(step_bytes=4, frames_per_step=2, delay_frames=2, flush_steps=3, vocabulary=("", " ", "a", "b"))
 

@@ -14,9 +14,9 @@ from speech import SAMPLES, samples
 from typer.testing import CliRunner
 
 from loadtest import pocketsphinx
-from loadtest.environment import describe
 from loadtest.errors import BadManifest, PeerMissing
 from loadtest.pocketsphinx import Peer, markdown, pooled, read_kept, read_ours, rows, write
+from loadtest.reports.environment import describe
 from model.evaluation.scoring import by_source, report
 
 RATES = report(by_source([("x", "a b", "a c"), ("y", "a", "a")]))

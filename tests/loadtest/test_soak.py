@@ -11,12 +11,12 @@ from fake_listen import FakeListen, Plan
 from loadtest_bench import T0, settings, write_manifest
 
 from loadtest import soak as soak_module
-from loadtest.criteria import unmet
-from loadtest.environment import describe
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.measurement.report import Document, Result
+from loadtest.reports.criteria import unmet
+from loadtest.reports.environment import describe
 from loadtest.stability import Rule, Soak, soak_markdown
 
 MINUTES = 10

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from loadtest import pages
 from loadtest.program import EXIT_BAD, EXIT_OK
+from loadtest.reports import pages
 
 
 class Criterion(msgspec.Struct, frozen=True):

@@ -9,8 +9,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from loadtest.environment import Environment
 from loadtest.generator.latencies import Spread
+from loadtest.reports.environment import Environment
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], align: str = "---:") -> list[str]:

@@ -68,7 +68,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def _commit() -> str:
     """The checkout's commit, with `+` if files differ from it; empty for an installed package."""
-    checkout = Path(__file__).parent.parent
+    checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return ""  # git would name the repository that the environment lies in
     try:
