@@ -9,7 +9,7 @@ import pytest
 from model.lm.language_model import LanguageModel
 from model.recordings import read_manifest
 
-WEIGHTS = Path(__file__).parents[2] / "model" / "weights"
+WEIGHTS = Path(__file__).parents[3] / "model" / "weights"
 ARPA = WEIGHTS / "tutti-words.arpa.gz"
 
 
