@@ -32,6 +32,12 @@ from server.protocols.openai.transcriptions import TextDelta, TextDone
 
 JSON, PLAIN, EVENTS = "application/json", "text/plain", "text/event-stream"
 COMPONENTS = "#/components/schemas/"
+SHARED_NAMES = {
+    "server.protocols.deepgram.messages.WordOut": "server.deepgram_messages.WordOut",
+    "server.protocols.openai.answers.WordOut": "server.openai.answers.WordOut",
+}
+"""Names under which generated clients know the two shapes called WordOut: they stay when a module moves."""
+
 SHAPES = (
     Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, PlainAnswer, RefusalBody, TextDelta, TextDone,
     VerboseAnswer,
@@ -194,12 +200,20 @@ def describe(app: FastAPI) -> None:
 def build(app: FastAPI) -> Schema:
     """Return the document for the routes that the app has now."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    _, shapes = msgspec.json.schema_components(SHAPES, ref_template=COMPONENTS + "{name}")
-    document["components"]["schemas"] |= shapes
+    document["components"]["schemas"] |= _shapes()
     document["components"]["securitySchemes"] = SECURITY
     for (method, path), operation in OPERATIONS.items():
         document["paths"][path][method] |= operation
     return document
+
+
+def _shapes() -> dict[str, Schema]:
+    """Return the schemas of `SHAPES` by name; msgspec names those that share a name by their modules."""
+    _, shapes = msgspec.json.schema_components(SHAPES, ref_template=COMPONENTS + "{name}")
+    text = msgspec.json.encode(shapes).decode()
+    for module, name in SHARED_NAMES.items():
+        text = text.replace(module, name)
+    return msgspec.json.decode(text, type=dict[str, Schema])
 
 
 SWAGGER_UI = ("swagger-ui.css", "swagger-ui-bundle.js")  # of the package `fastapi_offline`

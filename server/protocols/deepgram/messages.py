@@ -27,7 +27,7 @@ class Alternative(msgspec.Struct):
 
 
 class Alternatives(msgspec.Struct):
-    """Transcripts of one channel."""
+    """What was said on one channel."""
 
     alternatives: tuple[Alternative]
 

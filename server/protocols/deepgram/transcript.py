@@ -84,7 +84,7 @@ def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
 
 
 class Summary(msgspec.Struct):
-    """Metadata of an upload's answer."""
+    """What was recognised with what."""
 
     transaction_key: str
     request_id: str
@@ -104,7 +104,7 @@ class Channels(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """Answer to an upload."""
+    """The whole answer."""
 
     metadata: Summary
     results: Channels
