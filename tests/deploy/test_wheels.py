@@ -73,7 +73,8 @@ def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> P
     subprocess.run(words, check=True, timeout=BUILD_WITHIN_S)
     [own] = (folder / "lib").glob("python3*/site-packages")
     (own / "third_parties.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    take_compiled_code(ROOT / "model" / "ctc", own / "model" / "ctc")
+    search = Path("model", "ctc", "search")
+    take_compiled_code(ROOT / search, own / search)
     return folder / "bin"
 
 
