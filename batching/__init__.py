@@ -1,6 +1,6 @@
 """Batching for recurrent models: many streams' steps merged into batches, each stream's state kept apart.
 
-Generic: it knows torch tensors, and nothing of audio, sockets or metrics. Start with `batcher.py`.
+Generic: it imports numpy alone, and knows nothing of audio, sockets or metrics. Start with `batcher.py`.
 """
 
 from batching.batcher import Batcher, Pace, Pending, Policy, StreamId
@@ -21,9 +21,9 @@ from batching.errors import (
     WrongState,
 )
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from batching.pool import Handle, StatePool
+from batching.pool import Handle, SlotPool
 from batching.service_times import ServiceTimes
-from batching.step_model import RowSpec, SlabModel, StepModel, TensorSpec
+from batching.slot_model import SlotModel
 
 __all__ = [
     "AlreadyOpen",
@@ -43,18 +43,15 @@ __all__ = [
     "PoolFull",
     "QueueFull",
     "RepeatedHandle",
-    "RowSpec",
     "ServiceTimes",
-    "SlabModel",
+    "SlotModel",
+    "SlotPool",
     "StaleHandle",
     "StateExported",
-    "StatePool",
     "StepFailed",
-    "StepModel",
     "StreamClosed",
     "StreamFailed",
     "StreamId",
-    "TensorSpec",
     "UnknownStream",
     "WarmedUp",
     "WrongInput",

@@ -10,7 +10,8 @@ Five promises, whatever the policy:
 3. earliest deadline first, where a step's deadline is the moment at which it is due plus its stream's budget;
 4. nothing starves: deadlines are finite and fixed at birth, and every batch with due steps takes the earliest of all;
 5. steps that can wait, of background streams or ahead of their time, only fill batches: they join due steps as far as
-   they hardly slow them down (`Filling`), and run in batches of their own while no step is due.
+   they hardly slow them down (`Filling`), and run in batches of their own while no step is due. While due steps miss
+   their deadlines they wait altogether, each until its own deadline is the earliest of all.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class Batcher:
         """Remove and return the steps to run now, earliest deadline first; () = nothing to run now."""
         self._promote_due(now)
         if self._live and now >= self._start_at():
-            batch = self._choose(self._live, self._filling.riding())
+            batch = self._choose(self._live, self._riding(now))
         elif now >= self._fill_at(now):
             batch = self._choose({}, self._rows_alone())
         else:
@@ -207,6 +208,11 @@ class Batcher:
             self._advance(step.stream, now)
         self._queued -= len(batch)
         return batch
+
+    def filling_waits(self, now: float) -> bool:
+        """True while steps that can wait do so altogether, because live ones miss their deadlines."""
+        waiting = self._ahead or self._background
+        return bool(waiting) and self._open_live > len(self._ahead) and now < self._filling.wait_until_s
 
     def wake_at(self, now: float) -> float | None:
         """Time at which to ask for a batch again if nothing is pushed or closed before; None = not before a push."""
@@ -228,6 +234,19 @@ class Batcher:
         elif self._none_due_since_s is None:
             self._none_due_since_s = now
 
+    def _riding(self, now: float) -> int:
+        """Most filling steps in a batch with the due ones."""
+        if not (self._ahead or self._background):
+            return 0
+        deadlines_s = [step.deadline_s for step in self._live.values()]
+        self._filling.watch(deadlines_s, now)
+        if now >= self._filling.wait_until_s:
+            return self._filling.riding()
+        return int(self._earliest_filling_s() <= min(deadlines_s))
+
+    def _earliest_filling_s(self) -> float:
+        return min(step.deadline_s for queue in (self._ahead, self._background) for step in queue.values())
+
     def _start_at(self) -> float:
         """Time at which waiting for a fuller batch of due steps ends; -inf = there is no reason to wait."""
         if self._policy is not Policy.DEADLINE:
@@ -247,12 +266,14 @@ class Batcher:
         if not waiting:
             return math.inf
         rows = min(waiting, self._rows_alone())
-        if self._live:  # a batch is held: fill the time until it starts, where a batch of fillers fits
-            return now if now + self.service.at_worst(rows) <= self._start_at() else math.inf
         in_time = self._open_live - len(self._ahead)  # live streams whose next step could be due at any moment
+        until_s = min(self._filling.wait_until_s, self._earliest_filling_s()) if in_time else -math.inf
+        if self._live:  # a batch is held: fill the time until it starts, where a batch of fillers fits
+            fits = now >= until_s and now + self.service.at_worst(rows) <= self._start_at()
+            return now if fits else math.inf
         gap_s = self._pace.step_s / in_time if in_time else math.inf
         assert self._none_due_since_s is not None  # set by `_promote_due`
-        return self._none_due_since_s + self._filling.hold_s(rows, gap_s)
+        return max(until_s, self._none_due_since_s + self._filling.hold_s(rows, gap_s))
 
     def _rows_alone(self) -> int:
         """Largest batch of filling steps alone."""

@@ -6,7 +6,9 @@ Pure: batches and times are arguments. The estimate is the least of three bounds
   take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and runs in the next;
 - the thread that takes results and feeds steps, by the time that it computes, or waits for a core to compute on, for a
   batch of `b` rows, in the same way;
-- pressure: more than two late steps in a hundred mean too many streams, whatever the other bounds are.
+- pressure: more than two late steps in a hundred mean too many streams, whatever the other bounds are. For minutes
+  afterwards a reserve remains: what slowed the machine, another process for instance, comes again, and streams that
+  were let in cannot be sent away then.
 
 The growth of times with the batch size is measured in the warm-up. What is tracked while serving is the slowdown
 against those times, since model thread and event loop share cores, caches and the interpreter's lock.
@@ -30,7 +32,13 @@ PRESSED_PERIODS = 2  # in a row: one may be a burst of streams that open, or a s
 RELIEF = 0.95
 """The bound under pressure, as a share of the open streams: streams that end are not replaced."""
 GROWTH = 0.05
-"""Rise per second of a bound set by pressure once there is none, as a share of `possible`."""
+"""Rise per second of a bound set by pressure once there is none, as a share of `possible`, up to the reserve."""
+RESERVE = 2 / 3
+"""Share of `possible` that may be held back after pressure: all that a machine three times as slow does not carry. A
+neighbour that takes half of each core, and the load generator beside it, slowed batches two to three times
+(loadtest/LOG.md). A bound that pressure left higher stays where it is."""
+RESERVE_S = 180.0
+"""Time since the last pressure in which the reserve is given back, in proportion."""
 MIN_BATCHES = 10  # in a period; the times of fewer are too noisy
 MIN_BATCH_S = 1e-6  # guards the division against a coarse clock
 FOLLOW = 1 / 4  # weight of the newest period in a mean of periods: about two seconds of memory
@@ -72,6 +80,7 @@ class Capacity:
         self._period: _Period | None = None
         self._pressed = 0  # periods in a row with too many late steps
         self._bound: float | None = None  # set by pressure
+        self._calm_s = 0.0  # since the last pressure
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
         """Take the warm-up's service times, seconds by rows."""
@@ -126,12 +135,29 @@ class Capacity:
                 return HEADROOM * rows * self._step_s / max(batch_s, loop_s, MIN_BATCH_S)
         return 0.0
 
+    @property
+    def slowdown(self) -> float:
+        """Time of batches now, as a multiple of the warm-up's."""
+        return self._slowdown
+
+    def reserved(self) -> int:
+        """Live streams that service times allow and that pressure, now or in the last minutes, keeps out."""
+        return max(0, int(self.possible()) - self.streams())
+
     def _press(self, period: _Period, streams: int, elapsed_s: float) -> None:
         self._pressed = self._pressed + 1 if period.late > LATE_SHARE * period.live else 0
         if self._pressed >= PRESSED_PERIODS:
             self._bound = min(RELIEF * streams, self._bound or streams)
+            self._calm_s = 0.0
         elif self._bound is not None:
-            possible = self.possible()
-            self._bound += max(1.0, GROWTH * possible) * elapsed_s
-            if self._bound >= possible:
+            self._bound = _lifted(self._bound, self.possible(), elapsed_s)
+            self._calm_s += elapsed_s
+            if self._calm_s >= RESERVE_S:
                 self._bound = None
+
+
+def _lifted(bound: float, possible: float, elapsed_s: float) -> float:
+    """Return the bound as it rises in `elapsed_s` without pressure: quickly up to the reserve, slowly from there."""
+    quick = max(1.0, GROWTH * possible)
+    quick_s = min(elapsed_s, max(0.0, (1 - RESERVE) * possible - bound) / quick)
+    return bound + quick * quick_s + RESERVE * possible / RESERVE_S * (elapsed_s - quick_s)

@@ -1,4 +1,4 @@
-"""The engine: a thread that owns model, batcher and state pool (`worker.py`), and runs one batch after another.
+"""The engine: a thread that owns slot model, batcher and slot pool (`worker.py`), and runs one batch after another.
 
 Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes
 the commands that have arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it
@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from batching.batcher import Batcher, Pace, Policy, StreamId, checked_budget
 from batching.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent, EngineStopped
-from batching.step_model import StepModel
+from batching.slot_model import SlotModel
 from batching.stepper import Stepper
 from batching.worker import Worker
 
@@ -35,43 +34,39 @@ class Engine:
 
     def __init__(
         self,
-        model: StepModel,
+        model: SlotModel,
         *,
-        capacity: int,
         policy: Policy,
-        max_batch: int,
         max_queued: int,
         deliver: Callable[[EngineEvent], None],
         background_rows: int = 8,
         step_s: float = 0.0,
-        tile_rows: int | None = None,
         warm_up: bool = False,
         clock: Callable[[], float] = time.perf_counter,
         name: str = "model",
     ) -> None:
         """Allocate everything; `start` begins.
 
-        A stream beyond `capacity` fails with `PoolFull`, a waiting step of one stream beyond `max_queued` fails it
-        with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own (`Pace`).
-        `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called on the
-        model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` documents the
-        policy and the batch sizes, `Stepper` the tiles.
+        A stream beyond the model's capacity fails with `PoolFull`, a waiting step of one stream beyond `max_queued`
+        fails it with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own
+        (`Pace`). `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called
+        on the model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` documents
+        the policy and the other options.
         """
-        stepper = Stepper(model, capacity=capacity, max_batch=max_batch, tile_rows=tile_rows)
+        largest, *shape = model.inputs.shape
         batcher = Batcher(
-            policy, max_batch=max_batch, max_queued=max_queued, background_rows=background_rows, pace=Pace(step_s)
+            policy, max_batch=largest, max_queued=max_queued, background_rows=background_rows, pace=Pace(step_s)
         )
-        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock)
-        self._input_shape, self._input_dtype = stepper.input_shape, stepper.input_dtype
-        self._state_bytes = stepper.pool.row_bytes
-        self._device = model.device
+        self._worker = Worker(Stepper(model), batcher, deliver=deliver, clock=clock)
+        self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
+        self._state_bytes = model.state_bytes
         self._warm_up = warm_up
         self._deliver = deliver
         self._clock = clock
         self._ids = itertools.count(1)
         self._mail = Mailbox()
         # Every stream's full queue, its open and its close: reached only if the model thread hangs.
-        self._max_commands = capacity * (max_queued + 2)
+        self._max_commands = model.capacity * (max_queued + 2)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
         self._ended = False
         self._failure: BaseException | None = None
@@ -168,13 +163,10 @@ class Engine:
 
     def _main(self) -> None:
         try:
-            if self._device.type == "cuda":
-                torch.cuda.set_device(self._device)
-            with torch.inference_mode():
-                if self._warm_up:
-                    self._worker.warm_up()
-                while self._drain_commands():
-                    self._worker.run_batch()
+            if self._warm_up:
+                self._worker.warm_up()
+            while self._drain_commands():
+                self._worker.run_batch()
         except BaseException as error:
             self._failure = error
             raise  # to threading.excepthook: an engine never dies in silence

@@ -2,7 +2,7 @@
 
 BatchingError
 ├── Overloaded          the operator: more work was offered than the bounds allow
-│   ├── PoolFull        every slot of the state pool is taken
+│   ├── PoolFull        every slot of the model is taken
 │   └── QueueFull       the queue of a stream, or of the engine's commands, is full
 ├── Misuse              the calling code: a bug there, never a client's doing
 │   ├── UnknownStream   the stream was never opened, or is closed already
@@ -11,7 +11,7 @@ BatchingError
 │   ├── RepeatedHandle  one stream appears twice in a batch
 │   ├── WrongInput      a step's array has another shape or dtype than the model takes
 │   └── WrongState      a state to restore has another size than the model's, or the stream has steps waiting
-├── StepFailed          the model: its step raised; the reason is the error's __cause__
+├── StepFailed          the model: its step raised, and that error is the __cause__, or gave too many or too few rows
 └── EngineDown          the operator: the model thread has ended, or does not end
 """
 
@@ -25,7 +25,7 @@ class Overloaded(BatchingError):
 
 
 class PoolFull(Overloaded):
-    """Every slot of the state pool is taken."""
+    """Every slot of the model is taken."""
 
 
 class QueueFull(Overloaded):
@@ -61,7 +61,7 @@ class WrongState(Misuse):
 
 
 class StepFailed(BatchingError):
-    """The model's step raised, or returned something of the wrong shape; the reason is `__cause__`."""
+    """The model's step raised, which is the `__cause__`, or returned too many or too few rows."""
 
 
 class EngineDown(BatchingError):

@@ -36,6 +36,8 @@ class BatchDone:
     live_wait_s: tuple[float, ...] = ()
     """For the steps of live streams alone, in row order: from a step's due time to the start of the batch; below 0 for
     one that ran ahead of its time."""
+    filling_waits: bool = False
+    """`Batcher.filling_waits` when the batch was taken."""
 
 
 @dataclass(frozen=True, slots=True)

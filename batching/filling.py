@@ -1,10 +1,15 @@
 """Bounds on filling steps, those that can wait, in batches with due steps and in batches of their own. Pure.
 
+While due steps miss their deadlines the filling ones wait, each until its own deadline at most: none starves.
+
 The cost of a filling step to the live ones is estimated from service times, so the bounds fit the machine: a few rows
 where each row takes its time, many where a device runs dozens in the time of one.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Collection
 
 from batching.service_times import ServiceTimes
 
@@ -17,6 +22,13 @@ time added to `a` lengthens every batch in proportion, and an answer takes longe
 ALONE_SHARE = 0.5
 """The same for filling steps alone: a live step that comes meanwhile waits for up to one and a half one-row batches."""
 
+LATE_SHARE = 0.5
+"""Share of a batch's due steps that must miss their deadlines for filling ones to wait: a stream that asks for a budget
+shorter than a batch shall not stop the others' uploads."""
+
+WAIT_S = 1.0
+"""How long filling steps wait after the last late batch: while a neighbour computes, late batches come in groups."""
+
 
 class Filling:
     """The bounds, from measured service times; before the first measurement, `background_rows` and `max_batch`."""
@@ -25,6 +37,20 @@ class Filling:
         self._service = service
         self._background_rows = background_rows
         self._max_batch = max_batch
+        self._wait_until_s = -math.inf
+
+    def watch(self, deadlines_s: Collection[float], now: float) -> None:
+        """Let filling steps wait if a batch of due steps with these deadlines, taken now, comes too late."""
+        if deadlines_s and self._service.known:
+            done_s = now + self._service.estimate(min(len(deadlines_s), self._max_batch))
+            late = sum([deadline_s < done_s for deadline_s in deadlines_s])
+            if late >= LATE_SHARE * len(deadlines_s):
+                self._wait_until_s = now + WAIT_S
+
+    @property
+    def wait_until_s(self) -> float:
+        """Time until which filling steps wait; in the past = they need not."""
+        return self._wait_until_s
 
     def riding(self) -> int:
         """Most filling rows in a batch with due steps; at least 1, or they would starve."""

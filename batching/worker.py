@@ -1,6 +1,6 @@
 """The work of the model thread: executes commands, runs one batch after another, delivers events.
 
-It owns batcher and state pool and is called on that one thread alone, so it needs no locks; the thread, its sleep and
+It owns batcher and slot pool and is called on that one thread alone, so it needs no locks; the thread, its sleep and
 its queue are the engine's.
 """
 
@@ -153,6 +153,7 @@ class Worker:
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
+                filling_waits=self._batcher.filling_waits(started_s),
             )
         )
         if self._exports:

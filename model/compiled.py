@@ -23,6 +23,10 @@ import numba.extending
 import numpy as np
 from numpy.typing import NDArray
 
+from model.instructions import limit_instructions
+
+limit_instructions()  # before the first function is compiled
+
 IntArray = NDArray[np.int32]
 LongArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
@@ -43,9 +47,18 @@ SOURCES = (
     "ctc/search/frame_search",
     "ctc/search/kernel",
     "ctc/search/layout",
+    "ctc/search/logs",
     "ctc/search/prefix_score",
     "ctc/search/prefix_tree",
+    "instructions",
+    "int8/features",
+    "int8/kernels",
+    "int8/product",
+    "int8/quantized",
+    "int8/step",
+    "int8/vectors",
     "lm/score",
+    "network",
 )
 """Files whose code the machine code contains, relative to this folder, without .py; hashed for the cache key."""
 
@@ -127,6 +140,7 @@ def _reader(element: Any) -> Callable[[int], Any]:
     return cast(Callable[[int], Any], _numba.extending.intrinsic(pointer_at))
 
 
+uint8_at = _reader(_numba.types.uint8)
 int32_at = _reader(_numba.types.int32)
 int64_at = _reader(_numba.types.int64)
 float32_at = _reader(_numba.types.float32)

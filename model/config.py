@@ -9,7 +9,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # its weights may be 8-bit integers; version 1, which is read too, has floats alone
+_READ = (1, FORMAT_VERSION)
 BLANK = 0
 TAIL_FRAMES = 2
 """Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
@@ -86,8 +87,8 @@ class ModelConfig:
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """Rebuild from `to_dict`. Raises: ValueError for another format version, an unknown or a missing field."""
         found = values.get("format_version")
-        if found != FORMAT_VERSION:
-            raise ValueError(f"format version {found!r}, this program reads {FORMAT_VERSION}")
+        if found not in _READ:
+            raise ValueError(f"format version {found!r}, this program reads up to {FORMAT_VERSION}")
         known = {f.name for f in dataclasses.fields(cls)}
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:

@@ -8,6 +8,7 @@ Source: Amodei et al. 2015, https://arxiv.org/abs/1512.02595 (row convolution: s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional
 from model.config import ModelConfig
 
 State = dict[str, Tensor]
+Entering = Callable[[Tensor], Tensor]
 FLOOR = 1e-6  # mel energy of about -90 dBFS white noise: quieter than any microphone, so digital silence is no outlier
 PAIRS = 3  # a convolution covers three pairs of frames (kernel 6, stride 2) and carries two pairs over
 CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
@@ -96,28 +98,36 @@ class Scan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
-        """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H)."""
+    def forward(  # noqa: PLR0917 - torch passes them by position
+        ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor, entering: Entering | None = None
+    ) -> Tensor:
+        """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H).
+
+        `entering`, if given, is applied to each state (B, H) before the product, and has the gradient of the identity.
+        """
         steps, rows, width = gates.shape[0], gates.shape[1], weight.shape[1]
         weight_t = weight.to(gates.dtype).t()
         bias = bias.to(gates.dtype)
         hidden = gates.new_empty(steps + 1, rows, width)
         hidden[0] = first
+        entered = hidden[:-1] if entering is None else torch.empty_like(hidden[:-1])
         reset_update = gates.new_empty(steps, rows, 2 * width)
         candidate, recurrent = gates.new_empty(steps, rows, width), gates.new_empty(steps, rows, width)
         for t in range(steps):
-            product = torch.addmm(bias, hidden[t], weight_t)  # (B, 3H)
+            if entering is not None:
+                entered[t] = entering(hidden[t])
+            product = torch.addmm(bias, entered[t], weight_t)  # (B, 3H)
             both = torch.add(gates[t, :, : 2 * width], product[:, : 2 * width], out=reset_update[t]).sigmoid_()
             recurrent[t] = product[:, 2 * width :]
             torch.addcmul(gates[t, :, 2 * width :], both[:, :width], recurrent[t], out=candidate[t]).tanh_()
             torch.lerp(candidate[t], hidden[t], both[:, width:], out=hidden[t + 1])
-        ctx.save_for_backward(hidden, reset_update, candidate, recurrent, weight)
+        ctx.save_for_backward(hidden, entered, reset_update, candidate, recurrent, weight)
         return hidden[1:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
         """Back-propagation through time; factors without the incoming gradient are computed for all frames at once."""
-        hidden, reset_update, candidate, recurrent, weight = ctx.saved_tensors
+        hidden, entered, reset_update, candidate, recurrent, weight = ctx.saved_tensors
         steps, rows, width = candidate.shape
         reset, update = reset_update[..., :width], reset_update[..., width:]
         to_candidate = (1 - update) * (1 - candidate.square())
@@ -138,10 +148,10 @@ class Scan(torch.autograd.Function):
             to_candidate[t] *= carried
             carried = torch.addmm(carried * update[t], grads[t].view(rows, 3 * width), weight)
         flat = grads.view(steps * rows, 3 * width)
-        grad_weight = flat.t() @ hidden[:-1].reshape(steps * rows, width)
+        grad_weight = flat.t() @ entered.reshape(steps * rows, width)
         grad_bias = flat.sum(0, dtype=torch.float32)
         grads[:, :, 2] = to_candidate  # the input side of the candidate is not scaled by the reset gate
-        return grads.view(steps, rows, 3 * width), grad_weight.float(), grad_bias, carried
+        return grads.view(steps, rows, 3 * width), grad_weight.float(), grad_bias, carried, None
 
 
 class GRULayer(nn.Module):
@@ -212,7 +222,7 @@ class Lookahead(nn.Module):
 
 
 class Network(nn.Module):
-    """PCM in, log-probabilities out; `forward` is the step function of `batching.StepModel`."""
+    """PCM in, log-probabilities out; `forward` is the step function of `model.slots.StepModel`."""
 
     def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
         super().__init__()

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.acoustic import RowSpec
 from model.errors import CheckpointError, install_hint
+from model.slots import RowSpec, TorchSlots
 
 # Source: silero-vad 6.2.3. Its tinygrad_model.py spells the network out; the TorchScript file is what its
 # load_silero_vad() runs. (Its data/silero_vad_16k.safetensors has the same shapes, but another training's weights.)
@@ -30,7 +30,7 @@ STRIDES = (1, 2, 2, 1)  # of the four convolutions; kernel 3, one zero on each s
 
 
 class SileroVad:
-    """The probability of speech in each 32 ms of audio; satisfies `batching.StepModel` by structure."""
+    """The probability of speech in each 32 ms of audio; satisfies `model.slots.StepModel` by structure."""
 
     sample_rate = 16_000
     step_samples = 512
@@ -95,6 +95,10 @@ class SileroVad:
     def min_rows(self) -> int:
         """From four rows on, a row has the same bits in every batch. Source: tests/model/test_vad.py, on x86."""
         return 4
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
+        """Return the network over `capacity` streams, as `TorchSlots` describes."""
+        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """(B, 512) int16 at 16 kHz -> probability of speech (B, 1) float32, new state."""

@@ -84,6 +84,48 @@ def test_background_steps_fill_a_batch_alone_but_only_a_part_beside_live_steps()
     assert streams(batcher, T0) == [1, 11, 12]
 
 
+def late_batcher(batch_s: float = 0.2) -> Batcher:
+    """One live stream whose every step misses its budget of 0.1 s, and an upload with a budget of 10 s."""
+    batcher = make(live=1)
+    batcher.ran(1, batch_s)
+    batcher.open(11, budget_s=10.0, background=True)
+    batcher.push(11, None, T0)
+    return batcher
+
+
+def test_background_steps_wait_while_live_ones_are_late_and_a_second_longer() -> None:
+    batcher = late_batcher()
+    batcher.push(1, None, T0)
+    assert streams(batcher, T0) == [1]
+    assert batcher.filling_waits(T0)
+    assert streams(batcher, T0 + 0.3) == [], "not even alone, while no step is due"
+    assert batcher.wake_at(T0 + 0.3) == T0 + 1.0
+    assert streams(batcher, T0 + 1.0) == [11]
+    assert not batcher.filling_waits(T0 + 1.0)
+
+
+def test_background_steps_do_not_wait_beside_live_ones_in_time_nor_for_streams_that_are_gone() -> None:
+    batcher = late_batcher(batch_s=0.01)
+    batcher.push(1, None, T0)
+    assert streams(batcher, T0) == [1, 11]
+    batcher = late_batcher()
+    batcher.push(1, None, T0)
+    assert streams(batcher, T0) == [1]
+    batcher.close(1)
+    assert not batcher.filling_waits(T0)
+    assert streams(batcher, T0 + 0.01) == [11]
+
+
+def test_a_background_step_waits_no_longer_than_its_own_deadline_however_late_live_ones_are() -> None:
+    batcher = late_batcher()
+    now, ran = T0, []
+    while 11 not in ran:
+        batcher.push(1, None, now)
+        ran = streams(batcher, now)
+        now += 0.5
+    assert T0 + 9.5 < now <= T0 + 10.5
+
+
 def test_the_background_steps_with_the_earliest_deadlines_join_live_ones() -> None:
     batcher = make(live=1)
     for stream, budget_s in ((11, 9.0), (12, 7.0), (13, 8.0)):

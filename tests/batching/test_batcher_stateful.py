@@ -63,6 +63,7 @@ class BatcherMachine(RuleBasedStateMachine):
     steps: ClassVar[int] = 0
     early: ClassVar[int] = 0  # steps that came ahead of their time
     alone: ClassVar[int] = 0  # batches of filling steps
+    late: ClassVar[int] = 0  # batches that made filling steps wait
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +75,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.gone: set[object] = set()  # items that ran or were dropped
         self.service = ServiceTimes()  # it and `Filling` have tests of their own
         self.none_due_since_s: float | None = None
+        self.wait_until_s = -math.inf
         self.running: tuple[Pending, ...] = ()
 
     @initialize(max_batch=st.integers(1, 6), background_rows=st.integers(1, 3), paced=st.booleans())
@@ -183,7 +185,24 @@ class BatcherMachine(RuleBasedStateMachine):
 
     def mixed(self) -> list[float]:
         """Deadlines of all that may ride in a batch with due steps, earliest first."""
-        return sorted(self.due_steps() + self.fillers()[: self.filling.riding()])
+        due, fillers = self.due_steps(), self.fillers()
+        return sorted(due + fillers[: self.riding()])
+
+    def riding(self) -> int:
+        """Filling steps beside due ones: while half of those come too late, none but one that is the most urgent."""
+        due, fillers = self.due_steps(), self.fillers()
+        if self.now >= self.wait_until_s:
+            return self.filling.riding()
+        return int(bool(fillers) and fillers[0] <= due[0])
+
+    def note_late_steps(self) -> None:
+        """A batch with half of its due steps too late makes filling steps wait for a second."""
+        due = self.due_steps()
+        if self.fillers() and due and self.service.known:
+            done_s = self.now + self.service.estimate(min(len(due), self.max_batch))
+            if 2 * sum(deadline_s < done_s for deadline_s in due) >= len(due):
+                self.wait_until_s = self.now + 1.0
+                type(self).late += 1
 
     def live(self) -> tuple[int, int]:
         """Live streams: all, and those whose oldest step is ahead of its time."""
@@ -195,7 +214,7 @@ class BatcherMachine(RuleBasedStateMachine):
         due, (live, ahead) = self.due_steps(), self.live()
         if not due:
             return math.inf
-        members = self.mixed()
+        members = sorted(due + self.fillers()[: self.filling.riding()])
         every_live_stream_is_ready = len(due) + ahead == live
         if self.policy is not Policy.DEADLINE or every_live_stream_is_ready or len(members) >= self.max_batch:
             return -math.inf
@@ -211,12 +230,14 @@ class BatcherMachine(RuleBasedStateMachine):
         rows = min(len(self.fillers()), self.rows_alone())
         if not rows:
             return math.inf
-        if self.due_steps():
-            return self.now if self.now + self.service.at_worst(rows) <= self.start_at() else math.inf
         live, ahead = self.live()
+        until_s = min(self.wait_until_s, self.fillers()[0]) if live > ahead else -math.inf
+        if self.due_steps():
+            fits = self.now >= until_s and self.now + self.service.at_worst(rows) <= self.start_at()
+            return self.now if fits else math.inf
         gap_s = self.pace.step_s / (live - ahead) if live > ahead else math.inf
         assert self.none_due_since_s is not None
-        return self.none_due_since_s + self.filling.hold_s(rows, gap_s)
+        return max(until_s, self.none_due_since_s + self.filling.hold_s(rows, gap_s))
 
     def note_due_steps(self) -> None:
         """Note since when no step is due, as every call of the batcher does."""
@@ -238,6 +259,7 @@ class BatcherMachine(RuleBasedStateMachine):
         expected: list[float] = []
         starts = self.due_steps() and self.now >= self.start_at()
         if starts:
+            self.note_late_steps()
             expected = self.mixed()[: self.max_batch]
             earliest = min(step.deadline_s for step in self.oldest().values())
             assert expected[0] == earliest, "the earliest of all would be left: starving"
@@ -280,6 +302,6 @@ def test_batcher_agrees_with_its_naive_model(policy: Policy, record_property: Ca
     options = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None)
     while Machine.steps < WANTED_STEPS / len(Policy):
         run_state_machine_as_test(Machine, settings=options)
-    for name in ("steps", "early", "alone"):  # pytest --junitxml=FILE keeps them
+    for name in ("steps", "early", "alone", "late"):  # pytest --junitxml=FILE keeps them
         record_property(name, getattr(Machine, name))
         assert getattr(Machine, name)

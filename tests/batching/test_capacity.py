@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from batching.capacity import GROWTH, HEADROOM, PERIOD_S, RELIEF, Capacity
+from batching.capacity import GROWTH, HEADROOM, MIN_BATCHES, PERIOD_S, RELIEF, RESERVE, RESERVE_S, Capacity, _lifted
 
 STEP_S = 0.08
 NO_LOOP = {1: 1e-6, 128: 2e-6}
@@ -84,9 +86,11 @@ class Load:
         self.capacity.warmed_up(line(0.001, 0.0001))
         self.now = T0
 
-    def period(self, streams: int, late_of_100: int) -> int:
+    def period(self, streams: int, late_of_100: int, slowdown: float = 1.0) -> int:
         """Run a period with `late_of_100` late steps. Returns: the estimate after it."""
-        self.capacity.ran(100, 0.011, [0.09] * late_of_100 + [0.01] * (100 - late_of_100))
+        ages_s = [0.09] * late_of_100 + [0.01] * (100 - late_of_100)
+        for n in range(MIN_BATCHES):
+            self.capacity.ran(10, slowdown * 0.002, ages_s[10 * n : 10 * (n + 1)])
         self.now += PERIOD_S
         assert self.capacity.look(self.now, 0.0, streams)
         return self.capacity.streams()
@@ -102,22 +106,82 @@ def test_too_many_late_steps_bound_the_streams_below_those_that_are_open() -> No
     assert load.period(290, 3) == int(280 * RELIEF)
 
 
-def test_a_bound_set_by_pressure_is_lifted_step_by_step() -> None:
+def test_the_pressure_bound_rises_quickly_up_to_the_reserve_and_slowly_from_there() -> None:
     load = Load()
     free = load.period(300, 0)
     for _ in range(2):
-        load.period(300, 50)
-    seen = [load.period(300, 0) for _ in range(40)]
-    assert seen[0] == pytest.approx(300 * RELIEF + free * GROWTH * PERIOD_S, abs=1)
+        load.period(100, 50)
+    assert load.capacity.reserved() == free - int(100 * RELIEF)
+    seen = [load.period(100, 0) for _ in range(round(RESERVE_S / PERIOD_S) - 1)]
     assert seen == sorted(seen)
-    assert seen[-1] == free
+    assert seen[0] == pytest.approx(100 * RELIEF + free * GROWTH * PERIOD_S, abs=1)
+    third, quick = (1 - RESERVE) * free, round((1 - RESERVE) / GROWTH / PERIOD_S)
+    assert seen[quick] == pytest.approx(third, rel=0.05), "that much is there in seconds"
+    middle = round(RESERVE_S / 2 / PERIOD_S)
+    assert seen[middle] == pytest.approx((third + free) / 2, rel=0.05), "the rest in minutes"
+    assert load.period(100, 0) == free
+    assert load.capacity.reserved() == 0
+
+
+def test_a_slow_minute_does_not_make_the_reserve_forgotten() -> None:
+    """While the machine is slow, service times alone allow less than the bound; afterwards the bound holds."""
+    load = Load()
+    free = load.period(300, 0)
+    for _ in range(2):
+        load.period(200, 50)
+    for _ in range(20):
+        load.period(150, 0, slowdown=4.0)
+    assert load.capacity.slowdown == pytest.approx(4.0, rel=0.01)
+    seen = [load.period(150, 0) for _ in range(20)]
+    assert seen[-1] < 0.5 * free
+    assert load.capacity.slowdown == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_later_pressure_begins_the_reserve_anew() -> None:
+    load = Load()
+    free = load.period(300, 0)
+    for _ in range(3):
+        for _ in range(2):
+            load.period(150, 50)
+        for _ in range(round(RESERVE_S / PERIOD_S) - 1):
+            load.period(300, 0)
+        assert load.capacity.streams() < free
+    load.period(300, 0)
+    assert load.capacity.streams() == free
 
 
 def test_the_pressure_bound_is_lifted_on_an_idle_replica() -> None:
     load = Load()
     free = load.period(300, 0)
     for _ in range(2):
-        load.period(300, 50)
-    for n in range(40):
-        load.capacity.look(load.now + (n + 1) * PERIOD_S, 0.0, 0)
+        load.period(100, 50)
+    load.capacity.look(load.now + 60.0, 0.0, 0)  # one long period, as a replica without batches has
+    assert load.capacity.streams() < 0.9 * free
+    load.capacity.look(load.now + RESERVE_S, 0.0, 0)
     assert load.capacity.streams() == free
+
+
+PERIODS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 100), st.floats(0.5, 6.0)), max_size=200)
+
+
+@given(PERIODS)
+def test_the_estimate_is_never_above_what_service_times_allow_and_equal_to_it_without_late_steps(
+    periods: list[tuple[int, int, float]],
+) -> None:
+    """A twin that sees the same batches and no late step has service times alone to go by."""
+    load, twin = Load(), Load()
+    late_before = False
+    for streams, late, slowdown in periods:
+        found, allowed = load.period(streams, late, slowdown), twin.period(streams, 0, slowdown)
+        assert 1 <= found <= allowed
+        late_before = late_before or late > 2
+        assert late_before or found == allowed
+
+
+@given(st.floats(1.0, 500.0), st.floats(0.0, 500.0), st.lists(st.floats(0.0, 30.0), max_size=20))
+def test_a_bound_rises_alike_in_long_and_in_short_periods(bound: float, possible: float, parts: list[float]) -> None:
+    whole, stepwise = _lifted(bound, possible, sum(parts)), bound
+    for part in parts:
+        stepwise = _lifted(stepwise, possible, part)
+    assert stepwise == pytest.approx(whole)
+    assert bound <= whole <= bound + max(1.0, GROWTH * possible) * sum(parts) + 1e-6

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from engine_bench import Bench, Start, step
+from engine_bench import Start, step
 from fakes import WAIT_S, EchoModel, FakeClock, GatedModel
-from torch import Tensor
+from slot_models import TinyGru
 
 from batching.batcher import Policy
 from batching.errors import WrongInput
-from batching.events import BatchDone, WarmedUp
-from batching.step_model import TensorSpec
+from batching.events import BatchDone, StreamClosed, WarmedUp
+from model.slots import TorchSlots
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(), capacity=50, max_batch=16, max_queued=10)
+    bench = start_engine(EchoModel(capacity=50, largest=16), max_queued=10)
     streams = {bench.engine.open(): 100 + n for n in range(50)}
     for n in range(10):
         for stream, value in streams.items():
@@ -40,8 +39,8 @@ def test_steps_pushed_during_a_batch_run_in_the_next_one(start_engine: Start) ->
 
 
 def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_engine: Start) -> None:
-    model, clock = GatedModel(), FakeClock()
-    bench = start_engine(model, clock=clock, max_batch=1)
+    model, clock = GatedModel(largest=1), FakeClock()
+    bench = start_engine(model, clock=clock)
     a, b = bench.engine.open(), bench.engine.open()
     assert bench.engine.busy_since() in (None, clock())
     bench.engine.push(a, step(1))
@@ -56,22 +55,6 @@ def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_en
     first, second = bench.done(), bench.done()
     assert (first.queue_wait_s, first.step_s, first.started_s) == ((0.0,), 0.75, clock() - 0.75)
     assert (second.queue_wait_s, second.step_s, second.queued) == ((0.75,), 0.0, 1)
-
-
-def test_later_batches_do_not_overwrite_delivered_outputs(start_engine: Start) -> None:
-    class Passing(EchoModel):
-        """Returns its very inputs and states."""
-
-        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            return inputs, state
-
-    bench = start_engine(Passing())
-    stream = bench.engine.open()
-    bench.engine.push(stream, step(1))
-    first = bench.done().outputs
-    bench.engine.push(stream, step(2))
-    assert bench.done().outputs.tolist() == [[2] * 4]
-    assert first.tolist() == [[1] * 4]
 
 
 def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) -> None:
@@ -89,70 +72,13 @@ def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) 
     assert bench.answers(6) == {a: [[1, 1], [1, 2], [4, 1], [4, 2]], b: [[2, 1], [2, 2]]}
 
 
-def test_small_batches_are_padded_to_min_rows(start_engine: Start) -> None:
-    seen: list[list[int]] = []
-
-    class Watching(GatedModel):
-        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            seen.append(inputs[:, 0].tolist())
-            return super().step(inputs, state)
-
-    model = Watching(min_rows=3)
-    bench = start_engine(model, capacity=2, max_batch=2)
-    a, b = bench.engine.open(), bench.engine.open()
-    bench.engine.push(b, step(8))
-    model.wait_inside()
-    for stream, value in ((a, 9), (b, 8), (a, 9)):
-        bench.engine.push(stream, step(value))
-    model.go_on(3)
-    assert bench.answers(4) == {b: [[8, 1], [8, 2]], a: [[9, 1], [9, 2]]}
-    assert seen == [[8, 0, 0], [9, 8, 0], [9, 0, 0]]  # padding is zero, not what an earlier batch left there
-
-
-def test_with_tiles_every_call_of_the_model_has_the_same_rows(start_engine: Start) -> None:
-    model = GatedModel()
-    bench = start_engine(model, capacity=8, max_batch=8, tile_rows=3)
-    streams = {bench.engine.open(): 10 + n for n in range(8)}
-    first = next(iter(streams))
-    model.go_on(1_000)
-    bench.engine.push(first, step(streams[first]))
-    bench.answers(1)
-    for stream, value in streams.items():
-        bench.engine.push(stream, step(value))
-    answers = bench.answers(8)
-    assert answers == {stream: [[value, 2 if stream == first else 1]] for stream, value in streams.items()}
-    assert set(model.rows) == {3}
-
-
-def test_tiles_smaller_than_the_model_allows_are_refused() -> None:
-    with pytest.raises(ValueError, match="minimum of 4"):
-        Bench(EchoModel(min_rows=4), tile_rows=2)
-
-
-class TinyGru:
-    """A real recurrent network, fp32: a row of a product depends on the number of rows below four."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(5)
-        self.cell = torch.nn.GRUCell(24, 48)
-        self.head = torch.nn.Linear(48, 16)
-        self.min_rows = 4
-        self.device = torch.device("cpu")
-        self.input_spec = TensorSpec((24,), torch.float32)
-        self.state_spec = {"hidden": TensorSpec((48,), torch.float32)}
-
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden = self.cell(inputs, state["hidden"])
-        return self.head(hidden), {"hidden": hidden}
-
-
 @pytest.mark.parametrize("tile_rows", [None, 8])
 def test_batched_equals_alone(start_engine: Start, tile_rows: int | None) -> None:
     """To the bit with fixed tiles; without them as near as fp32 comes, where products vary with the batch's size."""
     inputs = np.random.default_rng(3).standard_normal((12, 6, 24), dtype=np.float32)  # (streams, steps, features)
 
     def run(members: range) -> dict[int, np.ndarray]:
-        bench = start_engine(TinyGru(), capacity=12, max_batch=12, tile_rows=tile_rows)
+        bench = start_engine(TorchSlots(TinyGru(), capacity=12, largest=12, tile_rows=tile_rows))
         streams = {bench.engine.open(): member for member in members}
         rows: dict[int, list[np.ndarray]] = {member: [] for member in members}
         for n in range(inputs.shape[1]):
@@ -206,16 +132,8 @@ def test_live_steps_go_before_background_steps(start_engine: Start) -> None:
 
 
 def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fresh(start_engine: Start) -> None:
-    sizes: list[int] = []
-
-    class Counting(EchoModel):
-        """Records the batch sizes of its calls."""
-
-        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            sizes.append(len(inputs))
-            return super().step(inputs, state)
-
-    bench = start_engine(Counting(), capacity=8, max_batch=5, warm_up=True)
+    model = EchoModel(capacity=8, largest=5)
+    bench = start_engine(model, warm_up=True)
     stream = bench.engine.open()
     bench.engine.push(stream, step(7))
     warmed_up = bench.event()
@@ -223,7 +141,7 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
     assert sorted(warmed_up.step_s) == [1, 2, 4, 5]  # powers of two and the largest
     assert all(seconds > 0 for seconds in warmed_up.step_s.values())
     assert bench.answers(1) == {stream: [[7, 1]]}
-    assert list(dict.fromkeys(sizes)) == [1, 2, 3, 4, 5]
+    assert list(dict.fromkeys(model.rows)) == [1, 2, 3, 4, 5]
 
 
 def test_steps_run_in_the_order_of_their_pushes_and_a_refused_one_leaves_the_stream_as_it_was(
@@ -251,6 +169,25 @@ def _tagged(batch: BatchDone) -> list[tuple[object, list[int]]]:
     return list(zip(batch.tags, batch.outputs.tolist(), strict=True))
 
 
+def test_a_batch_says_whether_steps_that_can_wait_do_so_for_late_live_ones(start_engine: Start) -> None:
+    model, clock = GatedModel(), FakeClock()
+    bench = start_engine(model, clock=clock)
+    live, file = bench.engine.open(budget_s=0.1), bench.engine.open(background=True, budget_s=10.0)
+    bench.engine.push(live, step(1))
+    model.wait_inside()
+    clock.advance(0.2)  # the first batch takes longer than the budget
+    bench.engine.push(live, step(1))
+    bench.engine.push(file, step(2))
+    model.go_on(3)
+    first, second = bench.done(), bench.done()
+    assert (first.streams, first.filling_waits) == ((live,), False)
+    assert (second.streams, second.filling_waits) == ((live,), True)
+    bench.engine.close(live)
+    assert isinstance(bench.event(), StreamClosed)
+    third = bench.done()
+    assert (third.streams, third.filling_waits) == ((file,), False)
+
+
 def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_engine: Start) -> None:
     model, clock = GatedModel(), FakeClock()
     bench = start_engine(model, clock=clock, step_s=0.08, max_queued=20)
@@ -269,9 +206,3 @@ def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_e
     assert sum(len(batch.queue_wait_s) for batch in batches) == 11
     assert waits[1] == pytest.approx(0.02)
     assert waits[9] == pytest.approx(0.02 - (9 * 0.064 - 0.5))
-
-
-def test_with_tiles_warm_up_steps_the_tile_size_only(start_engine: Start) -> None:
-    model = GatedModel()
-    start_engine(model, capacity=8, max_batch=5, tile_rows=4, warm_up=True)
-    assert model.wait_inside() == 4

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from engine_bench import Bench, Start, step
 from fakes import WAIT_S, EchoModel, FailingModel, GatedModel
-from torch import Tensor
+from numpy.typing import NDArray
 
 from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput
 from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
@@ -18,8 +19,8 @@ from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed,
 
 
 def test_closing_drops_waiting_steps_and_frees_the_slot(start_engine: Start) -> None:
-    model = GatedModel()
-    bench = start_engine(model, capacity=2)
+    model = GatedModel(capacity=2)
+    bench = start_engine(model)
     a, b = bench.engine.open(), bench.engine.open()
     bench.engine.push(a, step(1))
     model.wait_inside()
@@ -35,8 +36,8 @@ def test_closing_drops_waiting_steps_and_frees_the_slot(start_engine: Start) -> 
 
 
 def test_a_late_result_never_reaches_the_next_user_of_the_slot(start_engine: Start) -> None:
-    model = GatedModel()
-    bench = start_engine(model, capacity=1)
+    model = GatedModel(capacity=1)
+    bench = start_engine(model)
     gone = bench.engine.open()
     bench.engine.push(gone, step(1))
     model.wait_inside()
@@ -51,7 +52,7 @@ def test_a_late_result_never_reaches_the_next_user_of_the_slot(start_engine: Sta
 
 
 def test_a_stream_beyond_capacity_fails_and_the_others_continue(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(), capacity=1)
+    bench = start_engine(EchoModel(capacity=1))
     first, extra = bench.engine.open(), bench.engine.open()
     bench.engine.push(extra, step(2))  # ignored
     bench.engine.push(first, step(1))
@@ -88,8 +89,8 @@ def test_a_stream_that_overflows_its_queue_fails_alone(start_engine: Start) -> N
 
 
 def test_the_command_queue_of_a_hung_model_thread_is_bounded(start_engine: Start) -> None:
-    model = GatedModel()
-    bench = start_engine(model, capacity=2, max_queued=2)
+    model = GatedModel(capacity=2)
+    bench = start_engine(model, max_queued=2)
     stream = bench.engine.open()
     bench.engine.push(stream, step(1))
     model.wait_inside()
@@ -159,7 +160,7 @@ def test_a_step_that_raises_fails_its_batchs_streams_and_no_others(start_engine:
 
 
 def test_a_failed_streams_slot_is_free_and_clean_before_its_owner_closes_it(start_engine: Start) -> None:
-    bench = start_engine(FailingModel(), capacity=1)
+    bench = start_engine(FailingModel(capacity=1))
     failed = bench.engine.open()
     bench.engine.push(failed, step(FailingModel.POISON))
     assert bench.failed().stream == failed
@@ -168,12 +169,10 @@ def test_a_failed_streams_slot_is_free_and_clean_before_its_owner_closes_it(star
     assert bench.answers(1) == {successor: [[5, 1]]}
 
 
-@pytest.mark.parametrize("wrong", ["outputs", "state"])
-def test_a_step_that_returns_the_wrong_shape_fails_like_one_that_raises(start_engine: Start, wrong: str) -> None:
+def test_a_step_that_returns_too_few_rows_fails_like_one_that_raises(start_engine: Start) -> None:
     class Wrong(EchoModel):
-        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            outputs, state = super().step(inputs, state)
-            return (outputs[:0], state) if wrong == "outputs" else (outputs, {"first": state["first"]})
+        def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
+            return super().run(slots)[:0]
 
     bench = start_engine(Wrong())
     bench.engine.push(bench.engine.open(), step(1))
@@ -224,22 +223,22 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[threading.Except
     return seen
 
 
-def test_a_fatal_error_is_delivered_kept_and_raised_by_open(
+def test_an_error_that_is_no_exception_ends_the_engine_and_is_delivered_kept_and_raised_by_open(
     start_engine: Start, crash: queue.SimpleQueue[threading.ExceptHookArgs]
 ) -> None:
     class Fatal(EchoModel):
-        def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            raise MemoryExhausted
+        def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
+            raise Lost
 
-    class MemoryExhausted(BaseException):
-        pass
+    class Lost(BaseException):
+        """As `model.errors.DeviceLost`."""
 
     bench = start_engine(Fatal())
     bench.engine.push(bench.engine.open(), step(1))
     stopped = bench.event()
     assert isinstance(stopped, EngineStopped)
-    assert isinstance(stopped.error, MemoryExhausted)
-    assert crash.get(timeout=WAIT_S).exc_type is MemoryExhausted
+    assert isinstance(stopped.error, Lost)
+    assert crash.get(timeout=WAIT_S).exc_type is Lost
     assert not bench.engine.alive
     assert bench.engine.failure is stopped.error
     with pytest.raises(EngineDown) as refused:
@@ -271,7 +270,7 @@ def test_an_error_in_deliver_ends_the_engine_and_reaches_the_excepthook(
 
 def test_streams_opened_and_closed_at_random_get_only_tsuccessor_own_answers(start_engine: Start) -> None:
     """Two threads open, push, poison and close more streams than there are slots; each answer names its own stream."""
-    bench = start_engine(FailingModel(), capacity=4, max_batch=3, max_queued=8)
+    bench = start_engine(FailingModel(capacity=4, largest=3), max_queued=8)
     first_value: dict[int, int] = {}
     unclosed = threading.Semaphore(8)
 

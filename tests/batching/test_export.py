@@ -1,4 +1,4 @@
-"""Export and restore of states: the pool's bytes, and the engine's order of events."""
+"""Export and restore of states: the engine's order of events, and streams that move between engines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-import torch
 from engine_bench import Start, step
 from fakes import EchoModel, FailingModel, GatedModel
 from hypothesis import settings
@@ -16,54 +15,8 @@ from spelling import GatedSpellingModel, silence
 
 from batching.batcher import Policy
 from batching.engine import Engine
-from batching.errors import StaleHandle, UnknownStream, WrongState
+from batching.errors import UnknownStream, WrongState
 from batching.events import StateExported, StreamClosed, StreamFailed
-from batching.pool import StatePool
-from batching.step_model import TensorSpec
-
-CPU = torch.device("cpu")
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool,
-          torch.uint8, torch.complex64)  # fmt: skip
-
-
-def filled(spec: TensorSpec) -> torch.Tensor:
-    """Values other than zero, of any dtype."""
-    return (torch.rand(spec.shape) * 100 + 1).to(spec.dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (3,), (2, 5)], ids=str)
-def test_export_and_restore_of_any_dtype_and_shape_are_exact(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    spec = {"a": TensorSpec((2,), torch.int16), "b": TensorSpec(shape, dtype), "none": TensorSpec((0,), torch.int32)}
-    here, there = StatePool(spec, 3, CPU), StatePool(spec, 2, CPU)
-    handles = [here.take() for _ in range(3)]
-    states = [{name: filled(row) for name, row in spec.items()} for _ in handles]
-    here.scatter(handles, {name: torch.stack([state[name] for state in states]) for name in spec})
-    there.take()
-    moved = there.take()
-    there.restore(moved, here.export(handles[1]))
-    after = there.gather([moved], 1)
-    assert all(torch.equal(after[name][0], states[1][name]) for name in spec)
-    assert len(here.export(handles[1])) == here.row_bytes == there.row_bytes
-
-
-def test_a_model_without_state_has_an_empty_one() -> None:
-    pool = StatePool({}, 1, CPU)
-    handle = pool.take()
-    assert pool.export(handle) == b""
-    pool.restore(handle, b"")
-
-
-def test_a_pool_refuses_stale_handles_and_states_of_another_size() -> None:
-    pool = StatePool({"a": TensorSpec((2,), torch.int16)}, 1, CPU)
-    handle = pool.take()
-    with pytest.raises(WrongState):
-        pool.restore(handle, b"123")
-    pool.release(handle)
-    with pytest.raises(StaleHandle):
-        pool.export(handle)
-    with pytest.raises(StaleHandle):
-        pool.restore(handle, b"1234")
 
 
 def test_a_stream_restored_in_another_engine_gives_the_same_answers(start_engine: Start) -> None:
@@ -179,7 +132,7 @@ class MovingMachine(RuleBasedStateMachine):
         super().__init__()
         self.events: list[list[object]] = [[], []]
         self.engines = [
-            Engine(EchoModel(), capacity=8, policy=Policy.EAGER, max_batch=3, max_queued=64, deliver=events.append)
+            Engine(EchoModel(capacity=8, largest=3), policy=Policy.EAGER, max_queued=64, deliver=events.append)
             for events in self.events
         ]
         self.streams: list[tuple[int, int, list[list[int]], list[list[int]]]] = []  # engine, id, expected, answered

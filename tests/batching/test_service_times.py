@@ -85,3 +85,21 @@ def test_fillers_wait_for_a_due_step_only_if_it_would_come_before_they_finish() 
     assert filling.hold_s(1, gap_s=0.0005) == 0.001
     assert filling.hold_s(1, gap_s=0.0012) == 0.0
     assert filling.hold_s(8, gap_s=0.0012) == 0.0024
+
+
+def test_fillers_wait_a_second_when_half_of_the_due_steps_come_too_late() -> None:
+    filling = Filling(ServiceTimes({1: 0.01, 64: 0.02}), background_rows=8, max_batch=64)
+    late_s, timely_s = 100.009, 100.1
+    for deadlines_s in ((timely_s,), (late_s, timely_s, timely_s), ()):
+        filling.watch(deadlines_s, 100.0)
+        assert filling.wait_until_s < 100.0
+    filling.watch((late_s, timely_s), 100.0)
+    assert filling.wait_until_s == 101.0
+    filling.watch((101.0,), 100.5)
+    assert filling.wait_until_s == 101.0
+
+
+def test_fillers_never_wait_before_anything_was_measured() -> None:
+    filling = Filling(ServiceTimes(), background_rows=8, max_batch=64)
+    filling.watch((0.0,), 100.0)
+    assert filling.wait_until_s < 100.0

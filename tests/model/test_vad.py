@@ -19,7 +19,6 @@ from torch import Tensor
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent
-from batching.step_model import StepModel
 from model.errors import CheckpointError
 from model.recordings import PCM, read_pcm
 from model.vad import SileroVad
@@ -68,10 +67,11 @@ def packaged() -> Callable[[PCM], np.ndarray]:
     return probabilities
 
 
-def through_engine(vad: StepModel, sounds: dict[str, PCM]) -> dict[str, np.ndarray]:
+def through_engine(vad: SileroVad, sounds: dict[str, PCM]) -> dict[str, np.ndarray]:
     """Every recording as a stream of one engine, all at once. Returns: the probabilities of each."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-    engine = Engine(vad, capacity=32, policy=Policy.EAGER, max_batch=32, max_queued=1_000, deliver=events.put)
+    slots = vad.slots(capacity=32, largest=32)
+    engine = Engine(slots, policy=Policy.EAGER, max_queued=1_000, deliver=events.put)
     names = {engine.open(): name for name in sounds}
     for first in range(0, max(map(len, sounds.values())), STEP):
         for stream, name in names.items():

@@ -1,15 +1,13 @@
-"""Fake clock and models: outputs name their stream and step, and fake times differ from real ones."""
+"""Fake clock and slot models: outputs name their stream and step, and fake times differ from real ones."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from batching.step_model import TensorSpec
+import numpy as np
+from numpy.typing import NDArray
 
 WAIT_S = 20.0  # how long a test waits for something that must happen; only a failing test waits that long
 
@@ -30,47 +28,60 @@ class FakeClock:
 
 
 class EchoModel:
-    """Answers [the stream's own first input value, steps since its start], int64 (B, 2).
+    """A slot model of numpy alone. Answers [the stream's own first input value, steps since its start], int64 (B, 2).
 
     Both come from the state alone, so a row that reads, keeps or receives another stream's state shows in the output.
     """
 
-    def __init__(self, samples: int = 4, min_rows: int = 1) -> None:
-        self.min_rows = min_rows
-        self.device = torch.device("cpu")
-        self.input_spec = TensorSpec((samples,), torch.int16)
-        self.state_spec: Mapping[str, TensorSpec] = {
-            "first": TensorSpec((1,), torch.int64),
-            "count": TensorSpec((), torch.int64),
-        }
-        self.rows: list[int] = []  # rows of each call so far
+    state_bytes = 16
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def __init__(self, capacity: int = 4, largest: int = 4, samples: int = 4) -> None:
+        self.capacity = capacity
+        self.inputs: NDArray[np.int16] = np.zeros((min(largest, capacity), samples), np.int16)
+        self.rows: list[int] = []  # rows of each call so far
+        self._states = np.full((capacity, 2), -99)  # first value, steps; every slot is used before
+
+    def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
         """(B, samples) int16 -> (B, 2) int64."""
-        self.rows.append(len(inputs))
-        fresh = state["count"][:, None] == 0  # (B, 1)
-        first = torch.where(fresh, inputs[:, :1].long(), state["first"])
-        count = state["count"] + 1
-        return torch.cat([first, count[:, None]], dim=1), {"first": first, "count": count}
+        self.rows.append(len(slots))
+        states = self._states[list(slots)]  # (B, 2)
+        fresh = states[:, 1] == 0
+        states[fresh, 0] = self.inputs[: len(slots)][fresh, 0]
+        states[:, 1] += 1
+        self._states[list(slots)] = states
+        return states
+
+    def reset(self, slot: int) -> None:
+        """Zero the slot's state."""
+        self._states[slot] = 0
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of the slot's state."""
+        return self._states[slot].tobytes()
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Set the slot's state."""
+        self._states[slot] = np.frombuffer(state, np.int64)
 
 
 class FailingModel(EchoModel):
-    """An `EchoModel` whose step raises when any row's first input is `POISON`."""
+    """An `EchoModel` whose step raises when any row's first input is `POISON`, once it has written its states."""
 
     POISON = -666
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
         """As `EchoModel`. Raises: ArithmeticError for poison."""
-        if (inputs[:, 0] == self.POISON).any():
+        outputs = super().run(slots)
+        if (self.inputs[: len(slots), 0] == self.POISON).any():
             raise ArithmeticError("poisoned")
-        return super().step(inputs, state)
+        return outputs
 
 
 class GatedModel(FailingModel):
     """A model that blocks inside each step until `go_on`, so that a test can act in the middle of a batch."""
 
-    def __init__(self, samples: int = 4, min_rows: int = 1) -> None:
-        super().__init__(samples, min_rows)
+    def __init__(self, capacity: int = 4, largest: int = 4, samples: int = 4) -> None:
+        super().__init__(capacity, largest, samples)
         self._entered: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._gate = threading.Semaphore(0)
 
@@ -82,9 +93,9 @@ class GatedModel(FailingModel):
         """Let `steps` steps through the gate, the blocked one included."""
         self._gate.release(steps)
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
         """As `FailingModel`, once the gate opens."""
-        self._entered.put(len(inputs))
+        self._entered.put(len(slots))
         if not self._gate.acquire(timeout=WAIT_S):
             raise TimeoutError("the test did not open the gate")
-        return super().step(inputs, state)
+        return super().run(slots)

@@ -17,9 +17,9 @@ import torch
 from fakes import WAIT_S
 from torch import Tensor
 
-from batching.step_model import TensorSpec
 from model.config import ENGLISH, ModelConfig
 from model.ctc.greedy import GreedyDecoder
+from model.slots import RowSpec, TorchSlots
 from server.audio.pcm import PCM
 
 CONFIG = ModelConfig(name="spelling", version="test", lookahead=3)
@@ -53,17 +53,22 @@ class SpellingModel:
     """(B, step_samples) int16 -> one-hot log-probs (B, frames_per_step, V), `lookahead` frames late."""
 
     digest = "00spelling"
+    precision = "exact"
     min_rows = 1
     device = torch.device("cpu")
 
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         self.config = replace(CONFIG, lookahead=lookahead)
-        self.input_spec = TensorSpec((CONFIG.step_samples,), torch.int16)
-        self.state_spec: Mapping[str, TensorSpec] = {
-            "late": TensorSpec((lookahead,), torch.int64),
-            "steps": TensorSpec((1,), torch.float32),
+        self.input_spec = RowSpec((CONFIG.step_samples,), torch.int16)
+        self.state_spec: Mapping[str, RowSpec] = {
+            "late": RowSpec((lookahead,), torch.int64),
+            "steps": RowSpec((1,), torch.float32),
         }
         self.rows: list[int] = []  # rows of each call so far
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
+        """The model over `capacity` streams."""
+        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Read, delay, answer. Raises: ArithmeticError for poison."""

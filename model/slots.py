@@ -1,0 +1,189 @@
+"""What a torch model must bring to be served, and the slot model made of it: states in slabs, one row per slot.
+
+A pure step function and the shapes of its inputs and state are enough (`StepModel`); both interfaces, this one and
+`batching.SlotModel`, are satisfied by structure. Nothing here knows what a step means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.errors import DeviceLost
+
+InPlaceStep = Callable[[int, int, int], Tensor]
+"""step(first, count, kept): advance rows first … first + count of the inputs, row i having its state in row `index[i]`
+of the slabs; store the new states of the first `kept` of them in place, drop those of the others, which pad the batch.
+Returns: outputs (count, …), on the host and in memory of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """One row of a tensor, a single stream's part: shape without the batch axis, and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class StepModel(Protocol):
+    """A recurrent model as a pure function of (inputs, state), batch on axis 0 of every tensor.
+
+    Everything that a stream carries from step to step is in `state`, by name; the model object holds none of it.
+    A fresh stream's state is all zeros.
+    """
+
+    @property
+    def input_spec(self) -> RowSpec:
+        """One stream's input for one step; at least one axis."""
+
+    @property
+    def state_spec(self) -> Mapping[str, RowSpec]:
+        """One stream's state, by name."""
+
+    @property
+    def min_rows(self) -> int:
+        """Smallest batch from which on a row's result does not depend on the number of rows."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors that `step` takes."""
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Advance B streams by one step: (B, …), {name: (B, …)} -> outputs (B, …), {name: (B, …)}.
+
+        The tensors passed in are the caller's: valid during the call, and the inputs not to be written to.
+        """
+
+
+class TorchSlots:
+    """A step model over slots: gathers the members' states, steps, scatters them back, brings outputs to the host.
+
+    Small batches are padded to `min_rows` with a scratch row, whose state is always fresh.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        *,
+        capacity: int,
+        largest: int,
+        tile_rows: int | None = None,
+        record: Callable[[Tensor, Tensor, dict[str, Tensor]], InPlaceStep] | None = None,
+    ) -> None:
+        """Allocate `capacity` slots and inputs of batches of at most `largest` rows.
+
+        With `tile_rows`, every call of the model has exactly that many rows, whatever the batch, so that a stream's
+        arithmetic is the same to the bit whatever the other rows; None = as many rows as the batch has. `record`, on
+        a CPU, makes a step that gathers and scatters by itself of inputs (R, …), index (R,) int64 and slabs
+        {name: (any, …)}: each torch call from Python releases the interpreter's lock and may wait a switch interval to
+        get it back, and such a step is one call. Its results are those of the model's `step`, to the bit.
+        Raises: ValueError for a capacity or a batch below 1, and for tiles smaller than the model's `min_rows`.
+        """
+        if min(capacity, largest) < 1:
+            raise ValueError(f"capacity and largest batch must be at least 1, not {capacity} and {largest}")
+        if tile_rows is not None and tile_rows < model.min_rows:
+            raise ValueError(f"tile_rows {tile_rows} is below the model's minimum of {model.min_rows} rows")
+        self.capacity = capacity
+        self._model = model
+        self._tile_rows = tile_rows
+        self._device = model.device
+        self._allocate_states(model.state_spec)
+        largest = min(largest, capacity)
+        most = largest + max(tile_rows or 0, model.min_rows)  # rows with padding, or more
+        spec = model.input_spec
+        # Pinned memory lets a copy to the device run beside the host. One block of it is enough: `run` returns only
+        # when the outputs are on the host, and so after the device has read inputs and index.
+        pinned = self._device.type == "cuda"
+        self._staged = torch.zeros((most, *spec.shape), dtype=spec.dtype, pin_memory=pinned)
+        self._index = torch.zeros(most, dtype=torch.int64, pin_memory=pinned)
+        host = self._staged.numpy()  # the same memory, as are the next three
+        self.inputs: NDArray[Any] = host[:largest]
+        self._input_bytes = host.data.cast("B")
+        self._slots = self._index.numpy()
+        self._step = record(self._staged, self._index, self._slabs) if record else self._gather_step_scatter
+
+    def _allocate_states(self, spec: Mapping[str, RowSpec]) -> None:
+        """Make a slab for each tensor of the state, a row for each slot and one more, the scratch row."""
+        rows = self.capacity + 1
+        self._slabs = {
+            name: torch.zeros((rows, *row.shape), dtype=row.dtype, device=self._device) for name, row in spec.items()
+        }
+        flat = [slab.flatten().view(torch.uint8) for slab in self._slabs.values() if slab.numel()]
+        sizes = [len(each) // rows for each in flat]
+        self.state_bytes = sum(sizes)
+        # Each slab's memory as bytes, and the size of its rows. On a CPU by a memoryview: its copies never release the
+        # interpreter's lock.
+        on_cpu = self._device.type == "cpu"
+        self._bytes: list[tuple[Any, int]] = [
+            (each.numpy().data if on_cpu else each, size) for each, size in zip(flat, sizes, strict=True)
+        ]
+
+    def run(self, slots: Sequence[int]) -> NDArray[Any]:
+        """Step these slots on the first rows of `inputs`; see `batching.SlotModel`.
+
+        Raises: any error of the model's; ValueError for outputs of another number of rows; DeviceLost.
+        """
+        count = len(slots)
+        rows = self._tile_rows or max(count, self._model.min_rows)
+        total = -(-count // rows) * rows
+        self._slots[:total] = [*slots, *[self.capacity] * (total - count)]
+        if total > count:
+            size = len(self._input_bytes) // len(self._staged)
+            self._input_bytes[count * size : total * size] = bytes((total - count) * size)
+        try:
+            with torch.inference_mode():
+                tiles = [self._step(first, rows, min(rows, count - first)) for first in range(0, total, rows)]
+        except Exception:
+            self._check_device()
+            raise
+        if any(len(tile) != rows for tile in tiles):
+            raise ValueError(f"{rows} rows went in, {[len(tile) for tile in tiles]} came out")
+        outputs = [tile.numpy() for tile in tiles]
+        return (outputs[0] if len(outputs) == 1 else np.concatenate(outputs))[:count]
+
+    def reset(self, slot: int) -> None:
+        """Zero the slot's state."""
+        self.restore(slot, bytes(self.state_bytes))
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of the slot's state, in the order of the spec."""
+        rows = [each[slot * size : (slot + 1) * size] for each, size in self._bytes]
+        if self._device.type == "cpu" or not rows:
+            return b"".join(rows)
+        whole: NDArray[np.uint8] = torch.cat(rows).cpu().numpy()  # one copy to the host
+        return whole.tobytes()
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite the slot's state with one exported with the same spec."""
+        whole: Any = state
+        if self._device.type != "cpu":
+            whole = torch.from_numpy(np.frombuffer(state, np.uint8).copy()).to(self._device)
+        end = 0
+        for each, size in self._bytes:
+            begin, end = end, end + size
+            each[slot * size : (slot + 1) * size] = whole[begin:end]
+
+    def _gather_step_scatter(self, first: int, count: int, kept: int) -> Tensor:
+        """As `InPlaceStep`, by calls of torch."""
+        inputs, index = self._staged[first : first + count], self._index[first : first + count]
+        if self._device.type != "cpu":
+            inputs, index = inputs.to(self._device, non_blocking=True), index.to(self._device, non_blocking=True)
+        state = {name: slab.index_select(0, index) for name, slab in self._slabs.items()}
+        outputs, after = self._model.step(inputs, state)
+        for name, slab in self._slabs.items():
+            slab.index_copy_(0, index[:kept], after[name][:kept])
+        return outputs.to("cpu", copy=True)  # a model may return what it was given
+
+    def _check_device(self) -> None:
+        """After a failed step: tell a device that is lost from a step that failed. Raises: DeviceLost."""
+        if self._device.type == "cuda":
+            try:
+                torch.cuda.synchronize(self._device)
+            except RuntimeError as error:
+                raise DeviceLost(f"{self._device} is lost: {error}") from error

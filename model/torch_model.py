@@ -1,0 +1,98 @@
+"""The acoustic model in torch, in fp32, bf16 or fp16: a step function, the shapes of its state, its slots."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.network import Network, State
+from model.precision import cast, resolve_device, resolve_precision
+from model.slots import RowSpec, TorchSlots
+from model.traced import SlabStep, TracedStep
+
+MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
+Source: measured on x86 with oneDNN, held by tests/model/test_network.py on the hardware at hand."""
+
+
+class TorchModel:
+    """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, V) float32 and next state out.
+
+    Satisfies `model.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
+    """
+
+    def __init__(self, network: Network, digest: str, *, device: str = "auto", precision: str = "auto") -> None:
+        """Cast `network` in place; `auto` is the fastest precision of torch here. Raises: PrecisionError."""
+        self.device = resolve_device(device)
+        self.precision = resolve_precision(precision, self.device, quantized=False)
+        self.digest = digest
+        self.network = cast(network.eval(), self.precision, self.device)
+        self._one_step = TracedStep(self.network)
+
+    @classmethod
+    def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> TorchModel:
+        """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
+        network, digest = checkpoint.load(path or checkpoint.SHIPPED)
+        return cls(network, digest, device=device, precision=precision)
+
+    @classmethod
+    def random(cls, seed: int = 0, *, precision: str = "fp32", **sizes: Any) -> TorchModel:
+        """Make a small untrained network, for tests."""
+        generator = torch.random.get_rng_state()
+        torch.manual_seed(seed)
+        small = ModelConfig(name="random", conv_channels=32, hidden=64, layers=2, lookahead=4)
+        network = Network(dataclasses.replace(small, **sizes))
+        torch.random.set_rng_state(generator)
+        return cls(network, f"random-{seed}", device="cpu", precision=precision)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration that the network was trained with."""
+        return self.network.config
+
+    @property
+    def input_spec(self) -> RowSpec:
+        """One step of PCM."""
+        return RowSpec((self.config.step_samples,), torch.int16)
+
+    @property
+    def state_spec(self) -> Mapping[str, RowSpec]:
+        """A stream's state by name; zeros when fresh."""
+        return {name: RowSpec(shape, dtype) for name, (shape, dtype) in self.network.state_shapes().items()}
+
+    @property
+    def min_rows(self) -> int:
+        """Smallest batch whose rows do not depend on one another, to the bit; smaller ones are padded to it."""
+        return MIN_ROWS[self.precision]
+
+    @torch.inference_mode()
+    def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        """Advance B streams by one step (or by several, if inputs holds several)."""
+        if inputs.shape[1] == self.config.step_samples:
+            return self._one_step(inputs, state)
+        log_probs, after = self.network(inputs, state)
+        return log_probs, after
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
+        """Return the model over `capacity` streams, as `TorchSlots` describes; on a CPU, as one compiled step."""
+        record = partial(SlabStep, self.network) if self.device.type == "cpu" else None
+        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows, record=record)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a step reads."""
+        return sum(each.numel() * each.element_size() for each in self.network.state_dict().values())
+
+    def recurrent_product(self, rows: int) -> Callable[[], object]:
+        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""
+        product = self.network.get_submodule("grus.0.recurrent")
+        x = torch.randn(rows, self.config.hidden, dtype=self.network.dtype, device=self.device)
+        return torch.inference_mode()(lambda: product(x).sum().item())

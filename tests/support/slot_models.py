@@ -1,0 +1,88 @@
+"""Every kind of slot model, for tests that hold for all of them (`SLOT_MODELS`), and small torch models."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+from fakes import EchoModel
+from needs import missing, need_precision
+from quantized_networks import random_slots
+from torch import Tensor
+
+from batching.slot_model import SlotModel
+from model.slots import RowSpec, TorchSlots
+from model.torch_model import TorchModel
+from model.vad import SileroVad
+
+MakeSlots = Callable[[int, int], SlotModel]
+"""make(capacity, largest batch)"""
+
+
+class EchoStep:
+    """The `EchoModel` as a torch step function; it raises for a negative first input."""
+
+    def __init__(self, samples: int = 4, min_rows: int = 1) -> None:
+        self.min_rows = min_rows
+        self.device = torch.device("cpu")
+        self.input_spec = RowSpec((samples,), torch.int16)
+        self.state_spec: Mapping[str, RowSpec] = {
+            "first": RowSpec((1,), torch.int64),
+            "count": RowSpec((), torch.int64),
+        }
+        self.seen: list[list[int]] = []  # first inputs of each call so far
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, samples) int16 -> (B, 2) int64. Raises: ArithmeticError."""
+        self.seen.append(inputs[:, 0].tolist())
+        if (inputs[:, 0] < 0).any():
+            raise ArithmeticError("negative")
+        fresh = state["count"][:, None] == 0  # (B, 1)
+        first = torch.where(fresh, inputs[:, :1].long(), state["first"])
+        count = state["count"] + 1
+        return torch.cat([first, count[:, None]], dim=1), {"first": first, "count": count}
+
+
+class TinyGru:
+    """A real recurrent network, fp32: a row of a product depends on the number of rows below four."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(5)
+        self.cell = torch.nn.GRUCell(24, 48)
+        self.head = torch.nn.Linear(48, 16)
+        self.min_rows = 4
+        self.device = torch.device("cpu")
+        self.input_spec = RowSpec((24,), torch.float32)
+        self.state_spec = {"hidden": RowSpec((48,), torch.float32)}
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, 24) float32 -> (B, 16) float32."""
+        hidden = self.cell(inputs, state["hidden"])
+        return self.head(hidden), {"hidden": hidden}
+
+
+@cache
+def _acoustic(precision: str) -> TorchModel:
+    need_precision(precision)
+    return TorchModel.random(precision=precision)
+
+
+@cache
+def _vad() -> SileroVad:
+    if importlib.util.find_spec("silero_vad") is None:  # looked for only: its import changes torch's thread count
+        missing("silero_vad not installed")
+    return SileroVad.load()
+
+
+SLOT_MODELS: dict[str, MakeSlots] = {
+    "numpy": EchoModel,
+    "torch": lambda capacity, largest: TorchSlots(EchoStep(min_rows=3), capacity=capacity, largest=largest),
+    "torch, acoustic": lambda c, n: TorchSlots(_acoustic("fp32"), capacity=c, largest=n),
+    "recorded fp32": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n),
+    "recorded bf16": lambda c, n: _acoustic("bf16").slots(capacity=c, largest=n),
+    "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=4),
+    "int8": lambda c, n: random_slots(capacity=c, largest=n),
+    "silero-vad": lambda c, n: _vad().slots(capacity=c, largest=n),
+}
