@@ -1,93 +1,65 @@
-"""The acoustic model as the batching engine sees it: a step function, the shapes of its state, its configuration."""
+"""The acoustic model, from a checkpoint: in torch or compiled in exact 8-bit arithmetic; recordings through either."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from model import checkpoint
-from model.config import ModelConfig
-from model.network import Network, State
-from model.precision import cast, resolve_device, resolve_precision
-from model.traced import SlabStep, TracedStep
+from model.errors import PrecisionError
+from model.int8.model import Int8Model
+from model.precision import resolve_device, resolve_precision
+from model.torch_model import TorchModel
 
-MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 2}
-"""Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
-Source: measured on x86 with oneDNN, held by tests/model/test_network.py on the hardware at hand."""
+AcousticModel = TorchModel | Int8Model
+"""Both have `config`, `digest`, `precision`, `device`, `weight_bytes`, `slots` and `recurrent_product`."""
 
-
-@dataclass(frozen=True, slots=True)
-class RowSpec:
-    """One row of a named tensor: shape without the batch axis, and dtype."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+ROWS = 48  # recordings of similar length in one batch
 
 
-class AcousticModel:
-    """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, V) float32 and next state out.
+def load_model(path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> AcousticModel:
+    """Read a checkpoint, the shipped one if no path is given, for the precision asked for or the fastest here.
 
-    Satisfies `batching.StepModel` and `batching.SlabModel` by structure.
+    Raises: CheckpointError, PrecisionError.
     """
+    path = path or checkpoint.SHIPPED
+    quantized, digest = checkpoint.load_quantized(path)
+    place = resolve_device(device)
+    precision = resolve_precision(precision, place, quantized=quantized is not None)
+    if precision != "int8":
+        return TorchModel.load(path, device=device, precision=precision)
+    if quantized is None:
+        raise PrecisionError(
+            f"{path} has no 8-bit weights: make a checkpoint that has them with `tutti quantize`, "
+            "or use --precision auto"
+        )
+    return Int8Model(quantized, digest)
 
-    def __init__(self, network: Network, digest: str, *, device: str = "auto", precision: str = "auto") -> None:
-        """Cast `network` in place. Raises: PrecisionError."""
-        self.device = resolve_device(device)
-        self.precision = resolve_precision(precision, self.device)
-        self.digest = digest
-        self.network = cast(network.eval(), self.precision, self.device)
-        self._one_step = TracedStep(self.network)
 
-    @classmethod
-    def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> AcousticModel:
-        """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
-        network, digest = checkpoint.load(path or checkpoint.SHIPPED)
-        return cls(network, digest, device=device, precision=precision)
+def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) -> list[NDArray[np.float32]]:
+    """Return the log-probs (T, V) of each recording, (S,) int16 with S > 0; silence fills its last step.
 
-    @classmethod
-    def random(cls, seed: int = 0, *, precision: str = "fp32", **sizes: Any) -> AcousticModel:
-        """Make a small untrained network, for tests."""
-        generator = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        small = ModelConfig(name="random", conv_channels=32, hidden=64, layers=2, lookahead=4)
-        network = Network(dataclasses.replace(small, **sizes))
-        torch.random.set_rng_state(generator)
-        return cls(network, f"random-{seed}", device="cpu", precision=precision)
-
-    @property
-    def config(self) -> ModelConfig:
-        """The configuration that the network was trained with."""
-        return self.network.config
-
-    @property
-    def input_spec(self) -> RowSpec:
-        """One step of PCM."""
-        return RowSpec((self.config.step_samples,), torch.int16)
-
-    @property
-    def state_spec(self) -> Mapping[str, RowSpec]:
-        """A stream's state by name; zeros when fresh."""
-        return {name: RowSpec(shape, dtype) for name, (shape, dtype) in self.network.state_shapes().items()}
-
-    @property
-    def min_rows(self) -> int:
-        """Smallest batch whose rows do not depend on one another, to the bit; smaller ones are padded to it."""
-        return MIN_ROWS[self.precision]
-
-    @torch.inference_mode()
-    def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """Advance B streams by one step (or by several, if inputs holds several)."""
-        if inputs.shape[1] == self.config.step_samples:
-            return self._one_step(inputs, state)
-        log_probs, after = self.network(inputs, state)
-        return log_probs, after
-
-    def in_slabs(self, inputs: Tensor, index: Tensor, slabs: Mapping[str, Tensor]) -> SlabStep:
-        """Record a step on inputs, row index and states in the given memory; on a CPU (`batching.SlabModel`)."""
-        return SlabStep(self.network, inputs, index, dict(slabs))
+    They come from the slots that serve, so what is measured is what serves.
+    """
+    size = model.config.step_samples
+    steps = [-(-len(pcm) // size) for pcm in recordings]
+    longest_first = sorted(range(len(recordings)), key=lambda at: -steps[at])
+    slots = model.slots(capacity=ROWS, largest=ROWS)
+    found: dict[int, NDArray[np.float32]] = {}
+    for first in range(0, len(recordings), ROWS):
+        members = longest_first[first : first + ROWS]
+        audio = np.zeros((len(members), steps[members[0]], size), np.int16)
+        for slot, at in enumerate(members):
+            audio[slot].reshape(-1)[: len(recordings[at])] = recordings[at]
+            slots.reset(slot)
+        outputs = []
+        for step in range(audio.shape[1]):
+            count = sum(steps[at] > step for at in members)  # the first of them: the others have ended
+            slots.inputs[:count] = audio[:count, step]
+            outputs.append(slots.run(range(count)))  # (B, frames_per_step, V)
+        for slot, at in enumerate(members):
+            found[at] = np.concatenate([rows[slot] for rows in outputs[: steps[at]]])
+    return [found[at] for at in range(len(recordings))]

@@ -1,4 +1,8 @@
-"""Checkpoints on disk: `NAME.safetensors` with the weights, `NAME.json` with the configuration beside it."""
+"""Checkpoints on disk: `NAME.safetensors` with the weights, `NAME.json` with the configuration beside it.
+
+A checkpoint is quantised if the weights of its products are 8-bit integers. Beside `MODULE.weight` int8 it then holds
+`MODULE.weight_scale` (out,) float32, `MODULE.input_scale` () float32 and `MODULE.input_zero` () uint8.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import CheckpointError
+from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
 from model.network import Network
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -30,22 +37,89 @@ def write_atomically(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
+def products_of(config: ModelConfig) -> dict[str, str]:
+    """The network's products: the name in `QuantizedNetwork.products`, and that of the linear module."""
+    layers = {f"gru{i}.{side}": f"grus.{i}.{side}" for i in range(config.layers) for side in ("input", "recurrent")}
+    return {"conv0": "conv0.product", "conv1": "conv1.product", **layers, "dense": "dense", "head": "head"}
+
+
 def save(network: Network, path: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write weights and configuration. `dtype` is how the weights are stored; features' statistics stay float32."""
     tensors = {
         name: (t if name.startswith("features.") else t.to(dtype)).contiguous().cpu()
         for name, t in network.state_dict().items()
     }
-    config = json.dumps(network.config.to_dict(), indent=1, ensure_ascii=False)
-    write_atomically(path.with_suffix(".json"), config.encode() + b"\n")
-    write_atomically(path, save_tensors(tensors))
+    _write(path, network.config, tensors)
+
+
+def save_quantized(network: QuantizedNetwork, path: Path) -> None:
+    """Write integers, scales, the float32 tensors and the configuration."""
+    tensors = {name: torch.from_numpy(tensor) for name, tensor in network.tensors.items()}
+    for name, module in products_of(network.config).items():
+        product = network.products[name]
+        tensors |= {
+            f"{module}.weight": torch.from_numpy(product.weight),
+            f"{module}.weight_scale": torch.from_numpy(product.scale),
+            f"{module}.bias": torch.from_numpy(product.bias),
+            f"{module}.input_scale": torch.tensor(product.input_scale, dtype=torch.float32),
+            f"{module}.input_zero": torch.tensor(product.input_zero, dtype=torch.uint8),
+        }
+    _write(path, network.config, {name: tensor.contiguous() for name, tensor in tensors.items()})
 
 
 def load(path: Path) -> tuple[Network, str]:
-    """Read a checkpoint. Returns the network in float32 and the sha256 of its weights file.
+    """Read a checkpoint. Returns the network in float32, integers multiplied by their scales, and its file's sha256.
 
     Raises: CheckpointError naming the file, what is wrong with it, and what to do.
     """
+    config, tensors, digest = _read(path)
+    network = Network(config)
+    try:
+        if is_quantized(tensors, config):
+            tensors = dequantized(_numbers(config, tensors))
+        network.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise _does_not_fit(path, error) from error
+    return network.eval(), digest
+
+
+def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
+    """Read the integers and scales of a checkpoint, None if it has none, and its file's sha256.
+
+    Raises: CheckpointError naming the file, what is wrong with it, and what to do.
+    """
+    config, tensors, digest = _read(path)
+    if not is_quantized(tensors, config):
+        return None, digest
+    try:
+        return _numbers(config, tensors), digest
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise _does_not_fit(path, error) from error
+
+
+def is_quantized(tensors: dict[str, Tensor], config: ModelConfig) -> bool:
+    """Whether the products' weights are integers."""
+    weights = [tensors.get(f"{module}.weight") for module in products_of(config).values()]
+    return any(weight is not None and weight.dtype == torch.int8 for weight in weights)
+
+
+def dequantized(network: QuantizedNetwork) -> dict[str, Tensor]:
+    """The state of a network in float32 that has the values of the integers as weights."""
+    tensors = {name: torch.from_numpy(tensor.copy()) for name, tensor in network.tensors.items()}
+    for name, module in products_of(network.config).items():
+        product = network.products[name]
+        tensors[f"{module}.weight"] = torch.from_numpy(product.weight.astype(np.float32) * product.scale[:, None])
+        tensors[f"{module}.bias"] = torch.from_numpy(product.bias.copy())
+    return tensors
+
+
+def _write(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
+    described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)
+    write_atomically(path.with_suffix(".json"), described.encode() + b"\n")
+    write_atomically(path, save_tensors(tensors))
+
+
+def _read(path: Path) -> tuple[ModelConfig, dict[str, Tensor], str]:
     try:
         blob = path.read_bytes()
         config = ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
@@ -56,10 +130,39 @@ def load(path: Path) -> tuple[Network, str]:
         ) from error
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
-    network = Network(config)
     try:
-        tensors = {name: tensor.to(torch.float32) for name, tensor in load_tensors(blob).items()}
-        network.load_state_dict(tensors)
-    except Exception as error:  # safetensors raises its own untyped error, torch a RuntimeError
-        raise CheckpointError(f"{path} does not hold the weights its configuration describes: {error}") from error
-    return network.eval(), hashlib.sha256(blob).hexdigest()
+        return config, load_tensors(blob), hashlib.sha256(blob).hexdigest()
+    except Exception as error:  # safetensors raises its own untyped error
+        raise _does_not_fit(path, error) from error
+
+
+def _does_not_fit(path: Path, error: Exception) -> CheckpointError:
+    reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+    return CheckpointError(f"{path} does not hold the weights its configuration describes: {reason}")
+
+
+def _numbers(config: ModelConfig, tensors: dict[str, Tensor]) -> QuantizedNetwork:
+    """Raises: KeyError, ValueError or RuntimeError for tensors that are missing or have other shapes or values."""
+    left = dict(tensors)
+    expected = Network(config).state_dict()
+    products: dict[str, QuantizedProduct] = {}
+    for name, module in products_of(config).items():
+        weight, bias = left.pop(f"{module}.weight"), left.pop(f"{module}.bias")
+        scale = left.pop(f"{module}.weight_scale")
+        if weight.dtype != torch.int8 or int(weight.to(torch.int16).abs().max()) > LARGEST_WEIGHT:
+            raise ValueError(f"{module}.weight is not of 8-bit integers within ±{LARGEST_WEIGHT}")
+        wanted = expected.pop(f"{module}.weight").shape
+        if weight.shape != wanted or {bias.shape, scale.shape} != {wanted[:1]}:
+            raise ValueError(f"{module} has the shape {tuple(weight.shape)}, not {tuple(wanted)}")
+        del expected[f"{module}.bias"]
+        input_scale, input_zero = left.pop(f"{module}.input_scale"), left.pop(f"{module}.input_zero")
+        products[name] = QuantizedProduct(
+            weight=weight.numpy(),
+            scale=scale.to(torch.float32).numpy(),
+            bias=bias.to(torch.float32).numpy(),
+            input_scale=float(input_scale),
+            input_zero=int(input_zero),
+        )
+    if {name: t.shape for name, t in left.items()} != {name: t.shape for name, t in expected.items()}:
+        raise ValueError(f"it has {', '.join(sorted(left))} and should have {', '.join(sorted(expected))}")
+    return QuantizedNetwork(config, products, {name: t.to(torch.float32).numpy() for name, t in left.items()})

@@ -8,6 +8,8 @@ ModelError
 ├── LanguageModelError  the operator: a language model is missing or damaged, or a text for one is of no use
 ├── SynthesizerError    the operator: a speech synthesizer is missing or fails
 └── TrainingError       the operator: the run cannot start or go on
+
+DeviceLost              the operator: the GPU is gone. No `Exception`: what contains a failed step lets it pass
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class AudioError(ModelError):
 
 class LanguageModelError(ModelError):
     """A language model or the text for one cannot be used; the message names the file, and the line if there is one."""
+
+
+class DeviceLost(BaseException):
+    """The device itself is lost, and no step can run on it any more: the process must end."""
 
 
 class TrainingError(ModelError):

@@ -6,12 +6,14 @@ Features, log-softmax and decoding stay in float32 whatever the precision of the
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
 
 from model.errors import PrecisionError
+from model.instructions import instruction_set
 from model.network import Network
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Precisions that torch computes; int8 is compiled (`model.int8`)."""
+PRECISIONS = (*DTYPES, "int8")
 
 
 def resolve_device(device: str) -> torch.device:
@@ -27,25 +29,29 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """Turn auto into fp16 on a GPU, bf16 on a CPU that multiplies it natively, fp32 elsewhere. Raises: PrecisionError.
+def resolve_precision(precision: str, device: torch.device, *, quantized: bool) -> str:
+    """Turn auto into the fastest precision here; `quantized` says whether the checkpoint has 8-bit weights.
 
-    int8 is never chosen: on a CPU with native bf16 it wins at one stream only (see ARCHITECTURE.md).
+    On a GPU fp16. On a CPU int8 where the weights and byte products are there: of all batch sizes, on processors with
+    AVX2, VNNI or more, it is the fastest (model/LOG.md). Else bf16 where the CPU multiplies it natively, else fp32.
+    Raises: PrecisionError for a precision that the device or the processor lacks.
     """
     if precision == "auto":
         if device.type == "cuda":
             return "fp16"
+        if quantized and instruction_set() != "portable":
+            return "int8"
         return "bf16" if native_bf16() else "fp32"
-    if precision not in DTYPES:
-        raise PrecisionError(f"precision {precision!r} is not one of auto, {', '.join(DTYPES)}")
+    if precision not in PRECISIONS:
+        raise PrecisionError(f"precision {precision!r} is not one of auto, {', '.join(PRECISIONS)}")
     if precision == "fp16" and device.type == "cpu":
-        raise PrecisionError("fp16 needs a GPU: on a CPU use --precision fp32 or auto")
+        raise PrecisionError("fp16 needs a GPU: on a CPU use --precision int8, fp32 or auto")
     if precision == "int8" and device.type != "cpu":
-        raise PrecisionError("int8 weights are made for CPUs: on a GPU use fp16 or bf16")
-    if DTYPES[precision] == torch.bfloat16 and device.type == "cpu" and not multiplies_bf16():
+        raise PrecisionError("int8 is computed on CPUs: on a GPU use --precision fp16 or bf16")
+    if precision == "bf16" and device.type == "cpu" and not multiplies_bf16():
         raise PrecisionError(
-            f"precision {precision} needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
-            "and oneDNN finds none of them here: use --precision fp32 or auto"
+            "precision bf16 needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
+            "and oneDNN finds none of them here: use --precision int8, fp32 or auto"
         )
     return precision
 
@@ -53,7 +59,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 def multiplies_bf16() -> bool:
     """Whether oneDNN multiplies bfloat16 on this CPU, natively or by way of float32; with AVX2 alone it does not.
 
-    Builds of torch without oneDNN multiply it on any CPU. int8 depends on it too: its products are with bf16.
+    Builds of torch without oneDNN multiply it on any CPU.
     """
     return not torch._C._has_mkldnn or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
@@ -65,37 +71,7 @@ def native_bf16() -> bool:
 
 
 def cast(network: Network, precision: str, device: torch.device) -> Network:
-    """Move a network to its device and precision, in place; the features stay in float32."""
+    """Move a network to its device and to a precision of torch, in place; the features stay in float32."""
     network.to(device=device, dtype=DTYPES[precision])
     network.features.to(dtype=torch.float32)
-    if precision == "int8":
-        for module in list(network.modules()):
-            for name, child in list(module.named_children()):
-                if isinstance(child, nn.Linear) and child is not network.head:
-                    setattr(module, name, Int8Linear(child))
     return network
-
-
-class Int8Linear(nn.Module):
-    """Weights in 8 bits with one scale an output unit, products in bf16: a row depends on no other row.
-
-    Dynamic quantisation of the activations would be faster and is not used: its scale is taken over the whole batch, so
-    a stream's transcript would depend on its peers.
-    """
-
-    weight: Tensor
-    scale: Tensor
-    bias: Tensor
-
-    def __init__(self, full: nn.Linear) -> None:
-        super().__init__()
-        weight = full.weight.detach().to(torch.float32)  # (out, in)
-        scale = weight.abs().amax(dim=1).clamp_min(1e-12) / 127  # (out,)
-        self.register_buffer("weight", torch.round(weight / scale[:, None]).to(torch.int8))
-        self.register_buffer("scale", scale.to(full.weight.dtype))
-        self.register_buffer("bias", full.bias.detach())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, in) -> (…, out), both bf16."""
-        rows = x.reshape(-1, x.shape[-1])
-        return (torch._weight_int8pack_mm(rows, self.weight, self.scale) + self.bias).view(*x.shape[:-1], -1)

@@ -14,7 +14,6 @@ does not depend on vocabulary, beams or language model; a server compiles what i
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +21,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import kept_in
 from model.config import BEAMS, BLANK, MAX_BEAMS
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.search import kernel
@@ -277,16 +275,3 @@ class BeamDecoder:
             )
             at += length
         return words, end
-
-
-def main() -> None:
-    """Compile or load the machine code, and print in one line its folder and the time taken."""
-    started = time.perf_counter()
-    BeamDecoder(("", " ", "a"), 0.04).warm_up()
-    folder = kept_in(kernel.advance_streams)
-    where = f"kept in {folder}" if folder else "not kept, no folder can be written: every process compiles anew"
-    print(f"beam search compiled in {time.perf_counter() - started:.1f} s, {where}")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

@@ -10,14 +10,15 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numba
 import numpy as np
 import torch
-from torch import Tensor
 
 from model.acoustic import AcousticModel
-from model.network import Network
+from model.config import ModelConfig
+from model.network import PAIRS
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -51,14 +52,17 @@ class Ceiling:
 
 
 def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
-    """Time steps of random audio, alone on the machine and with torch's present number of threads."""
-    step_ms = {rows: round(_median_ms(_stepper(model, rows)), 3) for rows in batches}
+    """Time steps of random audio as they serve, alone on the machine and with torch's present number of threads."""
     largest = max(batches)
-    waits = statistics.median(read_ns(weight_bytes(model.network))) if model.device.type == "cpu" else None
+    slots = model.slots(capacity=largest, largest=largest)
+    slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
+    step_ms = {rows: round(_median_ms(partial(slots.run, range(rows))), 3) for rows in batches}
+    product = 6.0 * largest * model.config.hidden**2  # operations
+    waits = statistics.median(read_ns(model.weight_bytes)) if model.device.type == "cpu" else None
     return Ceiling(
         step_ms=step_ms,
-        product_gflops=round(_product_gflops(model, largest), 1),
-        step_gflops=round(_step_operations(model) * largest / step_ms[largest] / 1e6, 1),
+        product_gflops=round(product / _median_ms(model.recurrent_product(largest)) / 1e6, 1),
+        step_gflops=round(step_operations(model.config) * largest / step_ms[largest] / 1e6, 1),
         precision=model.precision,
         threads=torch.get_num_threads(),
         read_ns=None if waits is None else round(waits, 1),
@@ -66,39 +70,13 @@ def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
     )
 
 
-def _stepper(model: AcousticModel, rows: int) -> Callable[[], object]:
-    """Return the step as it serves: in slabs on a CPU, up to the copy to the host on a GPU."""
-    padded = max(rows, model.min_rows)
-    pcm = torch.randint(-8_000, 8_000, (padded, model.config.step_samples), dtype=torch.int16, device=model.device)
-    state = model.network.fresh_state(padded)
-    if model.device.type != "cpu":
-        return lambda: model.step(pcm, state)[0].cpu()  # noqa: PLW0108 - inlined, it would step once
-    step = torch.inference_mode()(model.in_slabs(pcm, torch.arange(padded), state))
-    return lambda: step(0, padded, rows)
-
-
-def _step_operations(model: AcousticModel) -> float:
+def step_operations(config: ModelConfig) -> float:
     """Multiplications and additions of one stream's step in its weight matrices."""
-    frames = model.config.frames_per_step
-    tensors: dict[str, Tensor] = model.network.state_dict()  # parameters, and the weights of int8
-    weights = {name: each for name, each in tensors.items() if name.endswith(".weight") and each.ndim == 2}
-    per_frame = sum(each.numel() for name, each in weights.items() if "lookahead" not in name)
-    twice = weights["conv0.product.weight"].numel()
-    return 2.0 * frames * (per_frame + twice)  # the first convolution runs at twice the output rate
-
-
-def _product_gflops(model: AcousticModel, rows: int) -> float:
-    """Speed of the recurrent product by itself."""
-    recurrent = model.network.get_submodule("grus.0.recurrent")
-    weight: Tensor = recurrent.state_dict()["weight"]
-    outputs, inputs = weight.shape
-    x = torch.randn(rows, inputs, dtype=model.network.dtype, device=model.device)
-
-    def product() -> object:
-        with torch.inference_mode():
-            return recurrent(x).sum().item()
-
-    return 2.0 * rows * inputs * outputs / _median_ms(product) / 1e6
+    c, h = config, config.hidden
+    conv0, conv1 = 2 * PAIRS * c.mel_bins * c.conv_channels, 2 * PAIRS * c.conv_channels * h
+    grus, dense, head = c.layers * 2 * 3 * h * h, h * h, h * len(c.vocabulary)
+    per_frame = 2 * conv0 + conv1 + grus + dense + head  # the first convolution runs at twice the output rate
+    return 2.0 * c.frames_per_step * per_frame
 
 
 def _median_ms(work: Callable[[], object]) -> float:
@@ -110,11 +88,6 @@ def _median_ms(work: Callable[[], object]) -> float:
         work()
         times.append(time.perf_counter() - start)
     return statistics.median(times) * 1e3
-
-
-def weight_bytes(network: Network) -> int:
-    """Bytes of weights that a step reads, at the network's precision."""
-    return sum(each.numel() * each.element_size() for each in network.state_dict().values())
 
 
 def read_ns(size: int) -> list[float]:

@@ -18,6 +18,7 @@ from server.cli.loadtest import ceiling, demo, loadtest
 from server.cli.operate import doctor, drain
 from server.cli.options import SettingsCommand
 from server.cli.plan import calibrate, plan
+from server.cli.quantize import quantize
 from server.cli.serve import serve
 from server.cli.train import synthesize, train
 from server.cli.transcribe import transcribe
@@ -51,6 +52,7 @@ for command in (
     loadtest,
     demo,
     train,
+    quantize,
     synthesize,
     ceiling,
     evaluate,

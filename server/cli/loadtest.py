@@ -74,18 +74,18 @@ def ceiling(
 ) -> None:
     """Time the bare model step by batch size: the ceiling of what a server can do on this machine."""
     from loadtest.planning.engine_times import measure_engine
-    from model.acoustic import AcousticModel
+    from model.acoustic import load_model
     from model.errors import ModelError
     from model.evaluation.ceiling import measure
     from model.runtime import set_up_torch
 
     set_up_torch(threads)
     try:
-        loaded = AcousticModel.load(model, device=device, precision=precision)
+        loaded = load_model(model, device=device, precision=precision)
     except ModelError as error:
         fail(error)
     figures = measure(loaded)
-    times = measure_engine(loaded, [rows for rows in figures.step_ms if rows >= loaded.min_rows], batches=20)
+    times = measure_engine(loaded.slots, list(figures.step_ms), batches=20)
     engine_ms = {rows: round(cycle_s * 1e3, 3) for rows, cycle_s in times.cycle_s.items()}
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(figures) | {"engine_ms": engine_ms}))

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import BeamsOption, DecoderOption, DeviceSetting, LmOption, ModelOption, fail, settings_from
+from server.cli.options import (
+    PRECISIONS,
+    BeamsOption,
+    DecoderOption,
+    DeviceSetting,
+    LmOption,
+    ModelOption,
+    fail,
+    settings_from,
+)
 
 
 def serve(
@@ -20,7 +29,7 @@ def serve(
     ] = None,
     model: ModelOption = None,
     device: DeviceSetting = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16, fp16 or int8. Default: {default}.")] = None,
+    precision: Annotated[str | None, typer.Option(help=f"{PRECISIONS} Default: {{default}}.")] = None,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,

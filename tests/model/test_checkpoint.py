@@ -1,25 +1,31 @@
 """Checkpoints: writing and reading back; damage is named. Precision and device choices."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from small_networks import SMALL, noise, small_network
 
 from model import checkpoint, precision
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
+from model.network import Network
 from model.precision import resolve_device, resolve_precision
+from model.quantization.quantize import quantize
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 
 @pytest.fixture
 def written(tmp_path):
-    network = AcousticModel.random().network
+    network = small_network()
     path = tmp_path / "net.safetensors"
     checkpoint.save(network, path)
     return network, path
@@ -75,29 +81,136 @@ def test_the_configuration_survives_json():
 def test_an_unavailable_precision_is_refused_with_an_alternative():
     cpu = resolve_device("cpu")
     with pytest.raises(PrecisionError, match="fp16 needs a GPU"):
-        resolve_precision("fp16", cpu)
+        resolve_precision("fp16", cpu, quantized=True)
     with pytest.raises(PrecisionError, match="not one of"):
-        resolve_precision("fp8", cpu)
-    assert resolve_precision("auto", cpu) in ("bf16", "fp32")
+        resolve_precision("fp8", cpu, quantized=True)
+    with pytest.raises(PrecisionError, match="int8 is computed on CPUs"):
+        resolve_precision("int8", torch.device("cuda"), quantized=True)
 
 
-@pytest.mark.parametrize("named", ["bf16", "int8"])
-def test_bf16_and_int8_are_refused_on_a_processor_without_bfloat16_products(monkeypatch, named):
-    """int8 weights are multiplied by bf16 activations. A GPU does its products itself."""
+@pytest.mark.parametrize(
+    ("instructions", "native", "quantized", "expected"),
+    [
+        ("vnni512", True, True, "int8"),
+        ("avx2", False, True, "int8"),
+        ("portable", False, True, "fp32"),
+        ("portable", True, True, "bf16"),
+        ("vnni512", True, False, "bf16"),
+        ("avx2", False, False, "fp32"),
+    ],
+)
+def test_auto_is_the_fastest_of_what_processor_and_checkpoint_have(
+    monkeypatch, instructions, native, quantized, expected
+):
+    monkeypatch.setattr(precision, "instruction_set", lambda: instructions)
+    monkeypatch.setattr(precision, "native_bf16", lambda: native)
+    assert resolve_precision("auto", torch.device("cpu"), quantized=quantized) == expected
+    assert resolve_precision("auto", torch.device("cuda"), quantized=quantized) == "fp16"
+
+
+def test_int8_of_a_checkpoint_without_8_bit_weights_is_refused_with_what_would_make_them(written):
+    _, path = written
+    with pytest.raises(
+        PrecisionError, match=f"^{path} has no 8-bit weights: .*`tutti quantize`, or use --precision auto$"
+    ):
+        load_model(path, device="cpu", precision="int8")
+    assert load_model(path, device="cpu").precision in ("bf16", "fp32")
+
+
+def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
+    """A GPU does its products itself."""
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
-    with pytest.raises(PrecisionError, match=rf"^precision {named} needs .* AVX-512 .*: use --precision fp32 or auto$"):
-        resolve_precision(named, torch.device("cpu"))
-    assert [resolve_precision(name, torch.device("cpu")) for name in ("auto", "fp32")] == ["fp32", "fp32"]
-    assert resolve_precision("bf16", torch.device("cuda")) == "bf16"
+    cpu = torch.device("cpu")
+    message = r"^precision bf16 needs .* AVX-512 .*: use --precision int8, fp32 or auto$"
+    with pytest.raises(PrecisionError, match=message):
+        resolve_precision("bf16", cpu, quantized=True)
+    assert [resolve_precision(name, cpu, quantized=False) for name in ("auto", "fp32")] == ["fp32", "fp32"]
+    assert resolve_precision("bf16", torch.device("cuda"), quantized=False) == "bf16"
 
 
 def test_bf16_support_follows_onednns_own_instruction_limit():
     """oneDNN limited to AVX2 stands for an older processor: the flags of the real one do not count."""
     code = (
         "import torch; from model import precision as p; "
-        "print(p.multiplies_bf16(), p.native_bf16(), p.resolve_precision('auto', torch.device('cpu')))"
+        "print(p.multiplies_bf16(), p.native_bf16(), p.resolve_precision('auto', torch.device('cpu'), quantized=False))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == ["False", "False", "fp32"]
+
+
+@pytest.fixture(scope="module")
+def quantized():
+    return quantize(small_network(), noise())
+
+
+def test_integers_survive_a_round_trip_exactly(quantized, tmp_path):
+    checkpoint.save_quantized(quantized, tmp_path / "net.safetensors")
+    found, digest = checkpoint.load_quantized(tmp_path / "net.safetensors")
+    assert len(digest) == 64
+    assert found.config == quantized.config
+    assert set(found.tensors) == set(quantized.tensors)
+    for name, tensor in quantized.tensors.items():
+        assert found.tensors[name].dtype == np.float32
+        np.testing.assert_array_equal(found.tensors[name], tensor)
+    for name, product in quantized.products.items():
+        for field in dataclasses.fields(product):
+            ours, theirs = getattr(found.products[name], field.name), getattr(product, field.name)
+            np.testing.assert_array_equal(ours, theirs)
+            assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+
+
+def test_a_quantised_checkpoint_loads_as_floats_of_the_integers_values(quantized, tmp_path):
+    checkpoint.save_quantized(quantized, tmp_path / "net.safetensors")
+    network, digest = checkpoint.load(tmp_path / "net.safetensors")
+    assert digest == checkpoint.load_quantized(tmp_path / "net.safetensors")[1]
+    product = quantized.products["gru1.recurrent"]
+    expected = product.weight.astype(np.float32) * product.scale[:, None]
+    np.testing.assert_array_equal(network.grus[1].recurrent.weight.detach().numpy(), expected)
+    np.testing.assert_array_equal(network.norms[0].weight.detach().numpy(), quantized.tensors["norms.0.weight"])
+
+
+def test_integers_take_less_than_a_third_of_the_file(quantized, tmp_path):
+    wide = dataclasses.replace(SMALL, hidden=256, conv_channels=128)
+    network = Network(wide)
+    checkpoint.save(network, tmp_path / "floats.safetensors")
+    checkpoint.save_quantized(quantize(network, noise()), tmp_path / "integers.safetensors")
+    floats, integers = ((tmp_path / f"{name}.safetensors").stat().st_size for name in ("floats", "integers"))
+    assert integers < floats / 3
+
+
+def test_a_checkpoint_of_floats_has_no_integers(written):
+    assert checkpoint.load_quantized(written[1])[0] is None
+
+
+def test_version_1_still_loads(written):
+    network, path = written
+    described = json.loads(path.with_suffix(".json").read_text())
+    assert described["format_version"] == 2
+    path.with_suffix(".json").write_text(json.dumps({**described, "format_version": 1}))
+    loaded, _ = checkpoint.load(path)
+    assert loaded.config == network.config
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda t: t["dense.weight"].fill_(64), r"dense\.weight is not of 8-bit integers within ±63"),
+        (lambda t: t["dense.weight"].fill_(-128), r"dense\.weight is not of 8-bit integers within ±63"),
+        (lambda t: t.update({"dense.weight": t["dense.weight"].float()}), r"dense\.weight is not of 8-bit integers"),
+        (lambda t: t.pop("head.input_scale"), r"it lacks 'head\.input_scale'"),
+        (lambda t: t.pop("norm.bias"), r"norm\.bias"),
+        (lambda t: t.update({"head.weight_scale": torch.ones(3)}), "head has the shape"),
+        (lambda t: t.update({"colour": torch.ones(3)}), "colour"),
+    ],
+)
+def test_damaged_integers_are_refused_with_their_reason(quantized, tmp_path, damage, reason):
+    path = tmp_path / "net.safetensors"
+    checkpoint.save_quantized(quantized, path)
+    tensors = load_file(path)
+    damage(tensors)
+    save_file(tensors, path)
+    for load in (checkpoint.load, checkpoint.load_quantized):
+        with pytest.raises(CheckpointError, match=f"does not hold the weights .*{reason}"):
+            load(path)

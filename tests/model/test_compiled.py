@@ -8,9 +8,10 @@ import numba.core.caching
 import pytest
 
 import model
-from model import compiled
-from model.ctc import beam
+from model import compiled, warm_up
+from model.acoustic import load_model
 from model.ctc.search import kernel
+from model.int8 import step
 
 ROOT = Path(model.__file__).parent
 MARKS = {"compiled", "compiled_maker", "entry_point"}
@@ -80,7 +81,11 @@ def test_an_unusable_cache_folder_costs_a_compilation_only(tmp_path):
     assert kept._cache_file.load("key") is None
 
 
-def test_warming_up_from_the_command_line_prints_the_cache_folder(capsys):
-    beam.main()
-    (line,) = capsys.readouterr().out.splitlines()
-    assert str(compiled.kept_in(kernel.advance_streams)) in line
+def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(capsys):
+    warm_up.main()
+    lines = capsys.readouterr().out.splitlines()
+    parts = [("8-bit step", step.step)] if load_model(device="cpu").precision == "int8" else []
+    parts.append(("beam search", kernel.advance_streams))
+    for line, (name, function) in zip(lines, parts, strict=True):
+        assert line.startswith(f"{name} compiled in ")
+        assert line.endswith(f"kept in {compiled.kept_in(function)}")

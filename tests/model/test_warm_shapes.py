@@ -7,34 +7,34 @@ import subprocess
 import sys
 from pathlib import Path
 
-from needs import missing
+from needs import missing, need_precision
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
+import sys
 import time
 import numpy as np
-import torch
 from batching.stepper import Stepper
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.runtime import set_up_torch
 
 set_up_torch(1)
-stepper = Stepper(AcousticModel.load(device="cpu"), capacity=128, max_batch=128, tile_rows=None)
-with torch.inference_mode():
-    stepper.warm_up(time.perf_counter)
-    print("WARM", flush=True)
-    handles = [stepper.pool.take() for _ in range(128)]
-    silence = np.zeros(stepper.input_shape, stepper.input_dtype)
-    for rows in range(1, 129):
-        stepper.run(handles[:rows], [silence] * rows)
+stepper = Stepper(load_model(device="cpu", precision=sys.argv[1]).slots(capacity=128, largest=128))
+stepper.warm_up(time.perf_counter)
+print("WARM", flush=True)
+handles = [stepper.pool.take() for _ in range(128)]
+silence = np.zeros(1_280, np.int16)
+for rows in range(1, 129):
+    stepper.run(handles[:rows], [silence] * rows)
 print("DONE", flush=True)
 """
 
 
-def test_no_onednn_kernel_is_created_after_the_warm_up() -> None:
+def kernels(precision: str) -> tuple[str, str]:
+    """What oneDNN says of the kernels that it prepares in the warm-up, and in batches of all sizes after it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONEDNN", "DNNL"))}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, precision],
         cwd=ROOT,
         env=environment | {"ONEDNN_VERBOSE": "2"},
         capture_output=True,
@@ -44,7 +44,18 @@ def test_no_onednn_kernel_is_created_after_the_warm_up() -> None:
     )
     before, _, after = done.stdout.partition("WARM\n")
     assert after.endswith("DONE\n")
+    return before, after
+
+
+def test_no_onednn_kernel_is_created_after_the_warm_up() -> None:
+    need_precision("bf16")
+    before, after = kernels("bf16")
     if "create:cache_miss" not in before:
         missing("this build of torch does not multiply by oneDNN here")
     assert "create:cache_hit" in after
     assert "create:cache_miss" not in after
+
+
+def test_in_8_bits_there_is_no_onednn_kernel_to_prepare() -> None:
+    before, after = kernels("int8")
+    assert "create:" not in before + after

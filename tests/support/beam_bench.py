@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from model.acoustic import AcousticModel
+from model.acoustic import load_model, log_probs_of
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
@@ -35,17 +35,9 @@ def recordings(paths: list[Path]) -> list[LogProbs]:
     import torch
 
     torch.set_num_threads(1)
-    model = AcousticModel.load()
-    rows = []
-    for path in paths:
-        pcm = read_pcm(path)
-        size = (len(pcm) // model.config.step_samples + 5) * model.config.step_samples
-        padded = torch.zeros(2, size, dtype=torch.int16)
-        padded[:, : len(pcm)] = torch.from_numpy(np.array(pcm))
-        with torch.inference_mode():
-            log_probs, _ = model.network(padded, model.network.fresh_state(len(padded)))
-        rows.append(np.ascontiguousarray(log_probs[0].float().numpy()))
-    return rows
+    model = load_model()
+    tail = 4 * model.config.step_samples
+    return log_probs_of(model, [np.pad(read_pcm(path), (0, tail)) for path in paths])
 
 
 def measure(decoder: Decoder, rows: list[LogProbs], batch: int, bias: Bias, limit_s: float = 0.5) -> float:
@@ -72,7 +64,7 @@ def main() -> None:
     """Print the table."""
     paths = [Path(p) for p in sys.argv[1:]] or [ROOT / "model" / "samples" / f"{name}.flac" for name in NAMES]
     rows = recordings(paths)
-    vocabulary = AcousticModel.load().config.vocabulary
+    vocabulary = load_model().config.vocabulary
     shipped = ROOT / "model" / "weights" / "tutti-words.arpa.gz"
     lm = LanguageModel.load(shipped) if shipped.exists() else None
     terms = Bias.of([(term, None) for term in TERMS])

@@ -15,7 +15,7 @@ from needs import need_programs
 from playwright.sync_api import Browser
 from speech import SAMPLES
 
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.decoder import make_decoder
 
 HEARD = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
@@ -24,7 +24,7 @@ HEARD = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     """Options of a server with the shipped model and language model."""
-    model = AcousticModel.load()
+    model = load_model()
     return {"model": model, "decoder": make_decoder(config=model.config)}
 
 

@@ -13,7 +13,7 @@ from fakes import WAIT_S, GatedModel
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
-from batching.step_model import StepModel
+from batching.slot_model import SlotModel
 from server.recognition.engines import EngineStreams
 from server.recognition.recognizer import ActiveSession, EventSink
 from server.recognition.session import Session
@@ -27,9 +27,9 @@ def step(value: int, samples: int = 4) -> np.ndarray:
 class Bench:
     """An engine and the events that it has delivered."""
 
-    def __init__(self, model: StepModel, deliver: Callable[[EngineEvent], None] | None = None, **options: Any) -> None:
+    def __init__(self, model: SlotModel, deliver: Callable[[EngineEvent], None] | None = None, **options: Any) -> None:
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-        bounds: dict[str, Any] = {"capacity": 4, "policy": Policy.EAGER, "max_batch": 4, "max_queued": 8}
+        bounds: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 8}
         self.engine = Engine(model, deliver=deliver or self._events.put, **(bounds | options))
 
     def event(self) -> EngineEvent:
@@ -79,9 +79,9 @@ Start = Callable[..., Bench]
 @pytest.fixture
 def start_engine() -> Iterator[Start]:
     """Start engines that are stopped when the test ends."""
-    started: list[tuple[StepModel, Engine]] = []
+    started: list[tuple[SlotModel, Engine]] = []
 
-    def start(model: StepModel, **options: Any) -> Bench:
+    def start(model: SlotModel, **options: Any) -> Bench:
         bench = Bench(model, **options)
         started.append((model, bench.engine))
         bench.engine.start()

@@ -40,6 +40,15 @@ def need_precision(precision: str) -> None:
     from model.precision import resolve_precision
 
     try:
-        resolve_precision(precision, torch.device("cpu"))
+        resolve_precision(precision, torch.device("cpu"), quantized=True)
     except PrecisionError as error:
         pytest.skip(str(error))
+
+
+def need_instructions(way: str) -> None:
+    """Skip the test where the processor, or the environment, lacks what a way of multiplying bytes uses."""
+    from model.instructions import instruction_set
+    from model.int8.product import WAYS
+
+    if list(WAYS).index(way) < list(WAYS).index(instruction_set()):
+        pytest.skip(f"{way} products need instructions that this processor lacks")

@@ -13,7 +13,7 @@ from browser import OpenPage, chromium, microphone_file
 from live_server import LiveServer
 from speech import ROOT, SAMPLES
 
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.decoder import make_decoder
 
 IMAGES = ROOT / "docs" / "images"
@@ -32,7 +32,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Write one picture for each look."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    model = AcousticModel.load()
+    model = load_model()
     decoder = make_decoder(config=model.config)
     with tempfile.TemporaryDirectory() as folder, LiveServer(model=model, decoder=decoder) as server:
         with chromium(microphone_file(SAMPLES.parent / "order.flac", Path(folder))) as browser:

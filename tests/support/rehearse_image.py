@@ -158,8 +158,8 @@ def serve(stage: Stage, root: Path) -> None:
     env = stage.env | {"TUTTI_HOST": "127.0.0.1", "TUTTI_PORT": port}
     image = ImageRoot(root, env, stage.workdir, stage.user, read_only=True)
     image.make_mount_points()
-    # Says how long the beam search took to compile: it was, when the image was built.
-    image.run([*stage.entrypoint, "python", "-m", "model.ctc.beam"], STEP_TIMEOUT_S)
+    # Says how long step and search took to compile: they were, when the image was built.
+    image.run([*stage.entrypoint, "python", "-m", "model.warm_up"], STEP_TIMEOUT_S)
     started = time.monotonic()
     words = image.command([*stage.entrypoint, *stage.command])
     server = subprocess.Popen(words, env=image.environment())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from live_server import Client, Frame, LiveServer
+from server_process import ServerProcess
 
 CHUNK_S = 0.25
 AHEAD_S = 1.6  # of audio beyond the newest ticket: more than one ticket apart, far below any backlog
@@ -55,7 +56,9 @@ class Received:
 class ResumingClient:
     """Streams one recording over several servers."""
 
-    def __init__(self, servers: Sequence[LiveServer], audio: np.ndarray, rate: int, **query: Any) -> None:
+    def __init__(
+        self, servers: Sequence[LiveServer | ServerProcess], audio: np.ndarray, rate: int, **query: Any
+    ) -> None:
         """`audio` is (S, C) in the encoding of the query."""
         self._servers, self._audio, self._rate = servers, audio, rate
         self._query = {"sample_rate": rate, "channels": audio.shape[1], "resumable": "true"} | query

@@ -1,4 +1,4 @@
-"""A server in a process of its own: for exits, signals and descriptors, which a thread cannot show."""
+"""A server in a process of its own: for exits, signals, descriptors, other processors, which a thread cannot show."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import httpx
 from fakes import WAIT_S
@@ -22,7 +23,15 @@ from websockets.sync.client import connect
 
 Line = dict[str, Any]
 FAULTY = Path(__file__).parent / "faulty_server.py"
+REAL = """
+import json, sys
+from server import serve
+from server.settings import Settings
+sys.exit(serve.run(Settings(**json.loads(sys.argv[1]))))
+"""
+"""A server of the model that its settings name: `ServerProcess(program=("-c", REAL))`."""
 START_S = 60.0  # on a machine that is busy elsewhere
+COMPILE_S = 240.0  # more where machine code for this kind of processor was never kept
 
 
 class ServerProcess:
@@ -32,14 +41,18 @@ class ServerProcess:
         self,
         *,
         stderr: int = subprocess.PIPE,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        inherited: Mapping[str, str] = os.environ,
         shell: str = '"$@"',
+        program: Sequence[str] = (str(FAULTY),),
+        start_s: float = START_S,
         **settings: Any,
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         settings = {"port": self.port, "log_format": "json", "max_streams": 64} | settings
-        command = [sys.executable, str(FAULTY), json.dumps(settings)]
+        command = [sys.executable, *program, json.dumps(settings)]
+        self._start_s = start_s
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self.log: list[Line] = []
         self.process = subprocess.Popen(
@@ -47,7 +60,7 @@ class ServerProcess:
             stderr=stderr,
             text=True,
             cwd=FAULTY.parents[2],
-            env=os.environ | {"PYTHONPATH": "."} | (environment or {}),
+            env={**inherited, "PYTHONPATH": ".", **(environment or {})},
         )
         self.read_log = self.process.stderr is not None
 
@@ -94,10 +107,9 @@ class ServerProcess:
             rows = http.get("/metrics").text.splitlines()
         return next(float(row.rsplit(" ", 1)[1]) for row in rows if row.startswith(line + " "))
 
-    def listen(self) -> Client:
+    def listen(self, **query: Any) -> Client:
         """Open a live stream."""
-        query = "&".join(f"{name}={value}" for name, value in RAW.items())
-        url = f"ws://127.0.0.1:{self.port}/v1/listen?{query}"
+        url = f"ws://127.0.0.1:{self.port}/v1/listen?{urlencode(RAW | query)}"
         return Client(connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None))
 
     def works(self) -> bool:
@@ -114,7 +126,7 @@ class ServerProcess:
             time.sleep(0.05)
 
     def _wait_for_port(self) -> None:
-        end_s = time.monotonic() + START_S
+        end_s = time.monotonic() + self._start_s
         while True:
             assert self.process.poll() is None, f"the server ended with {self.process.returncode}: {self.log}"
             assert time.monotonic() < end_s, "the server did not start"

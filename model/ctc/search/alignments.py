@@ -13,15 +13,8 @@ from model.config import BLANK
 from model.ctc.search import layout as at
 from model.ctc.search.candidates import UNEXTENDED, Work, push
 from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN, Stream, copy_row
+from model.ctc.search.logs import add_logs
 from model.ctc.search.prefix_score import Texts
-
-
-@compiled
-def add_logs(a: float, b: float) -> float:
-    """log(exp(a) + exp(b))."""
-    if a < b:
-        a, b = b, a
-    return a if b == -np.inf else a + np.log1p(np.exp(b - a))
 
 
 @compiled

@@ -8,6 +8,7 @@ import numpy as np
 
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
 from model.ctc.search import layout as at
+from model.ctc.search.logs import exp
 
 UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
@@ -64,7 +65,7 @@ def keep_symbols(row: FloatArray, share: float, limit: int, work: Work) -> int:
             break
         work.log_p[best] = row[best]
         work.kept[count] = best
-        total += np.exp(np.float64(row[best]))
+        total += exp(np.float64(row[best]))
         count += 1
     return count
 

@@ -7,10 +7,11 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
 from model.config import BLANK
 from model.ctc.search import layout as at
-from model.ctc.search.alignments import add_logs, advance_by_blank
+from model.ctc.search.alignments import advance_by_blank
 from model.ctc.search.candidates import Work, keep_symbols, work_for
 from model.ctc.search.frame_search import search_frame
 from model.ctc.search.layout import Stream, stream_at, tree_nodes
+from model.ctc.search.logs import add_logs, exp
 from model.ctc.search.prefix_score import Setup, Texts, close_word, ended_score, texts_of
 from model.ctc.search.prefix_tree import (
     add_child,
@@ -66,7 +67,7 @@ def advance_streams(
 def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: DoubleArray) -> None:
     header = stream.header
     if (
-        limits[0] < 1.0 and np.inf > row[BLANK] and np.exp(np.float64(row[BLANK])) >= limits[0]
+        limits[0] < 1.0 and np.inf > row[BLANK] and exp(np.float64(row[BLANK])) >= limits[0]
     ):  # `keep_symbols` would keep the blank alone
         advance_by_blank(stream)
     else:

@@ -14,12 +14,12 @@ import soundfile
 import torch
 from typer.testing import CliRunner
 
-from model.acoustic import AcousticModel
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
 from model.lm_training.tune import RANGES, Heard, decode, hear, propose, search
 from model.recordings import Utterance
+from model.torch_model import TorchModel
 from server.cli.lm import lm
 
 torch.set_num_threads(1)
@@ -112,7 +112,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path) -> None:
     from model.recordings import read_manifest
 
-    model = AcousticModel.random(precision="fp32")
+    model = TorchModel.random(precision="fp32")
     rows = read_manifest(recordings)
     together = hear(model, rows)
     for row, item in zip(rows, together, strict=True):
@@ -128,7 +128,7 @@ def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path
 def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_path: Path) -> None:
     from model import checkpoint
 
-    model = AcousticModel.random(precision="fp32")
+    model = TorchModel.random(precision="fp32")
     checkpoint.save(model.network, tmp_path / "model.safetensors")
     (tmp_path / "text.txt").write_text("a b\nb a\n")
     runner = CliRunner()

@@ -1,0 +1,73 @@
+"""One number for the log-probabilities of an 8-bit model on the sample recordings, equal on every processor.
+
+`python -m model.evaluation.digest` prints that of the shipped model, or of `--model`; `LOG_PROBS_SHA256` beside the
+shipped weights holds what it must be. Knows nothing of the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from model import checkpoint
+from model.acoustic import AcousticModel, load_model, log_probs_of
+from model.errors import ModelError
+from model.recordings import PCM, read_manifest, read_pcm
+
+SAMPLES = checkpoint.WEIGHTS.parent / "samples" / "samples.jsonl"
+COMMITTED = "LOG_PROBS_SHA256"
+"""Name of the file with the shipped model's digest, in the folder of the weights; as `main` prints it."""
+
+
+def sample_recordings(sample_rate: int) -> list[PCM]:
+    """The shipped recordings of this rate, (S,) int16 each, in the order of their list.
+
+    Others are left out: a resampler adds in an order that suits the processor.
+    """
+    paths = [each.audio for each in read_manifest(SAMPLES)]
+    return [read_pcm(path, sample_rate) for path in paths if soundfile.info(path).samplerate == sample_rate]
+
+
+def digest_of(log_probs: Sequence[NDArray[np.float32]]) -> str:
+    """Sha256 of the bits of all log-probs, (T, V) each, one recording after another."""
+    digest = hashlib.sha256()
+    for each in log_probs:
+        digest.update(np.ascontiguousarray(each, "<f4").tobytes())
+    return digest.hexdigest()
+
+
+def log_probs_digest(model: AcousticModel) -> str:
+    """Digest of a model's log-probs on the sample recordings."""
+    return digest_of(log_probs_of(model, sample_recordings(model.config.sample_rate)))
+
+
+def committed_digest(name: str = checkpoint.SHIPPED.name) -> str | None:
+    """The digest that a shipped checkpoint has everywhere, None where none is known."""
+    try:
+        rows = (checkpoint.WEIGHTS / COMMITTED).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((digest for digest, _, model in (row.partition("  ") for row in rows) if model == name), None)
+
+
+def main() -> None:
+    """Print the digest and the checkpoint's name."""
+    parser = argparse.ArgumentParser(prog="python -m model.evaluation.digest", description=__doc__)
+    parser.add_argument("--model", type=Path, default=checkpoint.SHIPPED, help="A checkpoint with 8-bit weights.")
+    path = parser.parse_args().model
+    try:
+        model = load_model(path, device="cpu", precision="int8")
+    except ModelError as error:
+        sys.exit(f"digest: {error}")
+    print(f"{log_probs_digest(model)}  {path.name}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

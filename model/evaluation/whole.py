@@ -1,0 +1,58 @@
+"""Outputs of a network for whole recordings, and the errors of a decoder on them: an evaluation without an engine.
+
+A server cuts its text into segments at pauses, so `tutti evaluate` may differ from this by some words in a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model.config import TAIL_FRAMES
+from model.ctc.words import Decoder, LogProbs
+from model.evaluation.scoring import Score, by_source
+from model.network import Network
+from model.recordings import Utterance
+
+ROWS = 48  # recordings in a batch; they are sorted by length, for little padding
+
+
+@torch.no_grad()
+def log_probs_of(
+    network: Network, recordings: Sequence[NDArray[np.int16]], report: Callable[[int], None] = lambda _: None
+) -> list[LogProbs]:
+    """Log-probabilities (T, V) of each recording (S,) int16; `report` is told how many are done, batch by batch."""
+    order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
+    found: dict[int, LogProbs] = {}
+    for start in range(0, len(order), ROWS):
+        picked = order[start : start + ROWS]
+        found |= zip(picked, _batch(network, [recordings[i] for i in picked]), strict=True)
+        report(len(found))
+    return [found[i] for i in range(len(recordings))]
+
+
+def _batch(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[LogProbs]:
+    config = network.config
+    frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
+    pcm = torch.zeros(len(recordings), (max(frames) + config.delay_frames) * config.frame_samples, dtype=torch.int16)
+    for row, samples in enumerate(recordings):
+        pcm[row, : len(samples)] = torch.from_numpy(np.array(samples))
+    device = network.head.weight.device
+    log_probs, _ = network(pcm.to(device), network.fresh_state(len(recordings)))
+    answers = log_probs[:, config.delay_frames :].cpu().numpy()  # (B, T, V)
+    return [row[:count].copy() for row, count in zip(answers, frames, strict=True)]
+
+
+def score_decoder(decoder: Decoder, utterances: Sequence[Utterance], log_probs: Sequence[LogProbs]) -> dict[str, Score]:
+    """Scores by source of a decoder on the outputs for these utterances."""
+    rows: list[tuple[str, str, str]] = []
+    for utterance, row in zip(utterances, log_probs, strict=True):
+        state = decoder.start(0)
+        decoder.advance([state], row[None])  # (1, T, V)
+        text = " ".join(word.text for word in decoder.take(state))
+        decoder.release(state)
+        rows.append((utterance.source, utterance.text, text))
+    return by_source(rows)

@@ -1,0 +1,184 @@
+"""Log-mel features of sixteen frames at a time, one frame a lane: window, transform, power, mel bands, logarithm.
+
+The same features as `model.network.LogMel`, in an order of operations that does not depend on the processor. The
+transform of real samples is a complex one of half the length, radix 2, decimation in frequency, in place.
+Source: Cooley and Tukey 1965; the split of its result into that of the real samples, Sorensen et al. 1987.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.compiled import compiled, int64_at
+from model.config import ModelConfig
+from model.int8.kernels import quantized
+from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
+from model.network import FLOOR, mel_filters
+
+FILTER_STEPS = (
+    2**20
+)  # per unit: weights of the filters are multiples, so the last bit of a library's log10 is no matter
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTables:
+    """Constants of the features.
+
+    `window` (W,) float32, W a multiple of 16, scaled so that power is that of samples in ±1; `twiddles`
+    (fft_size / 4, 2) and `splits` (fft_size / 4 + 1, 2) float32, cosine and sine; `order` (fft_size / 2,) int64: row of
+    each frequency after the transform; `bands` (F, 3) int64: first bin, number of bins, first of its `weights` (any,).
+    """
+
+    window: NDArray[np.float32]
+    twiddles: NDArray[np.float32]
+    splits: NDArray[np.float32]
+    order: NDArray[np.int64]
+    bands: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> FeatureTables:
+        """Compute the tables. Raises: ValueError for a transform whose size is no power of two."""
+        size = config.fft_size
+        if size & (size - 1):
+            raise ValueError(f"fft_size {size} is not a power of two")
+        length = config.window_samples
+        window = np.zeros(-(-length // LANES) * LANES, np.float32)
+        # A Hann window; one half of it comes from the split of the transform, see `split_power`.
+        window[:length] = [(0.5 - 0.5 * math.cos(2 * math.pi * i / length)) * 0.5 / 32_768 for i in range(length)]
+        half = size // 2
+        bits = half.bit_length() - 1
+        order = [int(format(k, f"0{bits}b")[::-1], 2) for k in range(half)]
+        filters = np.round(mel_filters(config).numpy().astype(np.float64) * FILTER_STEPS) / FILTER_STEPS
+        bands: list[tuple[int, int, int]] = []
+        weights: list[float] = []
+        for column in filters.T:
+            used = np.flatnonzero(column)
+            first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
+            bands.append((first, last + 1 - first, len(weights)))
+            weights += column[first : last + 1].tolist()
+        return cls(
+            window=window,
+            twiddles=_circle(half // 2, half),
+            splits=_circle(half // 2 + 1, size),
+            order=np.array(order, np.int64),
+            bands=np.array(bands, np.int64),
+            weights=np.array(weights, np.float32),
+        )
+
+
+def _circle(count: int, parts: int) -> NDArray[np.float32]:
+    """Cosines and sines of 0 … count - 1 parts of a circle, clockwise: (count, 2)."""
+    angles = [2 * math.pi * k / parts for k in range(count)]
+    return np.array([(math.cos(angle), -math.sin(angle)) for angle in angles], np.float32)
+
+
+@kernel
+def windowed(v: Vectors, starts: Any, window: Any, out: Any, vectors: Any) -> None:
+    """Samples of sixteen frames, int16, the address of each in `starts`, times the window: row i holds sample i."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, 2 * LANES)
+        rows = []
+        for lane in range(LANES):
+            start = v.load(v.at(starts, 8 * lane), v.number(0).type)
+            rows.append(v.floats_of_shorts(v.at(start, offset)))
+        for place, row in enumerate(_transposed(v, rows)):
+            at = v.at(v.times(index, ROW), 4 * place)
+            v.keep(row * v.all(window, at), out, v.at(v.times(index, LANES * ROW), ROW * place))
+        return []
+
+    v.loop(vectors, [], body)
+
+
+def _transposed(v: Vectors, rows: list[Floats]) -> list[Floats]:
+    """Sixteen rows of sixteen to columns, by interleaving the first half with the second four times."""
+    for _ in range(4):
+        rows = [part for i in range(LANES // 2) for part in v.interleaved(rows[i], rows[i + LANES // 2])]
+    return rows
+
+
+@kernel
+def clear_rows(v: Vectors, out: Any, rows: Any) -> None:
+    """Fill rows of sixteen floats with zeros."""
+
+    def body(index: Any, _: Any) -> Any:
+        v.keep(v.constant(0.0), out, v.times(index, ROW))
+        return []
+
+    v.loop(rows, [], body)
+
+
+@kernel
+def butterfly(v: Vectors, left: Any, right: Any, twiddle: Any) -> None:
+    """Two complex rows to their sum and to their difference times the twiddle factor, in place."""
+    left_real, left_imaginary = v.floats(left), v.floats(left, ROW)
+    right_real, right_imaginary = v.floats(right), v.floats(right, ROW)
+    cosine, sine = v.all(twiddle), v.all(twiddle, 4)
+    v.keep(left_real + right_real, left)
+    v.keep(left_imaginary + right_imaginary, left, ROW)
+    real, imaginary = left_real - right_real, left_imaginary - right_imaginary
+    v.keep(real * cosine - imaginary * sine, right)
+    v.keep(real * sine + imaginary * cosine, right, ROW)
+
+
+@kernel
+def split_power(v: Vectors, low: Any, high: Any, twiddle: Any, low_power: Any, high_power: Any) -> None:
+    """Power of bins k and N - k of the real samples from bins k and N - k of the complex transform of length N.
+
+    Of real parts a, c and imaginary parts b, d: even = (a + c, b - d), odd = (b + d, c - a), bin k = even + w odd, bin
+    N - k = conj(even - w odd); the halves are in the window.
+    """
+    a, b, c, d = v.floats(low), v.floats(low, ROW), v.floats(high), v.floats(high, ROW)
+    even_real, even_imaginary, odd_real, odd_imaginary = a + c, b - d, b + d, c - a
+    cosine, sine = v.all(twiddle), v.all(twiddle, 4)
+    real = odd_real * cosine - odd_imaginary * sine
+    imaginary = odd_real * sine + odd_imaginary * cosine
+    for sign, out in ((1.0, low_power), (-1.0, high_power)):
+        x, y = even_real + real * sign, even_imaginary + imaginary * sign
+        v.keep(x * x + y * y, out)
+
+
+@kernel
+def band_bytes(v: Vectors, power: Any, weights: Any, count: Any, mean: Any, scale: Any, limits: Any, out: Any) -> None:
+    """One mel band of sixteen frames: log energy, normalised and quantised."""
+
+    def add(index: Any, carried: list[Any]) -> Any:
+        return [carried[0] + v.floats(power, v.times(index, ROW)) * v.all(weights, v.times(index, 4))]
+
+    energy = v.loop(count, [v.constant(0.0)], add)[0]
+    feature = ((energy + FLOOR).log() - v.all(mean)) * v.all(scale)
+    v.keep_bytes(quantized(v, feature, limits), out)
+
+
+@compiled
+def power_spectrum(frames: int, vectors: int, tables: tuple[int, int, int, int], size: int, rows: int) -> None:
+    """Power of sixteen frames whose addresses are at `frames`, (size / 2 + 1) rows of sixteen floats from `rows`.
+
+    `tables`: addresses of window (`vectors` of sixteen), twiddles, splits and order. The `size` rows before the
+    power's are the transform's.
+    """
+    window, twiddles, splits, order_address = tables
+    half = size // 2
+    work = rows - size * ROW
+    order = int64_at(order_address)
+    windowed(frames, window, work, vectors)
+    if size > vectors * LANES:
+        clear_rows(work + vectors * LANES * ROW, size - vectors * LANES)
+    span = half // 2
+    while span:
+        apart = 2 * ROW * span  # bytes between the two rows of a butterfly
+        for group in range(0, half, 2 * span):
+            for j in range(span):
+                left = work + (group + j) * 2 * ROW
+                butterfly(left, left + apart, twiddles + 8 * j * (half // 2 // span))
+        span //= 2
+    for k in range(half // 2 + 1):
+        low, high = order[k], order[(half - k) % half]
+        out = rows + k * ROW
+        split_power(work + low * 2 * ROW, work + high * 2 * ROW, splits + 8 * k, out, rows + (half - k) * ROW)

@@ -1,0 +1,46 @@
+"""The acoustic model in exact 8-bit arithmetic, on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from model.config import ModelConfig
+from model.int8.product import sums_of
+from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
+from model.int8.slots import Int8Slots, PackedNetwork
+
+
+class Int8Model:
+    """int16 PCM in, log-probs out, by one compiled call; satisfies `model.acoustic.AcousticModel` by structure."""
+
+    precision = "int8"
+    device = torch.device("cpu")
+
+    def __init__(self, network: QuantizedNetwork, digest: str) -> None:
+        """Pack the network; `digest` is that of its file."""
+        self.network = network
+        self.digest = digest
+        self._packed = PackedNetwork(network)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of its training."""
+        return self.network.config
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights and tables that a step reads."""
+        return self._packed.weight_bytes
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> Int8Slots:
+        """Return the model over `capacity` streams; `tile_rows` changes nothing, for rows never meet."""
+        del tile_rows
+        return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=torch.get_num_threads())
+
+    def recurrent_product(self, rows: int) -> Callable[[], object]:
+        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""
+        noise = np.random.default_rng(1).integers(0, LARGEST_INPUT + 1, (rows, self.config.hidden), dtype=np.uint8)
+        return sums_of(self.network.products["gru0.recurrent"], noise)

@@ -1,0 +1,195 @@
+"""Products of unsigned 8-bit inputs with packed 8-bit weights, to exact 32-bit sums, by the processor's instructions.
+
+A tile takes some rows and 16 or 32 columns: it loads four neighbouring inputs of a row into all lanes and four weights
+a column, multiplies, adds into one register a row and 8 or 16 columns, and goes on with the next four inputs. The sums
+are exact, so every instruction set gives the same ones. Source of the packing: the dot product instruction vpdpbusd,
+Intel SDM volume 2; with AVX2 alone vpmaddubsw and vpmaddwd do the same in two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from model.compiled import compiled, entry_point
+from model.instructions import InstructionSet, instruction_set
+from model.int8.quantized import QuantizedProduct
+from model.int8.vectors import I8, I16, I32, I64, Vectors, intrinsic_call, kernel, splat, vector
+
+COLUMNS = 32  # of a panel of packed weights
+DEPTH = 4  # neighbouring inputs that one lane takes
+PANEL_ROW = COLUMNS * DEPTH  # bytes of a panel for four inputs
+PANEL_SUMS = 4 * COLUMNS  # bytes of a panel's sums for one row
+
+
+def packed(product: QuantizedProduct) -> NDArray[np.int8]:
+    """Weights as tiles read them: (panels, in / 4, 32, 4) int8, zeros for columns and inputs that do not exist."""
+    outputs, inputs = product.weight.shape
+    panels, groups = -(-outputs // COLUMNS), -(-inputs // DEPTH)
+    padded = np.zeros((panels * COLUMNS, groups * DEPTH), np.int8)
+    padded[:outputs, :inputs] = product.weight
+    return np.ascontiguousarray(padded.reshape(panels, COLUMNS, groups, DEPTH).transpose(0, 2, 1, 3))
+
+
+def first_sums(product: QuantizedProduct) -> NDArray[np.int32]:
+    """Where the sums begin, so that the zero point of the inputs needs no step of its own: (panels * 32,) int32."""
+    sums = np.zeros(-(-len(product.weight) // COLUMNS) * COLUMNS, np.int32)
+    sums[: len(product.weight)] = -product.input_zero * product.weight.sum(axis=1, dtype=np.int32)
+    return sums
+
+
+Add = Callable[[Any, Any, Any, Any], Any]
+"""(builder, sums, inputs in all lanes, weights) -> sums; inputs and weights are vectors of bytes, four for a lane."""
+
+
+def _dot_vnni(lanes: int) -> Add:
+    words = vector(I32, lanes)
+
+    def add(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+        return intrinsic_call(
+            builder, name, words, sums, builder.bitcast(inputs, words), builder.bitcast(weights, words)
+        )
+
+    return add
+
+
+def _dot_avx2(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+    shorts = vector(I16, 16)
+    pairs = intrinsic_call(builder, "llvm.x86.avx2.pmadd.ub.sw", shorts, inputs, weights)
+    ones = ir.Constant(shorts, [1] * 16)
+    return builder.add(sums, intrinsic_call(builder, "llvm.x86.avx2.pmadd.wd", sums.type, pairs, ones))
+
+
+def _dot_portable(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+    lanes = sums.type.count
+    wide = vector(I16, DEPTH * lanes)
+    products = builder.mul(builder.zext(inputs, wide), builder.sext(weights, wide))
+    for place in range(DEPTH):
+        order = ir.Constant(vector(I32, lanes), [DEPTH * lane + place for lane in range(lanes)])
+        one = builder.shuffle_vector(products, products, order)
+        sums = builder.add(sums, builder.sext(one, sums.type))
+    return sums
+
+
+WAYS: dict[InstructionSet, tuple[int, tuple[int, int, int, int, int], Add]] = {
+    "vnni512": (16, (12, 8, 4, 2, 1), _dot_vnni(16)),
+    "vnni256": (8, (5, 4, 3, 2, 1), _dot_vnni(8)),
+    "avx2": (8, (5, 4, 3, 2, 1), _dot_avx2),
+    "portable": (8, (5, 4, 3, 2, 1), _dot_portable),
+}
+"""Lanes of a register, rows of the tiles, the largest as its registers hold them, and the dot product."""
+
+
+def make_tile(rows: int, lanes: int, add: Add) -> Callable[..., None]:
+    """Return a kernel: `rows` rows and 2 * `lanes` columns.
+
+    Its arguments: address of the inputs, address of the rows' offsets from it (int64, bytes), weights, groups of four
+    inputs, first sums, sums, bytes from one row of sums to the next.
+    """
+    words, octets, width = vector(I32, lanes), vector(I8, DEPTH * lanes), 4 * lanes
+
+    def tile(
+        v: Vectors, inputs: Any, offsets: Any, weights: Any, groups: Any, first: Any, sums: Any, stride: Any
+    ) -> None:
+        builder = v.builder
+        starts = [v.at(inputs, v.load(v.at(offsets, 8 * row), I64)) for row in range(rows)]
+        begin = [v.load(v.at(first, width * half), words) for half in range(2)]
+
+        def body(index: Any, carried: list[Any]) -> list[Any]:
+            here = v.at(weights, v.times(index, PANEL_ROW))
+            halves = [v.load(v.at(here, width * half), octets) for half in range(2)]
+            results = []
+            for row, start in enumerate(starts):
+                four = splat(builder, v.load(v.at(start, v.times(index, DEPTH)), I32), lanes)
+                spread = builder.bitcast(four, octets)
+                results += [add(builder, carried[2 * row + half], spread, halves[half]) for half in range(2)]
+            return results
+
+        for place, result in enumerate(v.loop(groups, begin * rows, body)):
+            row, half = divmod(place, 2)
+            v.store(result, v.at(v.at(sums, v.times(stride, row)), width * half))
+
+    return kernel(tile)
+
+
+Multiply = Callable[[int, int, int, int, int, int, int, int], None]
+
+
+def make_multiply(instructions: InstructionSet) -> Multiply:
+    """Return the compiled product by one way of multiplying; all give the same integers."""
+    lanes, (most, many, some, two, one), add = WAYS[instructions]
+    tile_most, tile_many, tile_some, tile_two, tile_one = (
+        make_tile(rows, lanes, add) for rows in (most, many, some, two, one)
+    )
+    strip = 8 * lanes  # bytes of sums, and of a panel's row, that a tile covers
+
+    @compiled
+    def multiply(
+        inputs: int, offsets: int, rows: int, weights: int, groups: int, panels: int, first: int, sums: int
+    ) -> None:
+        stride = panels * PANEL_SUMS
+        for panel in range(panels):
+            for half in range(0, PANEL_SUMS, strip):
+                w = weights + panel * groups * PANEL_ROW + half
+                f = first + panel * PANEL_SUMS + half
+                s = sums + panel * PANEL_SUMS + half
+                row = 0
+                while rows - row >= most:
+                    tile_most(inputs, offsets + 8 * row, w, groups, f, s + row * stride, stride)
+                    row += most
+                if rows - row >= many:
+                    tile_many(inputs, offsets + 8 * row, w, groups, f, s + row * stride, stride)
+                    row += many
+                if rows - row >= some:
+                    tile_some(inputs, offsets + 8 * row, w, groups, f, s + row * stride, stride)
+                    row += some
+                if rows - row >= two:
+                    tile_two(inputs, offsets + 8 * row, w, groups, f, s + row * stride, stride)
+                    row += two
+                if rows - row >= one:
+                    tile_one(inputs, offsets + 8 * row, w, groups, f, s + row * stride, stride)
+                    row += one
+
+    return multiply
+
+
+multiply = make_multiply(instruction_set())
+"""(inputs, offsets, rows, weights, groups, panels, first, sums): sums of `rows` rows, (rows, panels * 32) int32.
+
+All but counts are addresses. Row r of the inputs is at `inputs + offsets[r]`, 4 * `groups` bytes, readable beyond their
+number; weights as `packed`, first sums as `first_sums`.
+"""
+
+
+@entry_point
+def multiplied(
+    inputs: int, offsets: int, rows: int, weights: int, groups: int, panels: int, first: int, sums: int
+) -> None:
+    """Run `multiply` by itself, from Python."""
+    multiply(inputs, offsets, rows, weights, groups, panels, first, sums)
+
+
+def sums_of(product: QuantizedProduct, rows: NDArray[np.uint8]) -> Callable[[], NDArray[np.int32]]:
+    """Return a call that computes sum_i (rows[r, i] - input_zero) * weight[o, i], (R, out); rows (R, in).
+
+    Everything is packed beforehand; each call writes the same memory.
+    """
+    weights, first = packed(product), first_sums(product)
+    padded = np.zeros((len(rows), weights.shape[1] * DEPTH), np.uint8)
+    padded[:, : rows.shape[1]] = rows
+    offsets = np.arange(len(rows), dtype=np.int64) * padded.shape[1]
+    sums = np.zeros((len(rows), weights.shape[0] * COLUMNS), np.int32)
+    where = (padded.ctypes.data, offsets.ctypes.data, len(rows), weights.ctypes.data)
+    sizes = (weights.shape[1], weights.shape[0])
+
+    def call() -> NDArray[np.int32]:
+        multiplied(*where, *sizes, first.ctypes.data, sums.ctypes.data)
+        return sums[:, : len(product.weight)]
+
+    call.kept = (padded, offsets, weights)  # type: ignore[attr-defined] # whose addresses are passed
+    return call

@@ -1,0 +1,278 @@
+"""The quantised network as a slot model: states in one slab of bytes, a block of streams a compiled call.
+
+Large batches are divided among torch's number of threads; rows never meet, so any division gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.config import ModelConfig
+from model.int8 import step as compiled
+from model.int8.features import FeatureTables
+from model.int8.kernels import LIMITS_BYTES
+from model.int8.product import COLUMNS, first_sums, packed
+from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProduct
+from model.int8.vectors import LANES, ROW
+from model.network import CONTEXT
+
+BLOCK = 32
+"""Streams a call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""
+ALIGNED = 64  # bytes of a cache line
+NO_SYMBOL = -1e30  # bias of columns beyond the vocabulary
+
+
+class PackedNetwork:
+    """The constants of a quantised network in the form that the compiled step reads; shared by all its slots."""
+
+    def __init__(self, network: QuantizedNetwork) -> None:
+        """Pack. Raises: ValueError for widths that are no multiple of sixteen."""
+        config = network.config
+        for name in ("mel_bins", "conv_channels", "hidden"):
+            if getattr(config, name) % LANES:
+                raise ValueError(f"{name} {getattr(config, name)} is not a multiple of {LANES}, as int8 needs")
+        self.config = config
+        self._kept: list[NDArray[Any]] = []  # whose addresses are in the constants
+        tables = FeatureTables.of(config)
+        offsets = _row_offsets(config, BLOCK)
+        self.sizes = _sizes(config, len(tables.window) // LANES)
+        self.constants = compiled.Constants(
+            products=self._keep(self._products(network)),
+            window=self._keep(tables.window),
+            twiddles=self._keep(tables.twiddles),
+            splits=self._keep(tables.splits),
+            order=self._keep(tables.order),
+            bands=self._keep(tables.bands),
+            band_weights=self._keep(tables.weights),
+            mean=self._keep(network.tensors["features.mean"]),
+            scale=self._keep(network.tensors["features.scale"]),
+            lookahead=self._keep(network.tensors["lookahead.weight"]),
+            conv0_offsets=self._keep(offsets[0]),
+            conv1_offsets=self._keep(offsets[1]),
+            row_offsets=self._keep(offsets[2]),
+        )
+        self.fields, self.state_bytes = _fields(config)
+        self.fresh = _fresh_state(network, self.fields, self.state_bytes)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that a step reads beside the states."""
+        return sum(each.nbytes for each in self._kept)
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        self._kept.append(np.ascontiguousarray(array))
+        return int(self._kept[-1].ctypes.data)
+
+    def _products(self, network: QuantizedNetwork) -> NDArray[np.int64]:
+        """The table of products, a row each."""
+        norms = {f"gru{i}.input": f"norms.{i}" for i in range(network.config.layers)} | {"dense": "norm"}
+        rows = []
+        for name, product in network.products.items():
+            weights = packed(product)
+            columns = weights.shape[0] * COLUMNS
+            norm = norms.get(name)
+            multiplier = product.scale * np.float32(product.input_scale)
+            rows.append(
+                [
+                    self._keep(weights),
+                    weights.shape[1],
+                    weights.shape[0],
+                    self._keep(first_sums(product)),
+                    self._keep(_padded(multiplier, columns, 0.0)),
+                    self._keep(_padded(product.bias, columns, NO_SYMBOL if name == "head" else 0.0)),
+                    self._keep(_limits(product)),
+                    self._keep(network.tensors[f"{norm}.weight"]) if norm else 0,
+                    self._keep(network.tensors[f"{norm}.bias"]) if norm else 0,
+                ]
+            )
+        return np.array(rows, np.int64)
+
+
+class Int8Slots:
+    """States of `capacity` streams; satisfies `batching.SlotModel` by structure."""
+
+    def __init__(self, network: PackedNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
+        """Allocate. A batch has at most `largest` rows, which `threads` share when there are enough for each.
+
+        Raises: ValueError for a capacity or a batch below 1.
+        """
+        if min(capacity, largest) < 1:
+            raise ValueError(f"capacity and largest batch must be at least 1, not {capacity} and {largest}")
+        largest = min(largest, capacity)
+        self._network, self._capacity = network, capacity
+        config = network.config
+        self._inputs = np.zeros((largest, config.step_samples), np.int16)
+        self._slots = np.zeros(largest, np.int64)
+        stride = network.fields.stride
+        self._slab = _aligned(capacity * stride).reshape(capacity, stride)
+        self._slab[:, : network.state_bytes] = network.fresh
+        self._work = [_Work(config, network.sizes) for _ in range(max(1, min(threads, -(-largest // LANES))))]
+        self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return self._capacity
+
+    @property
+    def inputs(self) -> NDArray[np.int16]:
+        """Rows of PCM to write the next steps into, (largest, step_samples) int16."""
+        return self._inputs
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of an exported state."""
+        return self._network.state_bytes
+
+    def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
+        """Step slot `slots[i]` on row i of the inputs. Returns: log-probs (B, frames_per_step, V) float32."""
+        count = len(slots)
+        self._slots[:count] = slots
+        config = self._network.config
+        out = np.empty((count, config.frames_per_step, len(config.vocabulary)), np.float32)
+        parts = min(len(self._work), max(1, count // LANES))
+        if self._pool is None or parts == 1:
+            self._run_rows(self._work[0], out, 0, count)
+            return out
+        borders = [count * part // parts for part in range(parts + 1)]
+        others = [
+            self._pool.submit(self._run_rows, self._work[part], out, borders[part], borders[part + 1])
+            for part in range(1, parts)
+        ]
+        self._run_rows(self._work[0], out, 0, borders[1])
+        for other in others:
+            other.result()
+        return out
+
+    def reset(self, slot: int) -> None:
+        """Make a slot's state that of a fresh stream."""
+        self._slab[slot, : self.state_bytes] = self._network.fresh
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of a slot's state."""
+        return self._slab[slot, : self.state_bytes].tobytes()
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state with an exported one."""
+        self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
+
+    def _run_rows(self, work: _Work, out: NDArray[np.float32], first: int, last: int) -> None:
+        network = self._network
+        memory = (
+            self._inputs.ctypes.data + first * self._inputs.strides[0],
+            self._slots.ctypes.data + first * self._slots.strides[0],
+            self._slab.ctypes.data,
+            out.ctypes.data + first * out.strides[0],
+        )
+        plan = compiled.Plan(network.sizes, network.fields, network.constants, work.addresses)
+        compiled.step(plan, memory, last - first)
+
+
+class _Work:
+    """Work space of one thread."""
+
+    def __init__(self, config: ModelConfig, sizes: compiled.Sizes) -> None:
+        frames, outputs = config.step_samples // config.hop_samples, config.frames_per_step
+        joined = sizes.overlap + sizes.samples
+        widths = (3 * config.hidden, 2 * config.conv_channels, len(config.vocabulary))  # conv0 has twice the frames
+        wide = max(-(-width // COLUMNS) * COLUMNS for width in widths)
+        lengths = {
+            "pcm": BLOCK * joined * 2 + 2 * config.fft_size,  # a window may be read beyond its frame
+            "frames": LANES * 8,
+            "transform": config.fft_size * ROW,
+            "power": (config.fft_size // 2 + 1) * ROW,
+            "band": LANES,
+            "conv0": BLOCK * (CONTEXT + frames) * config.mel_bins + ALIGNED,
+            "conv1": BLOCK * (CONTEXT + 2 * outputs) * config.conv_channels + ALIGNED,
+            "rows": BLOCK * outputs * config.hidden + ALIGNED,
+            "state_rows": BLOCK * config.hidden + ALIGNED,
+            "x": BLOCK * outputs * config.hidden * 4,
+            "waiting": (config.lookahead + outputs) * config.hidden * 2,
+            "sums": BLOCK * outputs * wide * 4,
+            "recurrent_sums": BLOCK * wide * 4,
+            "outputs": wide * 4,
+        }
+        offsets, total = {}, 0
+        for name, length in lengths.items():
+            offsets[name], total = total, total + -(-length // ALIGNED) * ALIGNED
+        self._memory = _aligned(total)
+        start = int(self._memory.ctypes.data)
+        del offsets["transform"]  # lies before the power, where the compiled code finds it
+        self.addresses = compiled.Work(block=BLOCK, **{name: start + offset for name, offset in offsets.items()})
+
+
+def _sizes(config: ModelConfig, window_vectors: int) -> compiled.Sizes:
+    return compiled.Sizes(
+        samples=config.step_samples,
+        overlap=config.window_samples - config.hop_samples,
+        hop=config.hop_samples,
+        window_vectors=window_vectors,
+        fft_size=config.fft_size,
+        bands=config.mel_bins,
+        channels=config.conv_channels,
+        hidden=config.hidden,
+        layers=config.layers,
+        lookahead=config.lookahead,
+        outputs=config.frames_per_step,
+        symbols=len(config.vocabulary),
+    )
+
+
+def _fields(config: ModelConfig) -> tuple[compiled.Fields, int]:
+    """Offsets of a state's parts, and its bytes."""
+    hidden = 0  # GRU states, float32
+    waiting = hidden + config.layers * config.hidden * 4  # frames that lack an output, bfloat16
+    pcm = waiting + config.lookahead * config.hidden * 2  # samples of the next windows, int16
+    conv0 = pcm + (config.window_samples - config.hop_samples) * 2  # quantised frames, as are the next
+    conv1 = conv0 + CONTEXT * config.mel_bins
+    size = conv1 + CONTEXT * config.conv_channels
+    return compiled.Fields(hidden, waiting, pcm, conv0, conv1, stride=-(-size // ALIGNED) * ALIGNED), size
+
+
+def _fresh_state(network: QuantizedNetwork, fields: compiled.Fields, size: int) -> NDArray[np.uint8]:
+    """State of a fresh stream: zeros, in quantised parts the zero point."""
+    state = np.zeros(size, np.uint8)
+    state[fields.conv0 : fields.conv1] = network.products["conv0"].input_zero
+    state[fields.conv1 :] = network.products["conv1"].input_zero
+    return state
+
+
+def _row_offsets(config: ModelConfig, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the rows of products begin in the work space, bytes: both convolutions, all others."""
+    outputs = config.frames_per_step
+
+    def windows(frames: int, width: int) -> NDArray[np.int64]:
+        """Overlapping windows of a convolution, stride 2, `frames` a step."""
+        stream = np.arange(block, dtype=np.int64)[:, None] * (CONTEXT + 2 * frames) * width
+        return np.ascontiguousarray((stream + np.arange(frames, dtype=np.int64) * 2 * width).ravel())
+
+    rows = np.arange(block * outputs, dtype=np.int64) * config.hidden
+    return windows(2 * outputs, config.mel_bins), windows(outputs, config.conv_channels), rows
+
+
+def _limits(product: QuantizedProduct) -> NDArray[np.uint8]:
+    """The record by which a product's inputs are quantised."""
+    record = np.zeros(LIMITS_BYTES, np.uint8)
+    zero = product.input_zero
+    inverse = np.float32(1.0) / np.float32(product.input_scale)
+    record[:12].view(np.float32)[:] = inverse, -zero, LARGEST_INPUT - zero
+    record[12:].view(np.int32)[:] = zero
+    return record
+
+
+def _padded(values: NDArray[np.float32], length: int, fill: float) -> NDArray[np.float32]:
+    padded = np.full(length, fill, np.float32)
+    padded[: len(values)] = values
+    return padded
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Bytes that begin at a cache line, zero."""
+    memory = np.zeros(size + ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED
+    return memory[start : start + size]

@@ -1,0 +1,277 @@
+"""One step of the whole quantised network for some streams, compiled: PCM in, log-probabilities out, states in place.
+
+The counterpart of `model.network.Network.forward`, product for product. A row of the slab holds a stream's state; work
+space holds a block of streams, each layer's rows one after another. Rows never meet: only the products take several at
+a time, and their sums are exact.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from model.compiled import compiled, entry_point, int64_at, uint8_at
+from model.int8 import kernels
+from model.int8.features import band_bytes, power_spectrum
+from model.int8.product import COLUMNS, PANEL_SUMS, multiply
+from model.int8.vectors import LANES, ROW
+from model.network import CONTEXT
+
+# columns of the table of products, int64: addresses and counts
+WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)
+PRODUCT_COLUMNS = 9
+"""GAIN and SHIFT are those of the layer norm before the product, where there is one."""
+CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input and recurrent, then dense and head
+
+
+class Sizes(NamedTuple):
+    """Of the network: steps of `samples` with `overlap` of those before; `outputs` frames of `symbols` a step."""
+
+    samples: int
+    overlap: int
+    hop: int
+    window_vectors: int
+    fft_size: int
+    bands: int
+    channels: int
+    hidden: int
+    layers: int
+    lookahead: int
+    outputs: int
+    symbols: int
+
+
+class Fields(NamedTuple):
+    """Offsets in a stream's state, bytes; `stride` from one state to the next."""
+
+    hidden: int
+    waiting: int
+    pcm: int
+    conv0: int
+    conv1: int
+    stride: int
+
+
+class Work(NamedTuple):
+    """Addresses of work space for a block of streams, and how many a block has at most."""
+
+    block: int
+    pcm: int
+    frames: int
+    power: int
+    band: int
+    conv0: int
+    conv1: int
+    rows: int
+    state_rows: int
+    x: int
+    waiting: int
+    sums: int
+    recurrent_sums: int
+    outputs: int
+
+
+class Constants(NamedTuple):
+    """Addresses of what the network was given."""
+
+    products: int
+    window: int
+    twiddles: int
+    splits: int
+    order: int
+    bands: int
+    band_weights: int
+    mean: int
+    scale: int
+    lookahead: int
+    conv0_offsets: int
+    conv1_offsets: int
+    row_offsets: int
+
+
+class Plan(NamedTuple):
+    """All that stays the same from one batch to the next."""
+
+    sizes: Sizes
+    fields: Fields
+    constants: Constants
+    work: Work
+
+
+States = tuple[int, int]
+"""Addresses of the slots of a block's streams (int64) and of the slab of states."""
+
+
+@entry_point
+def step(plan: Plan, memory: tuple[int, int, int, int], count: int) -> None:
+    """Advance `count` streams, block by block.
+
+    `memory`: addresses of the inputs (count, samples) int16, of their slots (count,) int64, of the slab of states, of
+    the outputs (count, outputs, symbols) float32.
+    """
+    inputs, slots, slab, out = memory
+    sizes = plan.sizes
+    for first in range(0, count, plan.work.block):
+        block = min(plan.work.block, count - first)
+        states = (slots + first * 8, slab)
+        _features(plan, states, inputs + first * sizes.samples * 2, block)
+        _convolutions(plan, states, block)
+        for layer in range(sizes.layers):
+            _layer(plan, states, block, layer)
+        _look_ahead(plan, states, block)
+        _head(plan, block * sizes.outputs, out + first * sizes.outputs * sizes.symbols * 4)
+
+
+@compiled
+def _product(products: int, row: int) -> tuple[int, ...]:
+    """Return a row of the table of products."""
+    table = int64_at(products + row * PRODUCT_COLUMNS * 8)
+    return table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7], table[8]
+
+
+@compiled
+def _multiply(product: tuple[int, ...], inputs: int, offsets: int, rows: int, sums: int) -> None:
+    multiply(inputs, offsets, rows, product[WEIGHTS], product[GROUPS], product[PANELS], product[FIRST], sums)
+
+
+@compiled
+def _features(plan: Plan, states: States, inputs: int, count: int) -> None:
+    """Write the quantised features of all streams behind the frames that they carried over, and keep the last ones."""
+    sizes, fields, constants, work = plan
+    slots, slab = states
+    slot_of = int64_at(slots)
+    joined, frames = sizes.overlap + sizes.samples, sizes.samples // sizes.hop
+    kept = CONTEXT * sizes.bands  # bytes
+    stride = (CONTEXT + frames) * sizes.bands
+    for row in range(count):
+        state, pcm = slab + slot_of[row] * fields.stride, work.pcm + row * joined * 2
+        kernels.copy_bytes(pcm, state + fields.pcm, sizes.overlap * 2)
+        kernels.copy_bytes(pcm + sizes.overlap * 2, inputs + row * sizes.samples * 2, sizes.samples * 2)
+        kernels.copy_bytes(state + fields.pcm, pcm + sizes.samples * 2, sizes.overlap * 2)
+        kernels.copy_bytes(work.conv0 + row * stride, state + fields.conv0, kept)
+    starts = int64_at(work.frames)
+    lanes = uint8_at(work.band)
+    bands = int64_at(constants.bands)
+    limits = _product(constants.products, CONV0)[LIMITS]
+    tables = (constants.window, constants.twiddles, constants.splits, constants.order)
+    total = count * frames
+    for first in range(0, total, LANES):
+        for lane in range(LANES):
+            row, frame = divmod(min(first + lane, total - 1), frames)
+            starts[lane] = work.pcm + (row * joined + frame * sizes.hop) * 2
+        power_spectrum(work.frames, sizes.window_vectors, tables, sizes.fft_size, work.power)
+        for band in range(sizes.bands):
+            power = work.power + bands[3 * band] * ROW
+            weights = constants.band_weights + bands[3 * band + 2] * 4
+            mean, scale = constants.mean + band * 4, constants.scale + band * 4
+            band_bytes(power, weights, bands[3 * band + 1], mean, scale, limits, work.band)
+            for lane in range(min(LANES, total - first)):
+                row, frame = divmod(first + lane, frames)
+                place = work.conv0 + row * stride + (CONTEXT + frame) * sizes.bands + band
+                uint8_at(place)[0] = lanes[lane]
+    for row in range(count):
+        state = slab + slot_of[row] * fields.stride
+        kernels.copy_bytes(state + fields.conv0, work.conv0 + row * stride + frames * sizes.bands, kept)
+
+
+@compiled
+def _convolutions(plan: Plan, states: States, count: int) -> None:
+    """Both convolutions, from quantised features to `work.x`."""
+    sizes, fields, constants, work = plan
+    slots, slab = states
+    slot_of = int64_at(slots)
+    first, second = _product(constants.products, CONV0), _product(constants.products, CONV1)
+    frames, channels, hidden = 2 * sizes.outputs, sizes.channels, sizes.hidden
+    kept, stride = CONTEXT * channels, (CONTEXT + frames) * channels
+    _multiply(first, work.conv0, constants.conv0_offsets, count * frames, work.sums)
+    for row in range(count):
+        state, out = slab + slot_of[row] * fields.stride, work.conv1 + row * stride
+        kernels.copy_bytes(out, state + fields.conv1, kept)
+        for frame in range(frames):
+            sums = work.sums + (row * frames + frame) * first[PANELS] * PANEL_SUMS
+            place = out + kept + frame * channels
+            kernels.silu_bytes(sums, first[MULTIPLIER], first[BIAS], second[LIMITS], place, channels // LANES)
+        kernels.copy_bytes(state + fields.conv1, out + frames * channels, kept)
+    rows = count * sizes.outputs
+    _multiply(second, work.conv1, constants.conv1_offsets, rows, work.sums)
+    for row in range(rows):
+        sums = work.sums + row * second[PANELS] * PANEL_SUMS
+        place = work.x + row * hidden * 4
+        kernels.silu_floats(sums, second[MULTIPLIER], second[BIAS], place, hidden // LANES)
+
+
+@compiled
+def _layer(plan: Plan, states: States, count: int, layer: int) -> None:
+    """Layer norm and GRU of one layer, added to `work.x`."""
+    sizes, fields, constants, work = plan
+    slots, slab = states
+    slot_of = int64_at(slots)
+    hidden, frames, vectors = sizes.hidden, sizes.outputs, sizes.hidden // LANES
+    left, right = _product(constants.products, LAYERS + 2 * layer), _product(constants.products, LAYERS + 2 * layer + 1)
+    state = slab + fields.hidden + layer * hidden * 4
+    for row in range(count * frames):
+        x = work.x + row * hidden * 4
+        kernels.norm_bytes(x, left[GAIN], left[SHIFT], left[LIMITS], work.rows + row * hidden, vectors)
+    _multiply(left, work.rows, constants.row_offsets, count * frames, work.sums)
+    for row in range(count):
+        kernels.float_bytes(
+            state + slot_of[row] * fields.stride, right[LIMITS], work.state_rows + row * hidden, vectors
+        )
+    wide = left[PANELS] * PANEL_SUMS
+    for frame in range(frames):
+        _multiply(right, work.state_rows, constants.row_offsets, count, work.recurrent_sums)
+        for row in range(count):
+            place = row * frames + frame
+            kernels.gates(
+                work.sums + place * wide,
+                left[MULTIPLIER],
+                left[BIAS],
+                work.recurrent_sums + row * wide,
+                right[MULTIPLIER],
+                right[BIAS],
+                state + slot_of[row] * fields.stride,
+                work.x + place * hidden * 4,
+                right[LIMITS],
+                work.state_rows + row * hidden,
+                vectors,
+            )
+
+
+@compiled
+def _look_ahead(plan: Plan, states: States, count: int) -> None:
+    """Lookahead convolution, in place in `work.x`; the state holds the frames that lack an output."""
+    sizes, fields, constants, work = plan
+    slots, slab = states
+    slot_of = int64_at(slots)
+    frames, ahead, vectors = sizes.outputs, sizes.lookahead, sizes.hidden // LANES
+    half = vectors * (ROW // 2)  # bytes of a frame in bfloat16
+    for row in range(count):
+        waiting = slab + slot_of[row] * fields.stride + fields.waiting
+        x = work.x + row * frames * vectors * ROW
+        kernels.copy_bytes(work.waiting, waiting, ahead * half)
+        for frame in range(frames):
+            kernels.float_halves(x + frame * vectors * ROW, work.waiting + (ahead + frame) * half, vectors)
+        for frame in range(frames):
+            place = x + frame * vectors * ROW
+            kernels.lookahead(work.waiting + frame * half, constants.lookahead, place, vectors, ahead + 1)
+        kernels.copy_bytes(waiting, work.waiting + frames * half, ahead * half)
+
+
+@compiled
+def _head(plan: Plan, rows: int, out: int) -> None:
+    """Layer norm, dense layer, head and log-softmax of the rows of `work.x`."""
+    sizes, _, constants, work = plan
+    dense = _product(constants.products, LAYERS + 2 * sizes.layers)
+    head = _product(constants.products, LAYERS + 2 * sizes.layers + 1)
+    hidden, vectors = sizes.hidden, sizes.hidden // LANES
+    for row in range(rows):
+        x = work.x + row * hidden * 4
+        kernels.norm_bytes(x, dense[GAIN], dense[SHIFT], dense[LIMITS], work.rows + row * hidden, vectors)
+    _multiply(dense, work.rows, constants.row_offsets, rows, work.sums)
+    for row in range(rows):
+        sums = work.sums + row * dense[PANELS] * PANEL_SUMS
+        kernels.silu_bytes(sums, dense[MULTIPLIER], dense[BIAS], head[LIMITS], work.rows + row * hidden, vectors)
+    _multiply(head, work.rows, constants.row_offsets, rows, work.sums)
+    for row in range(rows):
+        sums = work.sums + row * head[PANELS] * PANEL_SUMS
+        kernels.log_softmax(sums, head[MULTIPLIER], head[BIAS], work.outputs, head[PANELS] * (COLUMNS // LANES))
+        kernels.copy_bytes(out + row * sizes.symbols * 4, work.outputs, sizes.symbols * 4)

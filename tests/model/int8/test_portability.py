@@ -1,0 +1,141 @@
+"""The shipped 8-bit model has the same log-probabilities and words, to the bit, on every processor and in any batch.
+
+The switches of `tests/support/processors.py` stand for older processors, each in a process of its own that says what it
+believes to run on. `python -m model.evaluation.digest` prints the digest on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from processors import AVX2, BASELINE, OLD_LIBRARIES, environment, has, is_x86
+from speech import ROOT
+
+from model import checkpoint
+from model.evaluation import digest
+
+PROCESS = """
+import ctypes, hashlib, json, sys
+import numba
+import numpy as np
+import torch
+from numba.core.registry import cpu_target
+from model.acoustic import load_model, log_probs_of
+from model.ctc.search.logs import add_logs
+from model.decoder import make_decoder
+from model.evaluation.digest import digest_of, sample_recordings
+from model.instructions import instruction_set
+
+torch.set_num_threads(1)
+model = load_model(device="cpu", precision="int8")
+recordings = sample_recordings(model.config.sample_rate)
+digests = [
+    digest_of([each for i in range(0, len(recordings), n) for each in log_probs_of(model, recordings[i : i + n])])
+    for n in json.loads(sys.argv[1])
+]
+found = log_probs_of(model, recordings)
+decoded = hashlib.sha256()
+for name in ("beam", "greedy"):
+    decoder = make_decoder(config=model.config, decoder=name)
+    for rows in found:
+        state = decoder.start(model.config.lookahead)
+        decoder.advance([state], rows[None])
+        decoded.update(repr(decoder.words(state)).encode())
+        decoded.update(decoder.save(state))
+
+@numba.njit
+def sums(a, b, own, library):
+    for i in range(len(a)):
+        own[i] = add_logs(a[i], a[i] - b[i])
+        library[i] = a[i] + np.log1p(np.exp(-b[i]))
+
+dice = np.random.default_rng(1)
+a, b, own, library = -dice.exponential(9, 200_000), dice.exponential(3, 200_000), np.empty(200_000), np.empty(200_000)
+sums(a, b, own, library)
+
+libm = ctypes.CDLL("libm.so.6")
+address = lambda name: ctypes.cast(getattr(libm, name), ctypes.c_void_p).value
+print(json.dumps({
+    "digests": digests,
+    "decoded": decoded.hexdigest(),
+    "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
+    "instructions": instruction_set(),
+    "processor": cpu_target.target_context.codegen().magic_tuple()[1],
+    "torch": torch.backends.cpu.get_cpu_capability(),
+    "onednn_bf16": bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    "libm": address("sin") - address("nan"),
+}))
+"""
+
+
+@cache
+def in_a_process(switches: tuple[tuple[str, str], ...], sizes: tuple[int, ...] = (100,)) -> Mapping[str, Any]:
+    """Digests in batches of these sizes, and what a process with these switches believes to run on."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, json.dumps(sizes)],
+        cwd=ROOT,
+        env=environment(dict(switches)) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: Mapping[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def process(switches: Mapping[str, str], *sizes: int) -> Mapping[str, Any]:
+    return in_a_process(tuple(switches.items()), *([sizes] if sizes else []))
+
+
+def test_the_digest_is_the_committed_one_and_that_of_any_batch() -> None:
+    assert set(process({}, 1, 2, 3, 5, 8, 100)["digests"]) == {digest.committed_digest()}
+
+
+def test_as_on_a_processor_with_avx2_the_digest_is_the_same() -> None:
+    found = process(AVX2)
+    if is_x86() and has("avx2"):
+        assert (found["instructions"], found["processor"], found["torch"]) == ("avx2", "x86-64-v3", "AVX2")
+        assert not found["onednn_bf16"]
+    assert found["digests"] == [digest.committed_digest()]
+
+
+def test_as_on_any_x86_processor_the_digest_is_the_same() -> None:
+    found = process(BASELINE)
+    if is_x86():
+        assert (found["instructions"], found["processor"], found["torch"]) == ("portable", "x86-64", "DEFAULT")
+    assert found["digests"] == [digest.committed_digest()]
+
+
+def test_with_the_exp_and_cos_of_older_processors_the_digest_is_the_same() -> None:
+    found, native = process(OLD_LIBRARIES), process({})
+    if is_x86() and has("fma"):
+        assert found["libm"] != native["libm"], "glibc chose the same sine as without the switch"
+        assert found["sums"][1] != native["sums"][1], "the library's exp and log1p have the bits of the other variant"
+    assert found["sums"][0] == native["sums"][0]
+    assert found["digests"] == [digest.committed_digest()]
+
+
+@pytest.mark.parametrize("switches", [AVX2, BASELINE, OLD_LIBRARIES], ids=["AVX2", "x86-64", "older libraries"])
+def test_words_times_confidences_and_states_of_the_search_are_the_same(switches: Mapping[str, str]) -> None:
+    assert process(switches)["decoded"] == process({})["decoded"]
+
+
+def test_the_shipped_digest_is_of_the_shipped_checkpoint_and_no_other_is_named() -> None:
+    rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
+    assert [row.split("  ")[1] for row in rows] == [checkpoint.SHIPPED.name]
+    assert digest.committed_digest("another.safetensors") is None
+
+
+def test_a_single_bit_changes_the_digest() -> None:
+    outputs = [np.zeros((3, 4), np.float32), np.ones((2, 4), np.float32)]
+    changed = [outputs[0], outputs[1].copy()]
+    changed[1][1, 3] = np.nextafter(np.float32(1), np.float32(2))
+    assert digest.digest_of(outputs) != digest.digest_of(changed)

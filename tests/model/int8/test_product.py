@@ -1,0 +1,88 @@
+"""Products of bytes: the integers that numpy computes, by each way of multiplying that this processor has."""
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import need_instructions
+
+from model.int8.product import COLUMNS, WAYS, first_sums, make_multiply, multiply, packed
+from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedProduct
+
+
+def product_of(weight, zero=0):
+    ones = np.ones(len(weight), np.float32)
+    return QuantizedProduct(weight.astype(np.int8), ones, ones, 1.0, zero)
+
+
+def caller(way):
+    """Rows times the weights of a product, by one compiled way."""
+
+    @numba.njit
+    def run(arguments):
+        way(*arguments)
+
+    def call(product, inputs, offsets, rows):
+        weights, first = packed(product), first_sums(product)
+        sums = np.full((rows, weights.shape[0] * COLUMNS), -1, np.int32)
+        where, packed_at = (inputs.ctypes.data, offsets.ctypes.data, rows), weights.ctypes.data
+        run((*where, packed_at, weights.shape[1], weights.shape[0], first.ctypes.data, sums.ctypes.data))
+        return sums[:, : len(product.weight)]
+
+    return call
+
+
+here = caller(multiply)
+
+
+def expected(product, rows):
+    return (rows.astype(np.int64) - product.input_zero) @ product.weight.T.astype(np.int64)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_of_multiplying_gives_the_exact_sums(name):
+    need_instructions(name)
+    by_name, random = caller(make_multiply(name)), np.random.default_rng(1)
+    weight = random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (48, 416))
+    for count in range(1, 40):
+        rows = random.integers(0, LARGEST_INPUT + 1, (count, 416)).astype(np.uint8)
+        offsets = np.arange(count, dtype=np.int64) * 416
+        product = product_of(weight, zero=117)
+        assert (by_name(product, rows, offsets, count) == expected(product, rows)).all()
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_inputs_and_weights_do_not_saturate(name, sign):
+    need_instructions(name)
+    product = product_of(np.full((32, 1_536), sign * LARGEST_WEIGHT))
+    rows = np.full((7, 1_536), LARGEST_INPUT, np.uint8)
+    sums = caller(make_multiply(name))(product, rows, np.arange(7, dtype=np.int64) * 1_536, 7)
+    assert (sums == sign * LARGEST_WEIGHT * LARGEST_INPUT * 1_536).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    outputs=st.integers(1, 70),
+    inputs=st.integers(1, 90),
+    count=st.integers(1, 30),
+    zero=st.integers(0, 255),
+    seed=st.integers(0, 99),
+)
+def test_any_shape_is_exact(outputs, inputs, count, zero, seed):
+    random = np.random.default_rng(seed)
+    product = product_of(random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (outputs, inputs)), zero)
+    room = -(-inputs // 4) * 4
+    rows = random.integers(0, 256, (count, room)).astype(np.uint8)  # what lies beyond the inputs meets weights of 0
+    sums = here(product, rows, np.arange(count, dtype=np.int64) * room, count)
+    assert (sums == expected(product, rows[:, :inputs])).all()
+
+
+def test_rows_may_overlap_and_lie_in_any_order():
+    random = np.random.default_rng(2)
+    product = product_of(random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (32, 24)), zero=3)
+    samples = random.integers(0, 256, 400).astype(np.uint8)
+    offsets = random.integers(0, 370, 25).astype(np.int64)
+    rows = np.stack([samples[offset : offset + 24] for offset in offsets])
+    assert (here(product, samples, offsets, 25) == expected(product, rows)).all()

@@ -1,0 +1,135 @@
+"""The quantised network in slots: what it computes, that rows never meet, and its states."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantized_networks import random_quantized, random_slots
+
+from model.network import LogMel
+from model.quantization.simulated import SimulatedNetwork
+
+STEPS = 6
+
+
+def noise(streams, seed=5, steps=STEPS):
+    """PCM of some streams, (streams, steps, samples) int16, of unlike loudness."""
+    random = np.random.default_rng(seed)
+    loudness = 10.0 ** random.uniform(1, 4, (streams, 1, 1))
+    return np.clip(random.normal(0, loudness, (streams, steps, 1_280)), -32_768, 32_767).astype(np.int16)
+
+
+def alone(slots, pcm, slot=0):
+    """Log-probs of one stream by itself, (steps, frames, V)."""
+    slots.reset(slot)
+    outputs = []
+    for step in pcm:
+        slots.inputs[0] = step
+        outputs.append(slots.run([slot])[0])
+    return np.stack(outputs)
+
+
+def test_outputs_are_those_of_the_simulation_in_torch():
+    """Equal but for inputs that float rounding moves to a neighbouring integer."""
+    pcm = noise(8)
+    simulated = SimulatedNetwork(random_quantized()).eval()
+    with torch.inference_mode():
+        expected, _ = simulated(torch.from_numpy(pcm.reshape(8, -1)), simulated.fresh_state(8))
+    slots = random_slots()
+    found = np.stack([alone(slots, stream).reshape(-1, expected.shape[2]) for stream in pcm])
+    difference = np.abs(found - expected.numpy())
+    assert difference.max() < 0.05
+    assert np.median(difference) < 2e-3
+
+
+def test_probabilities_sum_to_one():
+    found = np.exp(alone(random_slots(), noise(1)[0]).astype(np.float64)).sum(axis=-1)
+    assert np.abs(found - 1).max() < 1e-6
+
+
+def test_features_that_are_carried_over_are_those_of_the_network():
+    network, slots, pcm = random_quantized(), random_slots(), noise(1)[0]
+    alone(slots, pcm)
+    features = LogMel(network.config)
+    features.mean.copy_(torch.from_numpy(network.tensors["features.mean"]))
+    features.scale.copy_(torch.from_numpy(network.tensors["features.scale"]))
+    overlap = torch.zeros(1, network.config.window_samples - network.config.hop_samples, dtype=torch.int16)
+    expected = features(torch.from_numpy(pcm.reshape(1, -1)), overlap)[0][0, -4:].numpy()
+    product = network.products["conv0"]
+    wanted = np.clip(np.rint(expected / product.input_scale) + product.input_zero, 0, 255)
+    start = slots._network.fields.conv0
+    kept = np.frombuffer(slots.export(0), np.uint8)[start : start + wanted.size].reshape(wanted.shape)
+    assert np.abs(kept.astype(int) - wanted).max() <= 1
+    assert (kept == wanted).mean() > 0.98
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_row_has_the_same_bits_in_any_batch_and_place(data):
+    streams = data.draw(st.integers(2, 40))
+    pcm = noise(streams)
+    slots = random_slots()
+    expected = [alone(slots, stream) for stream in pcm]
+    places = data.draw(st.permutations(range(40)))[:streams]
+    for place in places:
+        slots.reset(place)
+    done = [0] * streams
+    while any(count < STEPS for count in done):
+        ready = [i for i in range(streams) if done[i] < STEPS]
+        batch = data.draw(st.permutations(ready))[: data.draw(st.integers(1, len(ready)))]
+        for row, i in enumerate(batch):
+            slots.inputs[row] = pcm[i, done[i]]
+        outputs = slots.run([places[i] for i in batch])
+        for row, i in enumerate(batch):
+            assert (outputs[row] == expected[i][done[i]]).all()
+            done[i] += 1
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_any_division_among_threads_gives_the_same_bits(threads):
+    pcm = noise(100, steps=3)
+    one = random_slots(capacity=100, largest=100)
+    several = random_slots(capacity=100, largest=100, threads=threads)
+    for step in range(3):
+        one.inputs[:] = several.inputs[:] = pcm[:, step]
+        assert (one.run(range(100)) == several.run(range(100))).all()
+
+
+def test_a_restored_state_goes_on_to_the_bit():
+    pcm, slots = noise(1)[0], random_slots()
+    expected = alone(slots, pcm)
+    alone(slots, pcm[:3], slot=7)
+    state = slots.export(7)
+    assert len(state) == slots.state_bytes
+    other = random_slots()
+    other.restore(2, state)
+    for step in range(3, STEPS):
+        other.inputs[0] = pcm[step]
+        assert (other.run([2])[0] == expected[step]).all()
+
+
+def test_a_reset_slot_is_a_fresh_stream():
+    pcm, slots = noise(2), random_slots()
+    expected = alone(slots, pcm[0])
+    alone(slots, pcm[1], slot=3)
+    assert (alone(slots, pcm[0], slot=3) == expected).all()
+
+
+def test_slots_that_are_not_in_the_batch_are_left_alone():
+    pcm, slots = noise(1)[0], random_slots()
+    alone(slots, pcm, slot=1)
+    before = slots.export(1)
+    alone(slots, pcm, slot=0)
+    alone(slots, pcm, slot=2)
+    assert slots.export(1) == before
+
+
+def test_outputs_stay_when_the_next_batch_runs():
+    pcm, slots = noise(1)[0], random_slots()
+    slots.inputs[0] = pcm[0]
+    first = slots.run([0])
+    kept = first.copy()
+    slots.inputs[0] = pcm[1]
+    slots.run([0])
+    assert (first == kept).all()

@@ -1,0 +1,39 @@
+"""Environments in which a process believes that its processor is an older one, and what it then has."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+
+from llvmlite import binding
+
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+BASELINE = {"ATEN_CPU_CAPABILITY": "default"}
+OLD_LIBRARIES = {
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX512F,-FMA",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3,X86_V4,AVX512_ICL,AVX512_SPR",
+}
+"""Takes the variants with these instructions out of glibc's and numpy's choice of exp, cos and others.
+
+Names of glibc 2.33 and of numpy 2.4 on; numpy warns of those that the processor lacks.
+"""
+
+
+def environment(switches: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with these switches and without the others."""
+    every = {*AVX2, *BASELINE, *OLD_LIBRARIES}
+    return {name: value for name, value in os.environ.items() if name not in every} | dict(switches)
+
+
+@cache
+def is_x86() -> bool:
+    """Whether the switches have a meaning here."""
+    return platform.machine() == "x86_64"
+
+
+@cache
+def has(feature: str) -> bool:
+    """Whether the processor itself has a feature, by LLVM's name; no switch changes that."""
+    return bool(binding.get_host_cpu_features().get(feature))
