@@ -13,9 +13,8 @@ from random import Random
 from typing import Literal
 
 import numpy as np
-import torch
 
-from model.acoustic import AcousticModel
+from model.acoustic import AcousticModel, log_probs_of
 from model.config import TAIL_FRAMES
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder, LogProbs
@@ -34,7 +33,6 @@ RANGES = {
 }
 _FIRST_STEP, _LAST_STEP = 0.4, 0.04  # share of the range
 _EXPLORED = 0.25  # share of the trials that are drawn from the whole ranges
-_ROWS = 32  # recordings in a batch of the acoustic model
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +59,19 @@ class Trial:
         return total.wer, total.cer
 
 
-@torch.inference_mode()
 def hear(model: AcousticModel, utterances: Sequence[Utterance]) -> list[Heard]:
     """Run the acoustic model over whole recordings. Raises: AudioError."""
-    network, config = model.network, model.config
+    config = model.config
     recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]
-    order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
-    heard: dict[int, Heard] = {}
-    for start in range(0, len(order), _ROWS):
-        picked = order[start : start + _ROWS]
-        frames = [-(-len(recordings[i]) // config.frame_samples) + TAIL_FRAMES for i in picked]
-        longest = (max(frames) + config.delay_frames) * config.frame_samples
-        rows = max(len(picked), model.min_rows)
-        pcm = torch.zeros(rows, -(-longest // config.step_samples) * config.step_samples, dtype=torch.int16)
-        for row, i in enumerate(picked):
-            pcm[row, : len(recordings[i])] = torch.from_numpy(np.array(recordings[i]))
-        log_probs, _ = network(pcm.to(model.device), network.fresh_state(rows))
-        answers = log_probs[:, config.delay_frames :].float().cpu().numpy()  # (B, T, V)
-        for i, row, count in zip(picked, answers, frames, strict=False):
-            heard[i] = Heard(utterances[i], row[:count].copy())
-    return [heard[i] for i in range(len(utterances))]
+    frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
+    samples = [(count + config.delay_frames) * config.frame_samples for count in frames]
+    log_probs = log_probs_of(
+        model, [np.pad(pcm, (0, size - len(pcm))) for pcm, size in zip(recordings, samples, strict=True)]
+    )
+    return [
+        Heard(utterance, rows[config.delay_frames :][:count])
+        for utterance, rows, count in zip(utterances, log_probs, frames, strict=True)
+    ]
 
 
 def decode(decoder: Decoder, heard: Sequence[Heard], executor: Executor) -> dict[str, Score]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from model import checkpoint
-from model.config import TAIL_FRAMES, ModelConfig
+from model.config import ModelConfig
 from model.ctc.greedy import best_path
 from model.errors import TrainingError
 from model.evaluation.scoring import Score, by_source, report
+from model.evaluation.whole import log_probs_of
 from model.network import Network
 from model.precision import resolve_device
 from model.recordings import read_manifests
@@ -27,7 +27,6 @@ from model.training.recipe import Recipe
 from model.training.trainer import Progress, Trainer
 
 LOG_EVERY = 50  # updates
-ROWS = 48  # recordings in a batch; they are sorted by length, for little padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +157,11 @@ def _save_resume(trainer: Trainer, places: Places) -> None:
     unfinished.replace(places.resume)
 
 
-@torch.no_grad()
-def transcribe_whole(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[str]:
-    """Greedy text of whole recordings, (S,) int16 each, in one padded batch."""
-    config = network.config
-    frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
-    pcm = torch.zeros(len(recordings), (max(frames) + config.delay_frames) * config.frame_samples, dtype=torch.int16)
-    for row, samples in enumerate(recordings):
-        pcm[row, : len(samples)] = torch.from_numpy(np.array(samples))
-    device = network.head.weight.device
-    log_probs, _ = network(pcm.to(device), network.fresh_state(len(recordings)))
-    answers = log_probs[:, config.delay_frames :].cpu().numpy()  # (B, T, V)
-    return [best_path(row[:count], config.vocabulary) for row, count in zip(answers, frames, strict=True)]
-
-
 def validate(network: Network, corpus: Corpus) -> dict[str, Score]:
     """Greedy scores of whole recordings by source; leaves the network in training mode."""
     network.eval()
-    order = sorted(range(len(corpus)), key=corpus.samples)
-    scored: list[tuple[str, str, str]] = []
-    for start in range(0, len(order), ROWS):
-        picked = order[start : start + ROWS]
-        texts = transcribe_whole(network, [corpus.pcm(i) for i in picked])
-        rows = [corpus.utterances[i] for i in picked]
-        scored += [(u.source, u.text, text) for u, text in zip(rows, texts, strict=True)]
+    log_probs = log_probs_of(network, [corpus.pcm(i) for i in range(len(corpus))])
     network.train()
-    return by_source(scored)
+    vocabulary = network.config.vocabulary
+    rows = zip(corpus.utterances, log_probs, strict=True)
+    return by_source((u.source, u.text, best_path(row, vocabulary)) for u, row in rows)
