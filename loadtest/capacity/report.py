@@ -14,11 +14,12 @@ import msgspec
 from loadtest.compare import Comparison, ceiling_lines, headings
 from loadtest.compare import table as level_table
 from loadtest.generator.measures import LevelReport
+from loadtest.generator.parts import Parts
 from loadtest.measurement import plot
 from loadtest.measurement.report import Result, faults
 from loadtest.reports import pages
 from loadtest.reports.criteria import Criterion, table
-from loadtest.reports.pages import percentile, place_lines
+from loadtest.reports.pages import place_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,12 +121,15 @@ def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
 
 
 def _split_lines(comparison: Comparison) -> list[str]:
-    """Parts of the latency under the first policy, from the server's own account."""
+    """What latencies under the first policy are made of: of all answers, and of the slowest."""
     policy, document = next(iter(comparison.runs.items()))
     rows = []
     for level in document.levels:
-        parts = (level.queue_wait_ms, level.step_ms, level.handover_ms, level.decode_ms, level.write_ms)
-        lag = percentile(level.generator_lag_ms, "p99", ".2f")
-        rows.append((str(level.streams), *(percentile(part, "mean", ".2f") for part in parts), lag))
-    names = ("streams", "queue", "step", "handover", "decode", "write", "generator lag p99")
-    return [f"Where the time goes under {policy}, mean ms by the server's own account:", "", *pages.table(names, rows)]
+        if level.parts is not None:
+            for answers, parts in (("all", level.parts.every), ("slowest 2 %", level.parts.slowest)):
+                rows.append((str(level.streams), answers, *(f"{each:.2f}" for each in msgspec.structs.astuple(parts))))
+    names = ("streams", "answers", *(field.name for field in msgspec.structs.fields(Parts)))
+    explained = (
+        "opening: due before the handshake was answered; generator: left late; rest: sockets and both event loops"
+    )
+    return [f"What latency is made of under {policy}, mean ms ({explained}):", "", *pages.table(names, rows)]

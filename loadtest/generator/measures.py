@@ -13,7 +13,8 @@ import msgspec
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.latencies import Latencies, Spread
-from loadtest.generator.playback import Ending, Outcome, Recorder
+from loadtest.generator.parts import Breakdown, Composition
+from loadtest.generator.playback import Ending, Outcome, Recorder, SentStep
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
@@ -40,11 +41,13 @@ class ServerFigures(msgspec.Struct, frozen=True):
     memory_mib: float | None = None  # resident, at the end
     decoder_mib: float | None = None  # of it, what the decoder says that it holds
     sessions: float | None = None  # open at the end
+    limit: float | None = None  # of sessions, at the end
+    slowdown: float | None = None  # of batches against the warm-up, at the end
     batch_sizes: dict[int, int] | None = None  # by class: at most this number of rows, and more than the class before
 
 
 class MinuteReport(msgspec.Struct, frozen=True):
-    """One minute of a level that lasts several."""
+    """One minute of a level that lasts several, or one part of it of another length (`LoadSettings.period_s`)."""
 
     chunk_latency_ms: Spread | None
     server: ServerFigures
@@ -100,22 +103,24 @@ class LevelReport(msgspec.Struct, frozen=True):
     uploads: UploadFigures | None = None
     handover_ms: Spread | None = None  # with `split`: from the model's thread to the event loop's
     write_ms: Spread | None = None  # with `split`: from a result's text to the socket
+    parts: Composition | None = None  # with `split`
 
 
-def minutes_in(seconds: float) -> int:
-    """Whole and begun minutes; what rounding has added begins none."""
-    return max(1, math.ceil(seconds / MINUTE_S - 1e-6))
+def minutes_in(seconds: float, period_s: float = MINUTE_S) -> int:
+    """Whole and begun minutes, or parts of `period_s`; what rounding has added begins none."""
+    return max(1, math.ceil(seconds / period_s - 1e-6))
 
 
 class LevelMeasures(Recorder):
     """Collects one level: steps scheduled inside the measured window, and all playbacks."""
 
-    def __init__(self, from_s: float, to_s: float, references: Mapping[str, str]) -> None:
+    def __init__(self, from_s: float, to_s: float, references: Mapping[str, str], period_s: float = MINUTE_S) -> None:
         self.final_ = Latencies()
         self.fast = FastMeasures(self)
         self.refusal = Latencies()
         self.queue_wait, self.step, self.decode = Latencies(), Latencies(), Latencies()
         self.handover, self.write = Latencies(), Latencies()
+        self.parts = Breakdown()
         self.lag = Latencies()
         self.unanswered = 0
         self._from_s, self._to_s = from_s, to_s
@@ -126,7 +131,8 @@ class LevelMeasures(Recorder):
         self._mismatches: list[Mismatch] = []
         self._refused: Counter[int] = Counter()
         self._unadvised = 0
-        self.minutes = tuple(Latencies() for _ in range(minutes_in(to_s - from_s)))
+        self._period_s = period_s
+        self.minutes = tuple(Latencies() for _ in range(minutes_in(to_s - from_s, period_s)))
 
     @property
     def chunk(self) -> Latencies:
@@ -140,7 +146,7 @@ class LevelMeasures(Recorder):
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
         """A whole step was covered by a `Results`."""
         if self._from_s <= scheduled_s < self._to_s:
-            minute = min(int((scheduled_s - self._from_s) / MINUTE_S), len(self.minutes) - 1)
+            minute = min(int((scheduled_s - self._from_s) / self._period_s), len(self.minutes) - 1)
             self.minutes[minute].add(answered_s - scheduled_s)
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
@@ -156,11 +162,14 @@ class LevelMeasures(Recorder):
             self.step.add(timings.step_ms * 1e-3)
             self.decode.add(timings.decode_ms * 1e-3)
 
-    def split(self, answered_s: float, parts: LatencySplit) -> None:
-        """The parts that `step_timings` does not have."""
-        if self._from_s <= answered_s < self._to_s:
+    def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
+        """All parts of one answer."""
+        if self._from_s <= sent.scheduled_s < self._to_s:
             self.handover.add(parts.handover_ms * 1e-3)
             self.write.add(parts.write_ms * 1e-3)
+            could_s = max(sent.scheduled_s, sent.opened_s)
+            opening_s = could_s - sent.scheduled_s
+            self.parts.add(answered_s - sent.scheduled_s, opening_s, sent.sent_s - could_s, parts)
 
     def sent(self, scheduled_s: float, sent_s: float) -> None:
         """A message left; how late it did is the generator's own lag."""
@@ -235,6 +244,7 @@ class LevelMeasures(Recorder):
             uploads=uploads,
             handover_ms=self.handover.spread(),
             write_ms=self.write.spread(),
+            parts=self.parts.composition(),
         )
 
     def _refusals(self) -> RefusalFigures | None:

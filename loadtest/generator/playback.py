@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from loadtest.generator.answers import Answer, LatencySplit, ServerError, decode_answer
 from loadtest.generator.recordings import Recording
@@ -43,6 +44,14 @@ class Outcome:
     retry_after_s: float | None = None  # from a refusal
 
 
+class SentStep(NamedTuple):
+    """When a step was due, when the connection stood, and when the step left."""
+
+    scheduled_s: float
+    opened_s: float
+    sent_s: float
+
+
 class Recorder:
     """Takes the measurements of playbacks; this base class keeps none. Times are the clock's."""
 
@@ -58,8 +67,8 @@ class Recorder:
     def step_timings(self, answered_s: float, timings: StepTimings) -> None:
         """The server's own account of one answer."""
 
-    def split(self, answered_s: float, parts: LatencySplit) -> None:
-        """The server's account of all parts of one answer, where it was asked for."""
+    def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
+        """The server's account of all parts of one answer, where it was asked for, and the last step that it covers."""
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
         """A recording that was sent whole got its last final."""
@@ -84,6 +93,7 @@ class Playback:
         "_problem",
         "_recorder",
         "_sent",
+        "_sent_s",
         "_texts",
         "cut",
         "end_s",
@@ -102,6 +112,7 @@ class Playback:
         self._dialled_s = start_s
         self._recorder = recorder
         self._sent = 0
+        self._sent_s: list[float] = []
         self._answered = 0
         self._opened_s: float | None = None
         self._closing_s: float | None = None
@@ -124,6 +135,7 @@ class Playback:
         assert self._opened_s is not None
         frame = self.recording.frames[self._sent]
         self._sent += 1
+        self._sent_s.append(now)
         self.next_s = self._due_s[self._sent] if self._sent < len(self._due_s) else None
         if self._opened_s <= scheduled_s:  # otherwise it waited for the handshake, not for us
             self._recorder.sent(scheduled_s, now)
@@ -142,11 +154,11 @@ class Playback:
             self._problem = self._problem or f"unreadable message: {error}"
             return
         if isinstance(answer, Answer):
-            self._cover(answer.start + answer.duration, now)
+            covered = self._cover(answer.start + answer.duration, now)
             if answer.tutti is not None:
                 self._recorder.step_timings(now, answer.tutti)
-                if answer.tutti.latency is not None:
-                    self._recorder.split(now, answer.tutti.latency)
+                if covered and answer.tutti.latency is not None:
+                    self._recorder.split(self._last_answered(), now, answer.tutti.latency)
             if answer.is_final:
                 if answer.text:
                     self._texts.append(answer.text)
@@ -190,14 +202,21 @@ class Playback:
             return "no final after CloseStream"
         return self._problem
 
-    def _cover(self, cursor_s: float, now: float) -> None:
-        """Account for the steps that end at or before the cursor. Only whole steps are measured."""
+    def _cover(self, cursor_s: float, now: float) -> bool:
+        """Account for the steps that end at or before the cursor; True for any. Only whole steps are measured."""
+        before = self._answered
         sent = min(self._sent, self.recording.steps)
         ends_s = self.recording.ends_s
         reached_s = cursor_s + CURSOR_TOLERANCE_S
         while self._answered < sent and ends_s[self._answered] <= reached_s:
             self._recorder.step_answered(self._due_s[self._answered], now)
             self._answered += 1
+        return self._answered > before
+
+    def _last_answered(self) -> SentStep:
+        assert self._opened_s is not None
+        step = self._answered - 1
+        return SentStep(self._due_s[step], self._opened_s, self._sent_s[step])
 
     def _give_up(self, now: float) -> int:
         """Record the steps that were sent and not answered; returns how many."""

@@ -17,6 +17,8 @@ STEP_S = 0.08
 STEP_SAMPLES = round(STEP_S * SAMPLE_RATE)
 
 SHORTEST_STREAM_S = 1.0
+SHORTEST_PERIOD_S = 0.5
+"""The server's metrics are read at the end of each."""
 
 MAX_STREAMS = 10_000
 MAX_SECONDS = 3600.0
@@ -46,6 +48,7 @@ class LoadSettings:
     uploads: int = 0  # recordings posted at a time, beside the live streams
     fast_streams: int = 0  # further streams that send `fast_factor` times as fast as speech
     fast_factor: float = 4.0
+    period_s: float = 60.0  # a level's latencies are also reported by such parts of it
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
@@ -61,6 +64,8 @@ class LoadSettings:
             raise BadSettings("warm-up, drain and number of recordings must be positive")
         if self.uploads < 0 or self.fast_streams < 0 or self.fast_factor < 1.0:
             raise BadSettings("uploads and fast streams cannot be negative, nor a fast stream slower than speech")
+        if self.period_s < SHORTEST_PERIOD_S:
+            raise BadSettings(f"a part of a level must last {SHORTEST_PERIOD_S:g} s or more")
         if self.stream_s is not None and self.stream_s < SHORTEST_STREAM_S:
             raise BadSettings(f"streams must last {SHORTEST_STREAM_S:g} s or more")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import torch
 import typer
 from rich.console import Console
 
@@ -21,7 +20,7 @@ from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, sy
 from loadtest.keyterms.report import Keyterms, Row, row, table, write
 from loadtest.program import EXIT_OK, RESULTS, carry_out
 from loadtest.reports import environment, pages
-from model.acoustic import AcousticModel
+from model.acoustic import load_model, log_probs_of
 from model.config import MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
@@ -29,27 +28,13 @@ from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
 from model.evaluation.scoring import TermScore, score_terms
 from model.lm.language_model import LanguageModel
-from model.recordings import read_manifests
+from model.recordings import PCM, read_manifests
 from model.runtime import set_up_torch
 
-ROWS = 48  # recordings of similar length in one call of the model
 
-
-def log_probs_of(model: AcousticModel, cases: Sequence[Case]) -> list[LogProbs]:
-    """Log-probs of each recording, (T, V) float32, the silence that a closing stream gets included."""
-    config = model.config
-    found: list[LogProbs] = [np.empty((0, 0), np.float32)] * len(cases)
-    in_length = sorted(range(len(cases)), key=lambda at: len(cases[at].pcm))
-    for first in range(0, len(cases), ROWS):
-        members = in_length[first : first + ROWS]
-        steps = [-(-len(cases[at].pcm) // config.step_samples) + config.flush_steps for at in members]
-        pcm = torch.zeros(len(members), max(steps) * config.step_samples, dtype=torch.int16)  # (B, S)
-        for place, at in enumerate(members):
-            pcm[place, : len(cases[at].pcm)] = torch.from_numpy(cases[at].pcm)
-        outputs, _ = model.step(pcm.to(model.device), model.network.fresh_state(len(members)))  # (B, T, V)
-        for place, (at, count) in enumerate(zip(members, steps, strict=True)):
-            found[at] = outputs[place, : count * config.frames_per_step].float().cpu().numpy()
-    return found
+def with_closing_silence(config: ModelConfig, cases: Sequence[Case]) -> list[PCM]:
+    """The recordings, each with the silence that a closing stream gets."""
+    return [np.pad(case.pcm, (0, config.flush_steps * config.step_samples)) for case in cases]
 
 
 def decode(decoder: Decoder, config: ModelConfig, outputs: Sequence[LogProbs], biases: Sequence[Bias]) -> Iterator[str]:
@@ -108,13 +93,13 @@ def run(options: Options, command: str) -> Keyterms:
         raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
     lm = LanguageModel.load(path)
     set_up_torch(threads=0)
-    model = AcousticModel.load(options.model, precision=options.precision)
+    model = load_model(options.model, precision=options.precision)
     cases = real_cases(read_manifests(options.manifests), lm.__contains__, model.config.sample_rate)
     cases += synthetic_cases(lm.__contains__, options.sentences, options.seed)
     pool = [*(term for case in cases for term in case.said), *(name for name in NAMES if name not in lm)]
     rows = measure(
         cases,
-        log_probs_of(model, cases),
+        log_probs_of(model, with_closing_silence(model.config, cases)),
         make_decoder(config=model.config, decoder="beam", beams=options.beams, lm=options.lm),
         model.config,
         pool=pool,

@@ -14,7 +14,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_le
 from loadtest.generator.composition import write_streams
 from loadtest.generator.connection import Dialler
 from loadtest.generator.level import Level, Schedule, Traffic
-from loadtest.generator.measures import MINUTE_S, LevelMeasures, LevelReport, ServerFigures, minutes_in
+from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import SAMPLE_RATE, STEP_S, LoadSettings
 from loadtest.generator.uploads import UPLOAD_S, Uploads, wav
@@ -55,6 +55,8 @@ THRESHOLDS = (10_000, 50, 1_000)
 
 Clock = Callable[[], float]
 Progress = Callable[[str], None]
+Beside = Callable[[Schedule], Awaitable[None]]
+"""What happens beside a level: begun with it, and cancelled at its end."""
 
 
 def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
@@ -74,7 +76,7 @@ def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plo
     return EXIT_BAD if any(faults(level) for level in result.document.levels) else EXIT_OK
 
 
-def measure(settings: LoadSettings, *, progress: Progress) -> Result:
+def measure(settings: LoadSettings, *, progress: Progress, beside: Beside | None = None) -> Result:
     """Run all levels; the first Ctrl-C ends the level that is running, and what was measured is kept.
 
     Raises:
@@ -82,17 +84,19 @@ def measure(settings: LoadSettings, *, progress: Progress) -> Result:
         KeyboardInterrupt: before there was anything to keep.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(measure_levels(settings, progress=progress))
+        return runner.run(measure_levels(settings, progress=progress, beside=beside))
 
 
-async def measure_levels(settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter) -> Result:
+async def measure_levels(
+    settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter, beside: Beside | None = None
+) -> Result:
     """As `measure`, in a running event loop."""
     transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         played = _recordings(settings, Path(folder))
         progress(f"{len(played)} recordings, each alone first")
         texts = await recordings.reference_texts(played, transcriber)
-    load = _Load(settings, played, texts, await _dialler(settings, clock), clock)
+    load = _Load(settings, played, texts, await _dialler(settings, clock), clock, beside)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:
         for streams, seconds in settings.levels:
@@ -136,6 +140,7 @@ class _Load:
     texts: Mapping[str, str]
     dialler: Dialler
     clock: Clock
+    beside: Beside | None
 
     async def run_level(self, streams: int, seconds: float, stop: asyncio.Event) -> tuple[LevelReport, LevelMeasures]:
         settings, clock = self.settings, self.clock
@@ -143,7 +148,7 @@ class _Load:
         gc.freeze()  # a full collection in the middle would look like latency
         gc.set_threshold(*THRESHOLDS)
         schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=seconds)
-        measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts)
+        measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts, settings.period_s)
         rng = random.Random(f"{settings.seed}/{streams}")
         level = Level(
             schedule,
@@ -155,10 +160,11 @@ class _Load:
             traffic=Traffic(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
         )
         uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
-        scraping = self._scrape_every_minute(schedule)
+        scraping = self._scrape_every_period(schedule)
         began_s = clock()
         uploads.start()
-        cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
+        async with _begun(self.beside, schedule):
+            cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
         uploaded = await uploads.stop()
         scrapes = await self._scraped(scraping)
         report = measures.report(
@@ -173,9 +179,10 @@ class _Load:
         )
         return report, measures
 
-    def _scrape_every_minute(self, schedule: Schedule) -> list[asyncio.Task[Scrape]]:
-        minutes = minutes_in(schedule.end_s - schedule.from_s)
-        times_s = [schedule.from_s + number * MINUTE_S for number in range(minutes)]
+    def _scrape_every_period(self, schedule: Schedule) -> list[asyncio.Task[Scrape]]:
+        period_s = self.settings.period_s
+        periods = minutes_in(schedule.end_s - schedule.from_s, period_s)
+        times_s = [schedule.from_s + number * period_s for number in range(periods)]
         return [asyncio.create_task(scrape_at(self.settings.url, when_s, self.clock)) for when_s in times_s]
 
     async def _scraped(self, scraping: Sequence[asyncio.Task[Scrape]]) -> list[Scrape]:
@@ -194,6 +201,19 @@ async def _dialler(settings: LoadSettings, clock: Clock) -> Dialler:
         return await Dialler.to(listen_url(settings.url, query), headers, clock)
     except OSError as error:
         raise Unreachable(settings.url, str(error)) from error
+
+
+@contextlib.asynccontextmanager
+async def _begun(beside: Beside | None, schedule: Schedule) -> AsyncIterator[None]:
+    """Run `beside` as a task until the level is over. Raises: what it raised."""
+    task = None if beside is None else asyncio.ensure_future(beside(schedule))
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ SESSIONS, SLOTS, QUEUED, TASKS = (
     "tutti_event_loop_tasks",
 )
 SESSIONS_MAX, CAPACITY = "tutti_sessions_max", "tutti_estimated_session_capacity"
+SLOWDOWN = "tutti_slowdown_ratio"
 FILES = "process_open_fds"
 BATCH_SIZES = "tutti_batch_size_bucket"
 WANTED = (
@@ -41,6 +42,7 @@ WANTED = (
     TASKS,
     SESSIONS_MAX,
     CAPACITY,
+    SLOWDOWN,
     FILES,
     BATCH_SIZES,
 )
@@ -80,6 +82,8 @@ def figures(before: Scrape, after: Scrape) -> ServerFigures:
         memory_mib=_mib(after.values.get(MEMORY)),
         decoder_mib=_mib(after.values.get(DECODER_MEMORY)),
         sessions=after.values.get(SESSIONS),
+        limit=after.values.get(SESSIONS_MAX),
+        slowdown=after.values.get(SLOWDOWN),
         batch_sizes=_batch_sizes(grown),
     )
 

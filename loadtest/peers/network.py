@@ -17,9 +17,9 @@ from torch import Tensor
 
 from loadtest.errors import BadSettings
 from loadtest.peers.stream import Card
-from model.acoustic import AcousticModel
 from model.errors import PrecisionError
 from model.runtime import set_up_torch
+from model.torch_model import TorchModel
 
 State = dict[str, Tensor]
 Row = NDArray[np.uint8]
@@ -32,7 +32,7 @@ class PeerNetwork:
         """Load the weights. Raises: BadSettings for a precision that this machine does not have."""
         set_up_torch(threads)
         try:
-            self._model = AcousticModel.load(precision=precision)
+            self._model = TorchModel.load(precision=precision)
         except PrecisionError as error:
             raise BadSettings(str(error)) from error
         self._recorded = recorded

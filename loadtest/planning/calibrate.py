@@ -21,7 +21,7 @@ from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
 from loadtest.served import ALL_IN, served_process
-from model.acoustic import AcousticModel
+from model.acoustic import AcousticModel, load_model
 from model.runtime import set_up_torch, shorten_switches
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
@@ -44,9 +44,9 @@ def calibrate(
     """
     set_up_torch(threads)
     shorten_switches()
-    model = AcousticModel.load(model_path, device=device, precision=precision)
+    model = load_model(model_path, device=device, precision=precision)
     progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
-    times = measure_engine(model, SIZES)
+    times = measure_engine(model.slots, SIZES)
     options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
     options += ["--model", str(model_path)] if model_path else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,16 @@ import numpy as np
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent
-from model.acoustic import AcousticModel
+from batching.slot_model import SlotModel
 
 BATCHES = 60
 """Timed batches of each size: one lies beyond p98."""
 
 WARM_UP = 4  # batches that are not timed
 WAIT_S = 60.0
+
+MakeSlots = Callable[..., SlotModel]
+"""A model's `slots`: make(capacity=…, largest=…)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +38,21 @@ class EngineTimes:
         return max(0.0, float(batch_s)), max(0.0, float(row_s))
 
 
-def measure_engine(model: AcousticModel, sizes: Sequence[int], batches: int = BATCHES) -> EngineTimes:
+def measure_engine(make_slots: MakeSlots, sizes: Sequence[int], batches: int = BATCHES) -> EngineTimes:
     """Time full batches of each size, one size after another. Raises: queue.Empty if the engine hangs."""
     steps, cycles = {}, {}
     for rows in sizes:
-        done = _batches(model, rows, batches, capacity=max(sizes))
+        done = _batches(make_slots(capacity=max(sizes), largest=max(sizes)), rows, batches)
         steps[rows] = [batch.step_s for batch in done]
         cycles[rows] = float(np.median(np.diff([batch.started_s for batch in done])))
     return EngineTimes(steps, cycles)
 
 
-def _batches(model: AcousticModel, rows: int, batches: int, *, capacity: int) -> list[BatchDone]:
+def _batches(slots: SlotModel, rows: int, batches: int) -> list[BatchDone]:
     """Batches of exactly `rows` rows: all steps of as many streams wait before the engine starts."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-    engine = Engine(
-        model,
-        capacity=capacity,
-        policy=Policy.EAGER,
-        max_batch=capacity,
-        max_queued=WARM_UP + batches,
-        deliver=events.put,
-    )
-    audio = np.random.default_rng(rows).integers(-300, 300, (8, model.config.step_samples), dtype=np.int16)
+    engine = Engine(slots, policy=Policy.EAGER, max_queued=WARM_UP + batches, deliver=events.put)
+    audio = np.random.default_rng(rows).integers(-300, 300, (8, *slots.inputs.shape[1:]), dtype=np.int16)
     streams = [engine.open(budget_s=1.0) for _ in range(rows)]
     for number in range(WARM_UP + batches):
         for stream in streams:

@@ -158,6 +158,9 @@ def test_parts_of_the_latency_are_requested_and_reported(manifest: Path) -> None
     assert level.handover_ms is not None
     assert level.write_ms is not None
     assert (level.handover_ms.mean, level.write_ms.mean) == pytest.approx((0.25, 0.75), rel=0.01)
+    assert level.parts is not None
+    assert level.parts.every.handover == pytest.approx(0.25, rel=0.01)
+    assert level.parts.slowest.latency >= level.parts.every.latency
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_levels_end_at_the_first_far_beyond_the_objective_and_the_result_is_writ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[list[str]] = []
-    with FakeListen(lambda _: Plan(delay_s=0.01)).in_thread() as server:
+    with FakeListen(lambda _: Plan(delay_s=0.01, split=True)).in_thread() as server:
 
         def served(options: list[str]) -> contextlib.nullcontext[str]:
             started.append(options)
@@ -108,7 +108,12 @@ def test_levels_end_at_the_first_far_beyond_the_objective_and_the_result_is_writ
         monkeypatch.setattr(compare_module, "served", served)
         monkeypatch.setattr(capacity_module, "measure_each", partial(measure_each, ceiling=lambda: None))
         asked = settings(
-            write_manifest(tmp_path), streams=(1, 2), level_seconds=(0.5, 0.6), give_up_ms=1.0, stream_s=None
+            write_manifest(tmp_path),
+            streams=(1, 2),
+            level_seconds=(0.5, 0.6),
+            give_up_ms=1.0,
+            stream_s=None,
+            split=True,
         )
         code = run(asked, ["eager", "single"], ["--decoder", "greedy"], folder=tmp_path, name="c", command="make bench")
     assert code == 0, capsys.readouterr().err
@@ -119,5 +124,6 @@ def test_levels_end_at_the_first_far_beyond_the_objective_and_the_result_is_writ
     page = (tmp_path / "c.md").read_text()
     assert "`make bench`" in page
     assert "| eager | 1 | 1.0× |" in page
-    assert "| 1 | 1.00 | 2.00 |" in page  # the split
+    parts = next(line for line in page.splitlines() if "| slowest 2 % |" in line).strip("| ").split(" | ")
+    assert [float(each) for each in parts[5:10]] == [1.0, 2.0, 0.25, 0.5, 0.75]  # queue to write
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from needs import need_programs
 
-from loadtest.keyterms.__main__ import log_probs_of, measure
+from loadtest.keyterms.__main__ import measure, with_closing_silence
 from loadtest.keyterms.cases import (
     REAL,
     SENTENCES,
@@ -22,7 +22,6 @@ from loadtest.keyterms.cases import (
 )
 from loadtest.keyterms.report import Keyterms, markdown
 from loadtest.reports.environment import describe
-from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.ctc.bias import Bias
 from model.ctc.words import LogProbs, Word
@@ -147,15 +146,8 @@ def test_the_same_seed_gives_the_same_speech() -> None:
     assert all(len(case.pcm) > 8_000 and np.abs(case.pcm).max() > 10_000 for case in first)
 
 
-def test_log_probs_of_a_batch_equal_those_of_each_recording_alone() -> None:
-    model = AcousticModel.random(seed=1)
-    rng = np.random.default_rng(1)
-    cases = [
-        Case(REAL, rng.integers(-9_000, 9_000, length, dtype=np.int16), "", ()) for length in (9_000, 4_000, 12_345)
-    ]
-    together = log_probs_of(model, cases)
-    for case, found in zip(cases, together, strict=True):
-        (alone,) = log_probs_of(model, [case])
-        steps = -(-len(case.pcm) // model.config.step_samples) + model.config.flush_steps
-        assert found.shape == (steps * model.config.frames_per_step, len(model.config.vocabulary))
-        assert np.allclose(found, alone, atol=1e-4)
+def test_recordings_are_heard_with_the_silence_that_a_closing_stream_gets() -> None:
+    config, pcm = ModelConfig(), np.arange(1, 3_001, dtype=np.int16)
+    (heard,) = with_closing_silence(config, [Case(REAL, pcm, "", ())])
+    assert heard[:3_000].tolist() == pcm.tolist()
+    assert heard[3_000:].tolist() == [0] * (config.flush_steps * config.step_samples)

@@ -74,7 +74,7 @@ def test_the_peer_is_launched_loaded_and_stopped() -> None:
 def test_a_precision_that_the_processor_lacks_is_a_bad_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
     threads = torch.get_num_threads()
-    with pytest.raises(typer.BadParameter, match="use --precision fp32 or auto"):
+    with pytest.raises(typer.BadParameter, match="use --precision int8, fp32 or auto"):
         fastapi_torch.main(port=0, threads=threads, precision="bf16")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,8 @@ from loadtest_bench import T0, recording
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.pacer import Pacer
-from loadtest.generator.playback import Ending, Playback
+from loadtest.generator.parts import Breakdown
+from loadtest.generator.playback import Ending, Playback, SentStep
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
 
@@ -25,7 +27,7 @@ class Tape:
         self.sends: list[tuple[float, float]] = []
         self.finals: list[tuple[float, float]] = []
         self.timings: list[StepTimings] = []
-        self.splits: list[LatencySplit] = []
+        self.splits: list[tuple[Any, ...]] = []
         self.refusals: list[tuple[float, float]] = []
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
@@ -43,8 +45,8 @@ class Tape:
     def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
         self.refusals.append(_from_t0(dialled_s, answered_s))
 
-    def split(self, answered_s: float, parts: LatencySplit) -> None:
-        self.splits.append(parts)
+    def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
+        self.splits.append((*(round(each - T0, 4) for each in (*sent, answered_s)), parts))
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
         self.finals.append(_from_t0(scheduled_s, answered_s))
@@ -54,14 +56,17 @@ def _from_t0(first: float, second: float) -> tuple[float, float]:
     return round(first - T0, 4), round(second - T0, 4)
 
 
-def answer(cursor_s: float, text: str = "", *, final: bool = False) -> bytes:
+SPLIT = LatencySplit(queue_ms=0.5, step_ms=1.0, handover_ms=0.25, decode_ms=0.125, write_ms=0.125)
+
+
+def answer(cursor_s: float, text: str = "", *, final: bool = False, split: LatencySplit | None = None) -> bytes:
     message = {
         "type": "Results",
         "start": 0.0,
         "duration": cursor_s,
         "is_final": final,
         "channel": {"alternatives": [{"transcript": text}]},
-        "tutti": {"queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 3.0},
+        "tutti": {"queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 3.0, "latency": split},
     }
     return msgspec.json.encode(message)
 
@@ -104,6 +109,32 @@ def test_a_slow_handshake_is_latency_and_not_the_generators_lag() -> None:
     playback.message(answer(0.16), T0 + 0.17)
     assert tape.steps == [(0.08, 0.17), (0.16, 0.17)]
     assert tape.sends == [(0.16, 0.16)]
+
+
+def test_the_parts_of_an_answer_come_with_the_last_step_that_it_covers() -> None:
+    tape = Tape()
+    playback = Playback(recording(), T0, tape)
+    playback.opened(T0 + 0.10)
+    playback.take(T0 + 0.11)
+    playback.take(T0 + 0.17)
+    playback.message(answer(0.16, split=SPLIT), T0 + 0.18)
+    playback.message(answer(0.16, split=SPLIT), T0 + 0.19)  # covers nothing new
+    assert tape.splits == [(0.16, 0.1, 0.17, 0.18, SPLIT)]
+
+
+def test_parts_add_up_and_the_slowest_two_in_a_hundred_stand_apart() -> None:
+    breakdown = Breakdown()
+    assert breakdown.composition() is None
+    for _ in range(98):
+        breakdown.add(0.003, 0.0, 0.0005, SPLIT)
+    for _ in range(2):
+        breakdown.add(0.010, 0.006, 0.001, SPLIT)
+    found = breakdown.composition()
+    assert found is not None
+    assert (found.slowest.latency, found.slowest.opening, found.slowest.generator) == pytest.approx((10, 6, 1))
+    assert found.slowest.rest == pytest.approx(10 - 6 - 1 - 2, abs=1e-3)
+    assert found.every.latency == pytest.approx(3.14, abs=1e-3)
+    assert found.every.rest == pytest.approx(0.98 * 0.5 + 0.02 * 1, abs=2e-3)
 
 
 def test_an_answer_to_audio_that_was_not_sent_counts_for_nothing() -> None:
