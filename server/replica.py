@@ -14,7 +14,6 @@ from pydantic import SecretStr
 from batching.batcher import Policy
 from batching.capacity import Capacity
 from batching.engine import Engine
-from batching.step_model import StepModel
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from server.access.guard import Guard
@@ -29,7 +28,7 @@ from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
-from server.served_model import ModelCard, Models, ServedModel, VadModel
+from server.served_model import ModelCard, Models, Servable, ServedModel, VadModel
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
@@ -97,7 +96,7 @@ def build_replica(
         metrics.watch_gpu(lambda: torch.cuda.memory_allocated(model.device))
     metrics.build_info.labels(version("tutti-asr"), settings.commit, config.name, str(model.device)).set(1)
     card = ModelCard.of(config.name, config.version, model.digest)
-    window = vad_model.input_spec.shape[0] if vad_model is not None else None
+    window = vad_model.step_samples if vad_model is not None else None
     engines = Engines(
         _engine(settings, config, model, clock, config.step_samples, name="model"),
         _engine(settings, config, vad_model, clock, window, name="vad") if vad_model and window else None,
@@ -145,6 +144,8 @@ def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Adm
     )
     admission = Admission(settings.slots, capacity, follow=settings.max_streams == "auto")
     metrics.estimated_capacity.set_function(lambda: float(admission.estimate))
+    metrics.reserved.set_function(lambda: float(capacity.reserved()))
+    metrics.slowdown.set_function(lambda: capacity.slowdown)
     metrics.sessions_max.set_function(lambda: float(admission.limit))
     return admission
 
@@ -161,7 +162,7 @@ def _tickets(settings: Settings, model: ServedModel, decoder: Decoder) -> Ticket
 
     def setup() -> tuple[str, ...]:
         rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
-        return model.digest, str(getattr(model, "precision", "")), decoder.digest, repr(rules)
+        return model.digest, model.precision, decoder.digest, repr(rules)
 
     keys = read_keys(read_secrets("resume key", _plain(settings.resume_keys), settings.resume_keys_file))
     return TicketService(keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time)
@@ -202,7 +203,7 @@ def _live_limits(settings: Settings) -> LiveLimits:
 def _engine(
     settings: Settings,
     config: ModelConfig,
-    model: StepModel,
+    model: Servable,
     clock: Callable[[], float],
     step_samples: int,
     *,
@@ -214,15 +215,16 @@ def _engine(
 
     def make(deliver: Deliver) -> Engine:
         return Engine(
-            model,
-            capacity=settings.slots,
+            model.slots(
+                capacity=settings.slots,
+                largest=settings.max_batch,
+                tile_rows=TILE_ROWS if settings.reproducible else None,
+            ),
             policy=Policy(settings.policy),
-            max_batch=settings.max_batch,
             max_queued=max_queued,
             deliver=deliver,
             step_s=step_samples / config.sample_rate,
             warm_up=True,
-            tile_rows=max(TILE_ROWS, model.min_rows) if settings.reproducible else None,
             clock=clock,
             name=name,
         )

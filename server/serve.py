@@ -19,6 +19,7 @@ import uvicorn
 
 from batching.errors import EngineDown
 from model.errors import install_hint
+from model.instructions import instruction_set
 from model.runtime import shorten_switches
 from server.app import create_app
 from server.audio.decoder import load_codecs
@@ -96,7 +97,9 @@ def run(settings: Settings) -> int:
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
     load_codecs()
-    application = create_app(settings, *load_served(settings), make_session=make_session)
+    model, decoder, vad = load_served(settings)
+    _log.info("model loaded", precision=model.precision, device=str(model.device), instructions=instruction_set())
+    application = create_app(settings, model, decoder, vad, make_session=make_session)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(uvicorn_config(application.asgi, replica), replica)

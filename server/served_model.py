@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from batching.step_model import StepModel
-from model.acoustic import AcousticModel
+import torch
+
+from batching.slot_model import SlotModel
+from model.acoustic import AcousticModel, load_model
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from model.decoder import make_decoder
@@ -20,7 +22,7 @@ from server.settings import Settings
 def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | None]:
     """Load model, decoder and VAD by the settings, and set torch up for them. Raises: ModelError."""
     set_up_torch(settings.threads)
-    model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+    model = load_model(settings.model, device=settings.device, precision=settings.precision)
     decoder = make_decoder(config=model.config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     return model, decoder, load_vad(settings)
 
@@ -34,8 +36,18 @@ def load_vad(settings: Settings) -> VadModel | None:
     return SileroVad.load(device="cpu")
 
 
-class ServedModel(StepModel, Protocol):
-    """A step model with its configuration and digest."""
+class Servable(Protocol):
+    """A model that can be put behind an engine."""
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SlotModel:
+        """Return it over `capacity` streams, in batches of at most `largest`.
+
+        With `tile_rows`, its arithmetic runs on exactly so many rows at a time, where that makes a difference.
+        """
+
+
+class ServedModel(Servable, Protocol):
+    """The acoustic model: int16 PCM in steps, log-probs out."""
 
     @property
     def config(self) -> ModelConfig:
@@ -45,9 +57,21 @@ class ServedModel(StepModel, Protocol):
     def digest(self) -> str:
         """Hexadecimal digest of its weights."""
 
+    @property
+    def precision(self) -> str:
+        """Its arithmetic, as `--precision` names it."""
 
-class VadModel(StepModel, Protocol):
-    """A step model over windows of 16-bit samples, (B, S); the output is one probability of speech each."""
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+
+class VadModel(Servable, Protocol):
+    """A model over windows of 16-bit samples; the output is one probability of speech each, (B, 1)."""
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of a window."""
 
 
 @dataclass(frozen=True, slots=True)

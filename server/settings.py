@@ -91,5 +91,5 @@ class Settings(BaseSettings):
 
     @property
     def slots(self) -> int:
-        """Rows of the state pool: the most streams that can be open."""
+        """Slots of the model: the most streams that can be open."""
         return AUTO_SLOTS if self.max_streams == "auto" else self.max_streams

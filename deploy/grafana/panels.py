@@ -112,13 +112,24 @@ ROWS = (
         (
             Panel(
                 "Streams against capacity",
-                "Open now, the limit, and what the replica thinks it can carry within the objective.",
+                "Open now, the limit, what it thinks it can carry within the objective; held back after late steps.",
                 "short",
                 (
                     Query(gauge("tutti_sessions_active"), "open {{instance}}"),
                     Query(gauge("tutti_sessions_max"), "limit {{instance}}"),
                     Query(gauge("tutti_estimated_session_capacity"), "estimate {{instance}}"),
+                    Query(gauge("tutti_reserved_sessions"), "held back {{instance}}"),
                 ),
+            ),
+            Panel(
+                "Slower than at the start",
+                "Time of batches as a multiple of the warm-up's: 2 where others take half of the machine.",
+                "short",
+                (
+                    Query(gauge("tutti_slowdown_ratio"), "slowdown {{instance}}"),
+                    Query(gauge("tutti_uploads_wait"), "uploads wait {{instance}}"),
+                ),
+                line=2.0,
             ),
             Panel(
                 "Refused",

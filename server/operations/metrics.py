@@ -48,6 +48,13 @@ class Metrics:
         self.estimated_capacity = Gauge(
             "tutti_estimated_session_capacity", "Estimate of sessions at the latency objective", registry=registry
         )
+        self.reserved = Gauge(
+            "tutti_reserved_sessions",
+            "Of the estimate by service times, sessions kept out because steps are late, or were in the last minutes",
+            registry=registry,
+        )
+        self.slowdown = Gauge("tutti_slowdown_ratio", "Time of batches by that in the warm-up", registry=registry)
+        self.uploads_wait = Gauge("tutti_uploads_wait", "1 while uploads wait for late live steps", registry=registry)
         self.sessions_draining = Gauge("tutti_sessions_draining", "Sessions open while draining", registry=registry)
         self.queue_depth = Gauge("tutti_batch_queue_depth", "Steps ready and waiting for a batch", registry=registry)
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)

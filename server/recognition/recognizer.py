@@ -332,6 +332,7 @@ class Recognizer:
         self._metrics.slots_used.set(self.slots_used)
         if not self._held:
             self._metrics.queue_depth.set(0)  # steps that still waited were dropped without a batch
+            self._metrics.uploads_wait.set(0)
 
     def _on_state(self, exported: StateExported) -> None:
         route = self._routes.get(exported.stream)
@@ -377,4 +378,5 @@ class Recognizer:
         metrics.inference.observe(batch.step_s)
         metrics.realtime_factor.observe(batch.step_s / (size * self._step_s))
         metrics.queue_depth.set(batch.queued)
+        metrics.uploads_wait.set(batch.filling_waits)
         metrics.queue_wait.observe_all(batch.queue_wait_s)

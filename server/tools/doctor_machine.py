@@ -23,7 +23,7 @@ from server.tools.doctor import Check, Finding, fail, ok, warn
 
 EXTRAS = {"media": "av", "otel": "opentelemetry.exporter.otlp.proto.http", "vad": "silero_vad"}
 """A module that each extra brings."""
-WANTED_FLAGS = ("avx2", "avx512_bf16", "amx_bf16")
+WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 FINE_TICK_S = 1e-5
 CLOCKS_APART_S = 2.0  # file times may be rounded to seconds

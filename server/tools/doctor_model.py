@@ -1,9 +1,8 @@
-"""Checks of the model, for `tutti doctor`: weights, device, precision, compiled code, independence of rows."""
+"""Checks of the model, for `tutti doctor`: weights, device, precision, exact arithmetic, code, independence of rows."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from batching.stepper import Stepper
 from model import checkpoint
-from model.acoustic import AcousticModel
+from model.acoustic import AcousticModel, load_model
 from model.compiled import kept_in
 from model.config import ModelConfig
 from model.ctc.search import kernel
 from model.decoder import language_model_path, make_decoder
 from model.errors import PrecisionError
-from model.evaluation.ceiling import SLOW_NS, read_ns, weight_bytes
-from model.precision import native_bf16
+from model.evaluation.ceiling import SLOW_NS, read_ns
+from model.evaluation.digest import committed_digest, log_probs_digest
+from model.instructions import instruction_set
 from model.runtime import set_up_torch
 from server.replica import TILE_ROWS
 from server.settings import Settings
@@ -62,19 +61,20 @@ def _sha256(path: Path) -> str | None:
 
 
 def model(settings: Settings) -> Iterator[Finding]:
-    """Device, precision, memory of the streams' states, caches, batch invariance and decoder."""
+    """Device, precision, exact arithmetic, memory of the streams' states, caches, batch invariance and decoder."""
     set_up_torch(settings.threads)
     try:
-        served = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+        served = load_model(settings.model, device=settings.device, precision=settings.precision)
     except PrecisionError as error:
         found, _, advice = str(error).partition(": ")
         yield fail("precision", found, advice)
         return
     yield _device(served.device)
     yield _precision(settings, served)
+    yield from _arithmetic(settings, served)
     yield _states(settings, served)
     if served.device.type == "cpu":
-        yield _caches(weight_bytes(served.network))
+        yield _caches(served.weight_bytes)
     yield from _invariance(settings, served)
     yield from _decoder(settings, served.config)
 
@@ -90,18 +90,39 @@ def _device(device: torch.device) -> Finding:
 
 
 def _precision(settings: Settings, served: AcousticModel) -> Finding:
-    if settings.precision != "auto":
-        return ok("precision", f"{served.precision}, as asked for")
+    """The arithmetic, why it was chosen, and the instructions of 8-bit products; the slow ways are warned of."""
+    name, way, asked = "precision", instruction_set(), settings.precision != "auto"
     if served.device.type == "cuda":
-        return ok("precision", f"{served.precision}: the device is a GPU")
-    if native_bf16():
-        return ok("precision", f"{served.precision}: this processor multiplies bfloat16")
-    advice = "processors with avx512_bf16 or AMX carry about twice as many streams"
-    return warn("precision", f"{served.precision}: this processor has no bfloat16 products", advice)
+        return ok(name, f"{served.precision}: the device is a GPU")
+    portable = way == "portable"
+    by = "portable code: neither AVX2 nor VNNI here, or held back" if portable else f"{way} instructions"
+    if served.precision == "int8":
+        found = f"int8 by {by}"
+        return warn(name, found, "--precision auto, or a processor with AVX2 or VNNI") if portable else ok(name, found)
+    if asked:
+        return ok(name, f"{served.precision}, as asked for; int8 would be by {by}")
+    found = f"{served.precision}; int8 would be by {by}" + ("" if portable else ", but this checkpoint has no integers")
+    if served.precision != "fp32":
+        return ok(name, found)
+    quantize = "`tutti quantize` makes a checkpoint that has them, which is much faster"
+    return warn(name, found, "a processor with AVX2 or VNNI multiplies integers fast" if portable else quantize)
+
+
+def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
+    """Compare the shipped 8-bit model's log-probs on the sample recordings with those of every processor."""
+    expected = committed_digest()
+    if settings.model not in (None, checkpoint.SHIPPED) or served.precision != "int8" or expected is None:
+        return
+    name = "arithmetic"
+    if log_probs_digest(served) == expected:
+        yield ok(name, "log-probs of the sample recordings are those of every processor, to the bit")
+    else:
+        advice = "streams that move to another replica may change words: --precision fp32; and report it"
+        yield fail(name, "log-probs of the sample recordings differ from those of other processors", advice)
 
 
 def _states(settings: Settings, served: AcousticModel) -> Finding:
-    row = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in served.state_spec.values())
+    row = served.slots(capacity=1, largest=1).state_bytes
     total = row * settings.slots
     free = torch.cuda.mem_get_info(served.device)[0] if served.device.type == "cuda" else free_memory()
     found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.slots}, {free / GIB:.1f} GiB free"
@@ -123,13 +144,12 @@ def _caches(size: int) -> Finding:
 
 def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """Step streams alone and together, and compare to the bit."""
-    tiles = max(TILE_ROWS, served.min_rows)
-    name, differs = "batch invariance", differing(served, tiles if settings.reproducible else None)
+    name, differs = "batch invariance", differing(served, TILE_ROWS if settings.reproducible else None)
     if not differs:
         yield ok(name, f"alone and in batches of {', '.join(map(str, SIZES))}: equal to the bit, {served.precision}")
         return
     found = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.precision}"
-    if settings.reproducible or differing(served, tiles):
+    if settings.reproducible or differing(served, TILE_ROWS):
         yield fail(name, found, "--precision fp32; and report it: rows should be independent in tiles")
     else:
         yield warn(name, found, "serve with --reproducible: tiles of a fixed shape are equal to the bit here")
@@ -138,20 +158,21 @@ def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
 def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
     """Sizes of batches in which a stream's outputs differ from those alone."""
     largest = max(SIZES)
-    rng = np.random.default_rng(7)
-    audio = rng.integers(-8_000, 8_000, (STEPS, largest, *served.input_spec.shape), dtype=np.int16)
-    stepper = Stepper(served, capacity=largest, max_batch=largest, tile_rows=tile_rows)
-    handles = [stepper.pool.take() for _ in range(largest)]
+    slots = served.slots(capacity=largest, largest=largest, tile_rows=tile_rows)
+    audio = np.random.default_rng(7).integers(-8_000, 8_000, (STEPS, *slots.inputs.shape), dtype=np.int16)
 
     def outputs(rows: Sequence[int]) -> np.ndarray:
         """These rows from their beginning, in one batch: (STEPS, B, frames, V)."""
         for row in rows:
-            stepper.pool.reset(handles[row])
-        return np.stack([stepper.run([handles[row] for row in rows], [step[row] for row in rows]) for step in audio])
+            slots.reset(row)
+        found = []
+        for step in audio:
+            slots.inputs[: len(rows)] = step[rows]
+            found.append(slots.run(rows))
+        return np.stack(found)
 
-    with torch.inference_mode():
-        alone = np.concatenate([outputs([row]) for row in range(largest)], axis=1)
-        return [size for size in SIZES if not np.array_equal(alone[:, :size], outputs(range(size)))]
+    alone = np.concatenate([outputs([row]) for row in range(largest)], axis=1)
+    return [size for size in SIZES if not np.array_equal(alone[:, :size], outputs(range(size)))]
 
 
 def _decoder(settings: Settings, config: ModelConfig) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.decoder import resolve_decoder
 from model.evaluation import compare
 from model.recordings import Utterance, read_manifests, read_pcm
@@ -67,7 +67,7 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
     set_up_torch(combinations[0].threads)
     facts: list[Figures] = []
     for settings in combinations:
-        model = AcousticModel.load(settings.model, device=settings.device, precision=settings.precision)
+        model = load_model(settings.model, device=settings.device, precision=settings.precision)
         facts.append(
             {
                 "precision": model.precision,

@@ -41,6 +41,9 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
 
     Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
+    settings = settings.model_copy(
+        update={"max_streams": settings.slots}
+    )  # no objective: recordings wait for their turn
     model, decoder, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, model, decoder, vad, time.perf_counter)
     await replica.recognizer.start()

@@ -11,13 +11,12 @@ from typing import Annotated
 
 import numpy as np
 import soundfile
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from batching.stepper import Stepper
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.checkpoint import WEIGHTS
 from model.ctc.words import Decoder
 from model.decoder import DecoderName, make_decoder
@@ -34,11 +33,11 @@ RUNS = 50  # of each operation, whose median counts
 
 
 class SavedRun:
-    """A session and its place in a state pool of one."""
+    """A session and its place in a pool of one slot."""
 
     def __init__(self, model: ServedModel, decoder: Decoder) -> None:
         self._model, self._decoder = model, decoder
-        self._stepper = Stepper(model, capacity=1, max_batch=1, tile_rows=None)
+        self._stepper = Stepper(model.slots(capacity=1, largest=1))
         self._handle = self._stepper.pool.take()
         self._session = self._new_session()
 
@@ -46,7 +45,6 @@ class SavedRun:
         options = SessionOptions(sample_rate=self._model.config.sample_rate, resumable=True)
         return Session(options, self._model.config, self._decoder, Limits(max_backlog_s=1e9))
 
-    @torch.inference_mode()
     def hear(self, samples: PCM, until_s: float) -> None:
         """Recognise (S,) int16 up to this stream time."""
         session, channel = self._session, self._session.channels[0]
@@ -89,7 +87,7 @@ def report(
 
 
 def _measure(name: DecoderName, audio: Path | None, at_s: float) -> dict[str, str | int | float]:
-    model = AcousticModel.load()
+    model = load_model()
     run = SavedRun(model, make_decoder(config=model.config, decoder=name))
     run.hear(_samples(audio), at_s)
     saved, seal = run.saved(), Seal([bytes(32)])

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from speech import ROOT
 
 from deploy.docker.health import HEALTHY, UNHEALTHY, check
+from model.instructions import LEVELS, WITH_VNNI
 from server.settings import Settings
 
 DEPLOY = ROOT / "deploy"
@@ -151,6 +152,31 @@ def test_start_sh_copies_the_compiler_cache_and_execs_the_server(tmp_path: Path,
         said, _ = process.communicate(timeout=20)
     assert said.startswith("code") == writable
     assert said.removeprefix("code").split() == [str(process.pid), str(os.getpid())], "signals reach the server"
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "expected"),
+    [
+        ("avx2 avx512f avx512_vnni", {}, WITH_VNNI),
+        ("avx2 fma", {}, (LEVELS[1], "")),
+        ("avx2 avx512f avx512_vnni", {"NUMBA_CPU_NAME": "znver3"}, ("znver3", "unset")),
+        ("avx2 avx512f avx512_vnni", {"ATEN_CPU_CAPABILITY": "avx2"}, ("", "unset")),
+    ],
+)
+def test_start_sh_names_a_processor_that_the_image_was_compiled_for(
+    tmp_path: Path, flags: str, variables: dict[str, str], expected: tuple[str, str]
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    script = (DOCKER / "start.sh").read_text().replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
+    words = ["sh", "-c", script, "start", "sh", "-c", 'echo "$NUMBA_CPU_NAME|${NUMBA_CPU_FEATURES-unset}"']
+    env = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]} | variables
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "|".join(expected) + "\n"
+
+
+def test_the_image_is_compiled_for_the_processors_that_start_sh_names() -> None:
+    named = set(re.findall(r'NUMBA_CPU_NAME=(\S+) NUMBA_CPU_FEATURES="?([^"\s]*)', DOCKERFILE))
+    assert named == {WITH_VNNI, (LEVELS[1], "")}
 
 
 def test_every_variable_that_deploy_sets_is_a_setting() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from live_server import LiveServer, transcript
 from spelling import spell
 from websockets.exceptions import InvalidStatus
 
+from batching.events import BatchDone
 from server.errors import BadParameter
 from server.protocols.deepgram.query import parse_query
 from server.served_model import Models
@@ -44,6 +46,19 @@ def test_max_streams_auto_is_the_estimated_capacity_within_the_slots(live_server
     assert 10 < estimate <= server.replica.recognizer.admission.estimate + 1
     assert server.metric("tutti_sessions_max") == min(estimate, 1_024)
     assert server.metric("tutti_state_pool_slots_total") == 1_024
+
+
+def test_reduced_capacity_shows_in_metrics(live_server: Start) -> None:
+    server = live_server(max_streams="auto")
+    recognizer = server.replica.recognizer
+    assert server.metric("tutti_slowdown_ratio") > 0
+    assert server.metric("tutti_reserved_sessions") == 0
+    recognizer.admission.capacity._bound = 5.0
+    possible = int(recognizer.admission.capacity.possible())
+    assert server.metric("tutti_reserved_sessions") == possible - 5
+    for waits in (True, False):
+        recognizer._observe(BatchDone((1,), (None,), np.zeros((1, 1)), (0.0,), 0.0, 0.01, 0, filling_waits=waits))
+        assert server.metric("tutti_uploads_wait") == waits
 
 
 def test_a_fixed_max_streams_does_not_limit_the_estimated_capacity(live_server: Start) -> None:

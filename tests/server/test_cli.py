@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 import typer
 from needs import need_precision
+from quantized_networks import random_quantized
 from speech import SAMPLES
 from spelling import silence, spell
 from typer.testing import CliRunner
 from wavering import WaveringDecoder
 
-from model.acoustic import AcousticModel
+from model import checkpoint
+from model.acoustic import load_model
 from model.evaluation import ceiling
 from model.evaluation.ceiling import SLOW_NS
+from model.int8.model import Int8Model
+from model.torch_model import TorchModel
 from server.cli import app
 from server.settings import Settings
 
@@ -46,7 +50,17 @@ def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
 
 
 COMMANDS = [
-    *(["serve"], ["transcribe"], ["loadtest"], ["demo"], ["train"], ["synthesize"], ["ceiling"], ["evaluate"]),
+    *(
+        ["serve"],
+        ["transcribe"],
+        ["loadtest"],
+        ["demo"],
+        ["train"],
+        ["quantize"],
+        ["synthesize"],
+        ["ceiling"],
+        ["evaluate"],
+    ),
     *(["calibrate"], ["plan"], ["doctor"], ["drain"], ["lm", "train"], ["lm", "perplexity"], ["lm", "tune"]),
     *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
 ]
@@ -210,10 +224,12 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one_line(precision, tmp_path):
-    """The processor has no AVX-512, or torch and oneDNN are set to ignore it."""
-    recording, out = str(SAMPLES.parent / "yes.flac"), str(tmp_path / "out.json")
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+
+
+def errors_of_every_command(precision, *model, out, environment):
+    """The last lines of all commands that take a precision; each must exit with 1, in one line."""
+    recording = str(SAMPLES.parent / "yes.flac")
     commands = [
         ["serve", "--port", "0"],
         ["transcribe", recording],
@@ -222,15 +238,32 @@ def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one
         ["calibrate", "--out", out],
         ["lm", "tune", "--manifest", str(SAMPLES), "--out", out],
     ]
-    asked = json.dumps([[*arguments, "--precision", precision] for arguments in commands])
-    older = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    asked = json.dumps([[*arguments, "--precision", precision, *model] for arguments in commands])
     program = [sys.executable, "-c", ALL_IN_TURN, asked]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False, env=older)
+    environment = os.environ | environment
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert done.stdout.splitlines() == [f"{arguments[0]} exits with 1" for arguments in commands], done.stderr
     errors = done.stderr.splitlines()
     assert errors == [errors[0]] * len(commands)
-    assert errors[0].startswith(f"tutti: precision {precision} needs a processor with")
-    assert errors[0].endswith("use --precision fp32 or auto")
+    return errors[0]
+
+
+def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one_line(tmp_path):
+    """The processor has no AVX-512, or torch and oneDNN are set to ignore it."""
+    error = errors_of_every_command("bf16", out=str(tmp_path / "out.json"), environment=AVX2)
+    assert error.startswith("tutti: precision bf16 needs a processor with")
+    assert error.endswith("use --precision int8, fp32 or auto")
+
+
+def test_8_bit_weights_that_a_checkpoint_lacks_are_asked_for_by_every_command_in_one_line(tmp_path):
+    checkpoint.save(TorchModel.random().network, tmp_path / "float.safetensors")
+    model = ("--model", str(tmp_path / "float.safetensors"))
+    error = errors_of_every_command("int8", *model, out=str(tmp_path / "out.json"), environment={})
+    assert error.startswith("tutti: ")
+    assert error.endswith(
+        "float.safetensors has no 8-bit weights: make a checkpoint that has them with `tutti quantize`, "
+        "or use --precision auto"
+    )
 
 
 def test_a_missing_language_model_is_named_and_exits_with_1():
@@ -246,7 +279,7 @@ def test_evaluate_ends_with_one_line_of_json():
     assert set(figures) >= {"wer", "cer", "by_source", "precision"}
     assert ("log_prob_difference_to_fp32" in figures) == (figures["precision"] != "fp32")
     assert figures["by_source"]["samples"]["utterances"] == len(SAMPLES.read_text().splitlines())
-    assert figures["precision"] == AcousticModel.load().precision
+    assert figures["precision"] == load_model().precision
 
 
 def test_a_missing_manifest_is_named_and_exits_with_1():
@@ -256,13 +289,21 @@ def test_a_missing_manifest_is_named_and_exits_with_1():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_ceiling_counts_the_same_operations_in_every_precision(precision):
-    """The weights of int8 are not torch parameters, but count as well."""
+def test_the_ceiling_measures_every_precision(precision):
     need_precision(precision)
-    model = AcousticModel.random(precision=precision)
-    figures = ceiling.measure(model)
-    assert figures.product_gflops > 0
-    assert ceiling._step_operations(model) == ceiling._step_operations(AcousticModel.random())
+    model = Int8Model(random_quantized(), "x") if precision == "int8" else TorchModel.random(precision=precision)
+    figures = ceiling.measure(model, (1, 2))
+    assert figures.precision == precision
+    assert min(figures.product_gflops, figures.step_gflops) > 0
+
+
+def test_the_ceiling_counts_two_operations_for_each_weight_and_frame():
+    """Twice as many frames in the first convolution."""
+    model = TorchModel.random()
+    weights = {name: each for name, each in model.network.state_dict().items() if name.endswith(".weight")}
+    sizes = {name: each.numel() for name, each in weights.items() if each.ndim == 2 and "lookahead" not in name}
+    per_frame = sum(sizes.values()) + sizes["conv0.product.weight"]
+    assert ceiling.step_operations(model.config) == 2 * model.config.frames_per_step * per_frame
 
 
 def test_the_ceiling_is_one_json_document():

@@ -22,7 +22,7 @@ from torch import Tensor
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from batching.step_model import TensorSpec
+from model.slots import RowSpec, TorchSlots
 
 Start = Callable[..., LiveServer]
 
@@ -277,16 +277,20 @@ def test_a_full_server_refuses_before_the_handshake_and_takes_the_next_when_a_sl
 
 
 class LevelVad:
-    """A VAD model that takes non-zero samples for speech. Satisfies `batching.StepModel`, 512 samples a step."""
+    """A VAD model that takes non-zero samples for speech. 512 samples a step."""
 
+    step_samples = 512
     min_rows = 1
     device = torch.device("cpu")
-    input_spec = TensorSpec((512,), torch.int16)
-    state_spec: Mapping[str, TensorSpec] = {"seen": TensorSpec((), torch.int64)}
+    input_spec = RowSpec((step_samples,), torch.int16)
+    state_spec: Mapping[str, RowSpec] = {"seen": RowSpec((), torch.int64)}
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
+        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         self.gate.wait(timeout=20)

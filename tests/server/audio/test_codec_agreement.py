@@ -20,7 +20,7 @@ from media_files import container, opus_packets
 from speech import samples
 from websockets.asyncio.client import connect
 
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.decoder import make_decoder
 from model.evaluation.scoring import by_source
 from model.recordings import Utterance, read_pcm
@@ -98,7 +98,7 @@ def encoded(name: str) -> tuple[bytes | list[bytes], ...]:
 
 @pytest.fixture(scope="module")
 def server():
-    model = AcousticModel.load()
+    model = load_model()
     with LiveServer(model=model, decoder=make_decoder(config=model.config)) as running:
         yield running
 

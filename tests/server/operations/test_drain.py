@@ -148,8 +148,8 @@ def test_process_logs_its_address_and_exits_with_0_after_sigterm() -> None:
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        where = json.loads(process.stderr.readline())
-        assert where["event"] == "listening"
+        loaded, where = json.loads(process.stderr.readline()), json.loads(process.stderr.readline())
+        assert (loaded["event"], where["event"]) == ("model loaded", "listening")
         url = where["url"].replace("http", "ws") + "/v1/listen?encoding=linear16&sample_rate=16000"
         with connect(url, compression=None) as socket:
             socket.send(spell("hello").tobytes())

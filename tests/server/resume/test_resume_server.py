@@ -15,12 +15,12 @@ import pytest
 import torch
 from live_server import Client, LiveServer, transcript
 from resume_client import Received, ResumingClient
-from spelling import CONFIG, silence, spell
+from spelling import CONFIG, SpellingModel, silence, spell
 from torch import Tensor
 from websockets.exceptions import InvalidStatus
 
-from batching.step_model import TensorSpec
 from model.ctc.beam import BeamDecoder
+from model.slots import RowSpec, TorchSlots
 from server.resume.seal import new_key
 
 KEY, OTHER_KEY = new_key(), new_key()
@@ -182,12 +182,26 @@ def test_stream_with_a_refused_ticket_can_start_at_a_given_time(pair: Any) -> No
     assert tickets[0] >= 1, "finals are counted since the first connection"
 
 
+class OtherPrecision(SpellingModel):
+    """The same weights in another arithmetic: its states are none of the first one's."""
+
+    precision = "int8"
+
+
+class OtherWeights(SpellingModel):
+    """Another checkpoint."""
+
+    digest = "01spelling"
+
+
 @pytest.mark.parametrize(
     ("code", "other"),
     [
         ("TICKET_FORGED", {"resume_keys": (OTHER_KEY,)}),
         ("TICKET_FORGED", {}),
         ("TICKET_EXPIRED", {"resume_keys": (KEY,), "resume_ttl_s": 1e-9}),
+        ("TICKET_MODEL", {"resume_keys": (KEY,), "model": OtherPrecision()}),
+        ("TICKET_MODEL", {"resume_keys": (KEY,), "model": OtherWeights()}),
         ("TICKET_MODEL", {"resume_keys": (KEY,), "min_endpoint_ms": 500}),
         ("TICKET_MODEL", {"resume_keys": (KEY,), "decoder": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=2)}),
     ],
@@ -244,10 +258,14 @@ def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) 
 class LevelVad:
     """Speech is whatever is not zero."""
 
+    step_samples = 512
     min_rows = 1
     device = torch.device("cpu")
-    input_spec = TensorSpec((512,), torch.int16)
-    state_spec: Mapping[str, TensorSpec] = {"seen": TensorSpec((), torch.int64)}
+    input_spec = RowSpec((step_samples,), torch.int16)
+    state_spec: Mapping[str, RowSpec] = {"seen": RowSpec((), torch.int64)}
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
+        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state

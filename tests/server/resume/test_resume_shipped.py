@@ -11,7 +11,7 @@ from live_server import LiveServer
 from resume_client import ResumingClient
 from speech import samples
 
-from model.acoustic import AcousticModel
+from model.acoustic import load_model
 from model.decoder import make_decoder
 from model.recordings import read_pcm
 from server.resume.seal import new_key
@@ -27,7 +27,7 @@ def speech() -> np.ndarray:
 
 @pytest.mark.parametrize("decoder", ["greedy", "beam"])
 def test_real_speech_resumes_word_for_word(decoder: str) -> None:
-    model, key = AcousticModel.load(), new_key()
+    model, key = load_model(), new_key()
     chosen = make_decoder(decoder=decoder, config=model.config)
     audio, dice = speech()[:, None], random.Random(decoder)
     query = {"interim_results": "true", "smart_format": "true"}

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from model import checkpoint, precision
-from model.acoustic import AcousticModel
+from model.slots import TorchSlots
+from model.torch_model import TorchModel
 from server.cli import app
 from server.settings import Settings
 from server.tools import doctor_machine, doctor_model
@@ -66,10 +68,55 @@ def test_weights_that_do_not_stay_in_the_caches_are_warned_of(monkeypatch: pytes
 
 def test_a_precision_that_the_processor_lacks_fails_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
-    (finding,) = doctor_model.model(Settings(precision="int8"))
+    (finding,) = doctor_model.model(Settings(precision="bf16"))
     assert (finding.name, finding.verdict) == ("precision", Verdict.FAIL)
-    assert finding.found.startswith("precision int8 needs a processor with")
-    assert finding.advice == "use --precision fp32 or auto"
+    assert finding.found.startswith("precision bf16 needs a processor with")
+    assert finding.advice == "use --precision int8, fp32 or auto"
+
+
+@dataclass
+class Served:
+    """What `_precision` reads of a model."""
+
+    precision: str
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("way", "asked", "precision", "verdict", "said"),
+    [
+        ("vnni512", "auto", "int8", Verdict.OK, "int8 by vnni512 instructions"),
+        ("avx2", "int8", "int8", Verdict.OK, "int8 by avx2 instructions"),
+        ("portable", "int8", "int8", Verdict.WARN, "int8 by portable code"),
+        ("portable", "auto", "fp32", Verdict.WARN, "AVX2"),
+        ("avx2", "auto", "fp32", Verdict.WARN, "tutti quantize"),
+        ("vnni512", "auto", "bf16", Verdict.OK, "no integers"),
+        ("vnni512", "fp32", "fp32", Verdict.OK, "as asked for"),
+    ],
+)
+def test_precision_names_the_instructions_and_warns_of_slow_ways(  # noqa: PLR0917
+    monkeypatch: pytest.MonkeyPatch, way: str, asked: str, precision: str, verdict: Verdict, said: str
+) -> None:
+    monkeypatch.setattr(doctor_model, "instruction_set", lambda: way)
+    finding = doctor_model._precision(Settings(precision=asked), Served(precision))
+    assert finding.verdict is verdict
+    assert said in finding.found + finding.advice
+
+
+def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(doctor_model.model, precision="int8")["arithmetic"].verdict is Verdict.OK
+    monkeypatch.setattr(doctor_model, "committed_digest", lambda: "0" * 64)
+    finding = findings(doctor_model.model, precision="int8")["arithmetic"]
+    assert finding.verdict is Verdict.FAIL
+    assert "fp32" in finding.advice
+
+
+def test_arithmetic_is_a_finding_of_the_shipped_model_in_8_bits_alone(tmp_path: Path) -> None:
+    assert "arithmetic" not in findings(doctor_model.model, precision="fp32")
+    another = tmp_path / "another.safetensors"
+    for suffix in (".safetensors", ".json"):
+        another.with_suffix(suffix).symlink_to(checkpoint.SHIPPED.with_suffix(suffix))
+    assert "arithmetic" not in findings(doctor_model.model, model=another, precision="int8")
 
 
 def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
@@ -115,18 +162,19 @@ def test_every_shipped_weight_has_its_digest() -> None:
     assert named == shipped
 
 
-class Company(AcousticModel):
+class Company(TorchModel):
     """Rows hear how many there are, unless they are as many as a tile has."""
 
     def step(self, inputs, state):  # type: ignore[no-untyped-def]
         log_probs, after = super().step(inputs, state)
         return log_probs + (0 if len(inputs) >= 16 else len(inputs) * 1e-3), after
 
-    in_slabs = None  # type: ignore[assignment]
+    def slots(self, **sizes):  # type: ignore[no-untyped-def]
+        return TorchSlots(self, **sizes)
 
 
 def test_a_model_whose_rows_hear_one_another_is_found_out_and_tiles_are_advised() -> None:
-    network = AcousticModel.random().network
+    network = TorchModel.random().network
     leaky = Company(network, "leaky", device="cpu", precision="fp32")
     assert doctor_model.differing(leaky, None)
     assert not doctor_model.differing(leaky, 16)

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from spelling import SpellingModel, silence, spell, spelling_decoder
 
+from batching.capacity import Capacity
 from server.replica import Replica, build_replica
 from server.settings import Settings
-from server.tools.local import LocalTranscriber, NotRecognised
+from server.tools import local
+from server.tools.local import LocalTranscriber, NotRecognised, open_local
 from tutti_asr_client.messages import Results
 
 
@@ -51,3 +53,21 @@ def test_a_recording_gives_its_words_and_a_final_result() -> None:
         return [m.text for m in messages if isinstance(m, Results) and m.is_final and m.text]
 
     assert asyncio.run(run()) == ["hello there"]
+
+
+def test_however_many_recordings_come_at_once_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "load_served", lambda _: (SpellingModel(), spelling_decoder(), None))
+    monkeypatch.setattr(Capacity, "possible", lambda _: 4.0)  # live streams; a server would take no more
+
+    async def pcm() -> AsyncIterator[bytes]:
+        yield spell("hello").tobytes() + silence(0.5).tobytes()
+
+    async def read(transcriber: LocalTranscriber) -> str:
+        messages = [m async for m in transcriber.stream(pcm())]
+        return " ".join(m.text for m in messages if isinstance(m, Results) and m.is_final and m.text)
+
+    async def run() -> list[str]:
+        async with open_local(Settings()) as transcriber:
+            return await asyncio.gather(*(read(transcriber) for _ in range(40)))
+
+    assert asyncio.run(run()) == ["hello"] * 40
