@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench bench-peers overload soak train lm evaluate samples screenshots wheels clean dashboard help
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers overload neighbour soak train quantize lm evaluate samples screenshots
+.PHONY: wheels clean dashboard help
 
 help:  ## show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
 setup: $(READY)  ## make .venv with everything in it
 
@@ -16,7 +17,7 @@ $(READY): pyproject.toml clients/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[dev]'
-	@$(BIN)/python -m model.ctc.beam
+	@$(BIN)/python -m model.warm_up
 	@touch $@
 
 demo: setup  ## start a server, stream a recording in real time, show partials, final text and latencies
@@ -27,8 +28,17 @@ serve: setup  ## serve the shipped model on 127.0.0.1:8080
 
 WORKERS ?= 2  # processes of `make test`: more than two share what the timing of some tests needs
 
-test: setup  ## all tests, about seven minutes on two cores
+test: setup  ## all tests, about eight minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+# What depends on the processor: products, compiled code, slots, batches, a server's answers, the demo.
+ON_AVX2 := tests/model tests/batching tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/test_demo.py
+
+test-avx2: export ATEN_CPU_CAPABILITY = avx2
+test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
+test-avx2: setup  ## tests of model, core, server and demo as on a processor with AVX2 alone, three minutes on two cores
+	@$(BIN)/python -c 'from model.instructions import instruction_set as found; assert found() == "avx2", found()'
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ON_AVX2)
 
 check: setup  ## ruff, mypy --strict, rules of dependency
 	@$(BIN)/ruff check .
@@ -46,6 +56,9 @@ bench: setup  ## latency against live streams under each policy; writes loadtest
 
 overload: setup  ## three times more streams than there is room for; writes loadtest/results/overload.*
 	@$(BIN)/python -m loadtest.overload
+
+neighbour: setup  ## other processes take half of each core for seconds; writes loadtest/results/neighbour.*
+	@$(BIN)/python -m loadtest.neighbour
 
 CAPACITY ?= 400  # streams that this machine sustains: loadtest/results/capacity.md
 
@@ -79,7 +92,17 @@ train: setup  ## train the shipped model anew from $(DATA) and synthetic speech:
 	@$(STAGE) --recipe $(RECIPES)/small-6.json --init build/tutti-small-mean.safetensors --out build/tutti-small-6.safetensors
 	@$(BIN)/python -m model.training.average build/tutti-small-mean.safetensors build/tutti-small-6.safetensors \
 		--share 0.5 --out build/tutti-small.safetensors
-	@echo "to ship it: copy it to model/weights, then sha256sum *.json *.safetensors *.arpa.gz > SHA256SUMS there"
+	@$(MAKE) quantize
+
+FLOATS ?= build/tutti-small.safetensors
+INTEGERS ?= build/tutti-small-int8.safetensors
+
+# Seed 3: of 1 to 4 the one with the fewest errors by `tutti evaluate`; model/LOG.md has them all.
+quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the trained one; minutes
+	@$(BIN)/tutti quantize $(FLOATS) $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl \
+		--seed 3 --out $(INTEGERS)
+	@echo "to ship it: copy it to model/weights as tutti-small, with its .json; in that folder write the output of"
+	@echo "python -m model.evaluation.digest to LOG_PROBS_SHA256, then sha256sum *.json *.safetensors *.arpa.gz > SHA256SUMS"
 
 lm: setup  ## gather text from public packages and make the shipped language model anew
 	@$(BIN)/python -m model.lm_training.texts build/lm --data $(DATA)

@@ -151,8 +151,8 @@ def test_what_documents_docstrings_and_comments_name_exists() -> None:
             "`server/nothing/` and `nothing.py`, not `tests/NAME/` or build/nothing.json",
             ["nothing.py", "server/nothing/"],
         ),
-        ("`batching.StatePool`, `batching.pool.StatePool.take()`, `server.http.page`", []),
-        ("`server.nothing`, `batching.pool.StatePool.nothing`", ["batching.pool.StatePool.nothing", "server.nothing"]),
+        ("`batching.SlotPool`, `batching.pool.SlotPool.take()`, `server.http.page`", []),
+        ("`server.nothing`, `batching.pool.SlotPool.nothing`", ["batching.pool.SlotPool.nothing", "server.nothing"]),
         ("`python -m loadtest.capacity`, `python -m server.cli`, `python -m pytest`", []),
         (
             "python -m loadtest.nothing, python -m server.http, python -m nothing",
