@@ -120,11 +120,12 @@ def test_neither_cost_nor_memory_of_a_stream_grows_over_ten_minutes(live_server:
     text = transcript(finals).split()
     assert len(text) > MINUTES * 60 * 12.5 / 2 / 6, "most of it was heard"
     assert all(f["duration"] <= 10.0 + 5.0 + 0.08 for f in finals)
-    # A minute is over in half a second, which a busy machine may well spoil: the fast steps of each minute are compared,
-    # the last three minutes with the first and with a stream begun after them. Work that grows with what was said would be
-    # ten times as much.
-    fast = [statistics.quantiles(times, n=10)[0] for times in (*steps[:MINUTES], decoding_of_a_minute(server, audio))]
+    # A minute is over in half a second, which a busy machine may well spoil. So the fast steps of each minute are
+    # compared: the last three minutes with the first, and with a stream begun after them. Work that grows with what
+    # was said would be ten times as much.
+    minutes = [*steps[:MINUTES], decoding_of_a_minute(server, audio)]
+    fast = [statistics.quantiles(times, n=10)[0] for times in minutes]
     begun, last = max(fast[0], fast[-1]), min(fast[MINUTES - 3 : MINUTES])
-    assert last < 2 * begun, f"a step's decoding took {begun} ms in a stream's first minute and {last} ms in the last"
+    assert last < 2 * begun, f"a step's decoding took {begun} ms in the first minute and {last} ms in the last"
     assert len(sizes) >= MINUTES - 1
     assert max(sizes.values()) <= 2 * min(sizes.values()) + 200, sizes
