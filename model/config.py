@@ -70,6 +70,21 @@ class ModelConfig:
         return self.step_samples // self.frame_samples
 
     @property
+    def architecture(self) -> str:
+        """Its kind."""
+        return "ctc-rnn"
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """What it recognises: the alphabet is English."""
+        return ("en",)
+
+    @property
+    def lead_samples(self) -> int:
+        """None: a step needs no audio but its own."""
+        return 0
+
+    @property
     def delay_frames(self) -> int:
         """Output frames by which the outputs trail the audio: a fresh stream's first outputs lie before its audio."""
         return self.lookahead
@@ -78,6 +93,10 @@ class ModelConfig:
     def flush_steps(self) -> int:
         """Steps of silence that push the last letters out: through the lookahead buffer, and `TAIL_FRAMES` more."""
         return -(-(self.lookahead + TAIL_FRAMES) // self.frames_per_step)
+
+    def steps_of(self, samples: int) -> int:
+        """Steps of a recording of so many samples, with those of the flush; 1 at least."""
+        return max(1, -(-samples // self.step_samples) + self.flush_steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form, with the format version."""

@@ -14,8 +14,8 @@ from pydantic import SecretStr
 from batching.batcher import Policy
 from batching.capacity import Capacity
 from batching.engine import Engine
-from model.config import ModelConfig
 from model.ctc.words import Decoder
+from model.description import ModelDescription
 from server.access.guard import Guard
 from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
@@ -33,7 +33,7 @@ from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 
-MakeSession = Callable[[SessionOptions, ModelConfig, Decoder, Limits, int | None], Session]
+MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, int | None], Session]
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
 STOP_TIMEOUT_S = 5.0  # for the batch that is running
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
@@ -46,7 +46,7 @@ class Replica:
     """Parts that the endpoints share; nothing in it belongs to one connection."""
 
     settings: Settings
-    config: ModelConfig
+    config: ModelDescription
     card: ModelCard
     models: Models
     decoder: Decoder
@@ -136,7 +136,7 @@ def build_replica(
     return replica
 
 
-def _admission(settings: Settings, config: ModelConfig, metrics: Metrics) -> Admission:
+def _admission(settings: Settings, config: ModelDescription, metrics: Metrics) -> Admission:
     capacity = Capacity(
         step_s=config.step_samples / config.sample_rate,
         objective_s=settings.latency_budget_ms / 1_000,
@@ -202,7 +202,7 @@ def _live_limits(settings: Settings) -> LiveLimits:
 
 def _engine(
     settings: Settings,
-    config: ModelConfig,
+    config: ModelDescription,
     model: Servable,
     clock: Callable[[], float],
     step_samples: int,

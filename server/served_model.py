@@ -11,9 +11,9 @@ import torch
 
 from batching.slot_model import SlotModel
 from model.acoustic import AcousticModel, load_model
-from model.config import ModelConfig
 from model.ctc.words import Decoder
 from model.decoder import make_decoder
+from model.description import ModelDescription
 from model.runtime import set_up_torch
 from server.errors import BadParameter
 from server.settings import Settings
@@ -50,7 +50,7 @@ class ServedModel(Servable, Protocol):
     """The acoustic model: int16 PCM in steps, log-probs out."""
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> ModelDescription:
         """The configuration of its training."""
 
     @property

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from batching.errors import BatchingError, WrongState
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from model.config import ModelConfig
 from model.ctc.words import Decoder
+from model.description import ModelDescription
 from server.errors import EngineDead, Refused
 from server.operations.metrics import Metrics
 from server.recognition.admission import Admission, ThreadTime
@@ -228,7 +228,7 @@ class Recognizer:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelDescription,
         decoder: Decoder,
         metrics: Metrics,
         *,

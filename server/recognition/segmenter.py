@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from model.config import ModelConfig
 from model.ctc.bias import Bias
 from model.ctc.words import Decoder, DecoderState, Word
+from model.description import ModelDescription
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.partials import PartialFilter, WordPlacer, placed
@@ -71,7 +71,7 @@ class Segmenter:
     def __init__(
         self,
         index: int,
-        config: ModelConfig,
+        config: ModelDescription,
         decoder: Decoder,
         rules: EndpointRules,
         *,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.config import ModelConfig
 from model.ctc.words import Decoder
+from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
@@ -62,7 +62,7 @@ class Session:
     def __init__(
         self,
         options: SessionOptions,
-        config: ModelConfig,
+        config: ModelDescription,
         decoder: Decoder,
         limits: Limits,
         window_samples: int | None = None,  # None: no voice-activity model

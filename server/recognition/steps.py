@@ -11,7 +11,7 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from model.config import ModelConfig
+from model.description import ModelDescription
 from server.audio.pcm import PCM, Resampler, Tiler, primed_start
 from server.recognition.saved_state import SavedCutter
 
@@ -52,12 +52,15 @@ class Work(msgspec.Struct, frozen=True):
 class StepCutter:
     """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given."""
 
-    def __init__(self, channel: int, sample_rate: int, config: ModelConfig, window_samples: int | None = None) -> None:
+    def __init__(
+        self, channel: int, sample_rate: int, config: ModelDescription, window_samples: int | None = None
+    ) -> None:
         self._channel = channel
         self._sample_rate = sample_rate
         self._config = config
         self._resampler = Resampler(sample_rate, config.sample_rate) if sample_rate != config.sample_rate else None
         self._steps = Tiler(config.step_samples)
+        self._lead = np.zeros(config.lead_samples, np.int16) if config.lead_samples else None
         self._windows = Tiler(window_samples) if window_samples else None
         self._window_samples = window_samples or 0
         self._window_end = 0
@@ -65,7 +68,7 @@ class StepCutter:
         self._flushed = 0  # of them, those before the last flush
         self._base_s = 0.0  # stream time of the last flush
         self._base_sample = 0  # model-rate samples before the last flush
-        self._pushed = 0  # model-rate samples in whole steps since the last flush
+        self._pushed = 0  # model-rate samples in whole steps since the last flush, with the lead
         self._reset = False
         self._skip_in = self._skip_out = 0  # samples to skip after a restore: before, and after, the resampler
         self._answered_to = -1  # samples up to which, inclusive, flushes were answered before the state was saved
@@ -86,7 +89,12 @@ class StepCutter:
         if self._received <= self._answered_to:
             return True
         since_flush = self._received - self._flushed
-        return since_flush * self._config.sample_rate < self._pushed * self._sample_rate
+        return since_flush * self._config.sample_rate < self._stepped * self._sample_rate
+
+    @property
+    def _stepped(self) -> int:
+        """Model-rate samples of audio in whole steps since the last flush."""
+        return max(0, self._pushed - self._config.lead_samples)
 
     def saved(self) -> SavedCutter:
         """Return the position behind the last whole step."""
@@ -94,16 +102,20 @@ class StepCutter:
 
     def replay_from(self, saved: SavedCutter) -> int:
         """Return the sample, at the client's rate, from which a client must send its audio again for this position."""
-        return saved.flushed + primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)[0]
+        return saved.flushed + self._primed_start(saved)[0]
 
     def restore(self, saved: SavedCutter, received: int) -> None:
         """Go on at a saved position; audio comes from sample `received` on, at or before `replay_from`."""
-        start, self._skip_out = primed_start(saved.pushed, self._sample_rate, self._config.sample_rate)
+        start, self._skip_out = self._primed_start(saved)
         self._received = received
         self._answered_to = saved.flushed if received < saved.flushed else -1
         self._skip_in = saved.flushed + start - received
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
+
+    def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
+        stepped = max(0, saved.pushed - self._config.lead_samples)
+        return primed_start(stepped, self._sample_rate, self._config.sample_rate)
 
     def start_at(self, received: int) -> None:
         """Let the stream time begin at sample `received`, at the client's rate."""
@@ -121,10 +133,12 @@ class StepCutter:
     def flush(self, marker: Marker, now: float) -> list[Work]:
         """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
         work = self._cut(self._resampler.flush(), now) if self._resampler else []
-        end_sample = self._base_sample + self._pushed + self._steps.filled
+        step = self._config.step_samples
+        samples = max(0, self._pushed + self._steps.filled - self._config.lead_samples)
+        end_sample = self._base_sample + samples
+        count = max(1, self._config.steps_of(samples) - self._pushed // step)  # the marker needs a step to ride on
         tiles = [self._steps.pad()] if self._steps.filled else []
-        silence = np.zeros(self._config.step_samples, np.int16)
-        tiles += [silence] * max(self._config.flush_steps, 0 if tiles else 1)  # the marker needs a step to ride on
+        tiles += [np.zeros(step, np.int16)] * (count - len(tiles))
         end_s = self.received_s
         for number, tile in enumerate(tiles, start=1):
             tag = StepTag(end_sample, end_s, marker if number == len(tiles) else Marker.FLUSH, now)
@@ -141,11 +155,13 @@ class StepCutter:
         if self._skip_out:
             skipped = min(self._skip_out, len(pcm))
             self._skip_out, pcm = self._skip_out - skipped, pcm[skipped:]
+        if self._lead is not None and len(pcm) and not self._pushed and not self._steps.filled:
+            self._steps.push(self._lead)
         for tile in self._steps.push(pcm):
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.
-            end_s = min(self._base_s + self._pushed / self._config.sample_rate, received_s)
-            tag = StepTag(self._base_sample + self._pushed, end_s, Marker.AUDIO, now)
+            end_s = min(self._base_s + self._stepped / self._config.sample_rate, received_s)
+            tag = StepTag(self._base_sample + self._stepped, end_s, Marker.AUDIO, now)
             work.append(Work(self._channel, tile, tag, self._take_reset()))
         if self._windows is not None:
             for tile in self._windows.push(pcm):

@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind
 
-from model.config import ModelConfig
 from model.ctc.words import Decoder
+from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final
@@ -48,7 +48,12 @@ class Tracing:
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)), resource)
 
     def session(
-        self, options: SessionOptions, config: ModelConfig, decoder: Decoder, limits: Limits, window_samples: int | None
+        self,
+        options: SessionOptions,
+        config: ModelDescription,
+        decoder: Decoder,
+        limits: Limits,
+        window_samples: int | None,
     ) -> Session:
         """Make a session, as `Session` does."""
         attributes: dict[str, str | int | bool] = {
