@@ -7,13 +7,15 @@ the batch axis. An operand is the name of a value, or a number or list that beco
 from __future__ import annotations
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from needs import need_package
+
+onnx = need_package("onnx")  # whoever imports probes is skipped where it is missing
 
 OPSET = 17
 IR_VERSION = 8  # what the runtime inside older releases of sherpa-onnx still reads
-TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64}
-TYPES |= {"int32": TensorProto.INT32, "bool": TensorProto.BOOL}
+FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+TYPES = {"float32": FLOAT, "float16": FLOAT16, "int64": onnx.TensorProto.INT64}
+TYPES |= {"int32": onnx.TensorProto.INT32, "bool": onnx.TensorProto.BOOL}
 
 
 class Graph:
@@ -30,7 +32,7 @@ class Graph:
         """Add a node; the name of its output, or their list where there are several."""
         names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
         operands = [self.operand(operand) for operand in operands]
-        self.nodes.append(helper.make_node(op, operands, names, **attributes))
+        self.nodes.append(onnx.helper.make_node(op, operands, names, **attributes))
         return names[0] if outputs == 1 else names
 
     def operand(self, value):
@@ -52,20 +54,22 @@ class Graph:
         return self.constant(scale * self.random.standard_normal(shape, dtype=np.float32))
 
     def input(self, name, shape, dtype="float32"):
-        self.inputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
+        self.inputs.append(onnx.helper.make_tensor_value_info(name, TYPES[dtype], shape))
         return name
 
     def output(self, value, name, shape, dtype="float32"):
         """Give a value out under a published name."""
-        self.nodes.append(helper.make_node("Identity", [value], [name]))
-        self.outputs.append(helper.make_tensor_value_info(name, TYPES[dtype], shape))
+        self.nodes.append(onnx.helper.make_node("Identity", [value], [name]))
+        self.outputs.append(onnx.helper.make_tensor_value_info(name, TYPES[dtype], shape))
 
     def model(self, metadata):
         """The ONNX model with this metadata."""
-        tensors = [numpy_helper.from_array(array, name) for name, array in self.initializers.items()]
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, tensors)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-        helper.set_model_props(model, {key: str(value) for key, value in metadata.items()})
+        tensors = [onnx.numpy_helper.from_array(array, name) for name, array in self.initializers.items()]
+        graph = onnx.helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, tensors)
+        model = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+        )
+        onnx.helper.set_model_props(model, {key: str(value) for key, value in metadata.items()})
         return model
 
     def save(self, path, metadata):
@@ -81,7 +85,7 @@ class Graph:
         # one scale and zero point of x for the whole batch: this is what makes rows depend on one another
         byte, x_step, x_zero = self("DynamicQuantizeLinear", x, outputs=3)
         products = self("MatMulInteger", byte, np.round(floats / step).astype(np.int8), x_zero, np.int8(0))
-        return self("Mul", self("Cast", products, to=TensorProto.FLOAT), self("Mul", x_step, step))
+        return self("Mul", self("Cast", products, to=FLOAT), self("Mul", x_step, step))
 
     def slice(self, x, start, end, axis):
         return self("Slice", x, [start], [end], [axis])

@@ -6,7 +6,8 @@ Hidden values are (N, T, D). No part reduces over the batch axis.
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
+
+from .graph import FLOAT
 
 MASKED = -1e4  # a score that leaves nothing of a place after the softmax
 HARMONICS = 3
@@ -61,9 +62,7 @@ def age_mask(graph, seen, ages, places_after):
     """Added to scores, (N, 1, 1, places): hides what is older than the `seen` (N,) int64 frames, shows the chunk."""
     enough = graph("LessOrEqual", np.asarray(ages, np.int64)[None], graph("Unsqueeze", seen, [1]))
     hidden = graph("Where", enough, np.float32(0), np.float32(MASKED))  # (N, left)
-    shown = graph(
-        "Mul", graph("Cast", graph("Unsqueeze", seen, [1]), to=TensorProto.FLOAT), np.zeros((1, places_after))
-    )
+    shown = graph("Mul", graph("Cast", graph("Unsqueeze", seen, [1]), to=FLOAT), np.zeros((1, places_after)))
     return graph("Unsqueeze", graph("Concat", hidden, shown, axis=1), [1, 2])
 
 

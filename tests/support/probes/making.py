@@ -6,11 +6,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from . import nemo, t_one, transducers, wenet, zipformer2
 from .calibration import biases, windows_of
-from .graph import Graph
+from .graph import Graph, onnx
 from .running import open_session, run_windows
 from .tokens import blank_of, symbols, write_tokens
 

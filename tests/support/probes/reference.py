@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from needs import need_package
 
 FACTORIES = {
     "zipformer2-ctc": "from_zipformer2_ctc",
@@ -27,8 +28,7 @@ class Recognised:
 
 def recognizer(probe):
     """sherpa-onnx's recogniser of a probe: one thread, greedy search, no endpoints."""
-    import sherpa_onnx
-
+    sherpa_onnx = need_package("sherpa_onnx")
     factory = getattr(sherpa_onnx.OnlineRecognizer, FACTORIES[probe.kind])
     files = {role: str(path) for role, path in probe.files.items()}
     return factory(

@@ -6,6 +6,7 @@ It is no loader: features are the caller's, and the constants that wenet's host 
 from __future__ import annotations
 
 import numpy as np
+from needs import need_package
 
 NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 WENET_CHUNK, WENET_LEFT_CHUNKS = 16, 4  # sherpa-onnx's defaults
@@ -13,8 +14,7 @@ WENET_CHUNK, WENET_LEFT_CHUNKS = 16, 4  # sherpa-onnx's defaults
 
 def open_session(model):
     """A session of one thread of a path or of bytes."""
-    import onnxruntime
-
+    onnxruntime = need_package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

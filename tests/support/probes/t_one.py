@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
+from .graph import FLOAT, FLOAT16
 from .layers import attention_weights, clock_values, ctc_head, feed_forward, join_heads, norm, split_heads
 
 WINDOW, FRAMES = 2400, 10  # samples and output frames of 0.3 s at 8 kHz
@@ -45,7 +45,7 @@ SIZES = {"small": {}, "medium": {"state_dim": 219729, "hidden": 64, "history": 6
 def write_ctc(graph, spec, vocabulary):
     """The graph of a t-one-ctc file: its metadata."""
     signal = graph.input("signal", ["N", WINDOW, 1], "int32")
-    state = graph("Cast", graph.input("state", ["N", spec.state_dim], "float16"), to=TensorProto.FLOAT)
+    state = graph("Cast", graph.input("state", ["N", spec.state_dim], "float16"), to=FLOAT)
     kept = spec.history * spec.hidden
     clock, next_clock = turned_clock(graph, graph.slice(state, 0, 2, 1))
     history = graph("Reshape", graph.slice(state, 2, 2 + kept, 1), [0, spec.history, spec.hidden])
@@ -56,7 +56,7 @@ def write_ctc(graph, spec, vocabulary):
     hidden = graph.total(hidden, mixed, clock_values(graph, *clock, spec.hidden))
     graph.output(ctc_head(graph, hidden, spec.hidden, vocabulary), "logprobs", ["N", FRAMES, vocabulary])
     after = graph("Concat", next_clock, graph("Reshape", next_history, [0, kept]), next_rest, axis=1)
-    graph.output(graph("Cast", after, to=TensorProto.FLOAT16), "state_next", ["N", spec.state_dim], "float16")
+    graph.output(graph("Cast", after, to=FLOAT16), "state_next", ["N", spec.state_dim], "float16")
     graph.states.append(("state", "state_next"))
     return spec.metadata()
 
@@ -65,7 +65,7 @@ def turned_clock(graph, clock):
     """Cosine and sine (N, frames) after the state's (N, 2), zero at the start; and the next state."""
     cosine, sine = graph("Split", clock, axis=1, outputs=2)
     square = graph("Add", graph("Mul", cosine, cosine), graph("Mul", sine, sine))
-    started = graph("Cast", graph("Greater", square, np.float32(0.25)), to=TensorProto.FLOAT)
+    started = graph("Cast", graph("Greater", square, np.float32(0.25)), to=FLOAT)
     length = graph("Sqrt", graph("Max", square, np.float32(0.25)))  # float16 would let it drift from 1
     cosine = graph("Add", graph("Div", cosine, length), graph("Sub", np.float32(1), started))
     sine = graph("Div", sine, length)
@@ -78,7 +78,7 @@ def turned_clock(graph, clock):
 
 def spectrum(graph, signal, size):
     """Samples (N, 2400, 1) int32 → log-energies of random filters, mixed: (N, 10, size)."""
-    samples = graph("Mul", graph("Cast", signal, to=TensorProto.FLOAT), np.float32(1 / 32768))
+    samples = graph("Mul", graph("Cast", signal, to=FLOAT), np.float32(1 / 32768))
     frames = graph("Reshape", samples, [0, FRAMES, WINDOW // FRAMES])
     filtered = graph("MatMul", frames, graph.weight(WINDOW // FRAMES, size, scale=1.0))
     energy = graph("Log", graph("Add", graph("Mul", filtered, filtered), np.float32(1e-3)))

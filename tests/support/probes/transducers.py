@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
 from . import nemo
+from .graph import FLOAT
 from .layers import norm, with_clock
 from .zipformer2 import Encoder
 
@@ -54,7 +54,7 @@ def write_stateless(graph, spec, vocabulary):
     """Symbols y (N, context) int64 → (N, joiner_dim): an embedding for each place of the context."""
     size, context = spec.joiner_dim, spec.context_size
     symbols = graph.input("y", ["N", context], "int64")
-    known = graph("Cast", graph("GreaterOrEqual", symbols, np.int64(0)), to=TensorProto.FLOAT)
+    known = graph("Cast", graph("GreaterOrEqual", symbols, np.int64(0)), to=FLOAT)
     embedded = graph("Gather", graph.weight(vocabulary, size, scale=1.0), graph("Max", symbols, np.int64(0)))
     embedded = graph("Mul", embedded, graph("Unsqueeze", known, [2]))  # (N, context, D)
     placed = graph("Mul", embedded, graph.weight(context, size, scale=1.0))
@@ -101,7 +101,7 @@ def write_nemo(graphs, spec, vocabulary):
         joiner.linear(frames, size, size, scale=1.5 * size**-0.5),
         joiner.linear(history, inner, size, scale=2 * inner**-0.5),
     )
-    head = Head(vocabulary, vocabulary - 1, own=4.0, gate=6.0)  # a frame may give ten symbols: the sign ends them
+    head = Head(vocabulary, vocabulary - 1, own=2.0, gate=6.0)  # a frame may give ten symbols: the sign ends them
     logits = joined(joiner, (frames, size), (history, inner), projected, head)
     joiner.output(logits, "outputs", ["N", "T", "U", vocabulary])
     layers = {"pred_rnn_layers": spec.pred_rnn_layers, "pred_hidden": inner}
@@ -120,7 +120,7 @@ def write_lstm(graph, spec, vocabulary):
     following = [], []
     for index in range(layers):
         before = [graph.slice(state, index, index + 1, 0) for state in given]
-        inward, backward = (graph.weight(1, 4 * size, size, scale=1.5 * size**-0.5) for _ in range(2))
+        inward, backward = (graph.weight(1, 4 * size, size, scale=2 * size**-0.5) for _ in range(2))
         bias = np.zeros((1, 8 * size), np.float32)
         sequence, *after = graph("LSTM", x, inward, backward, bias, "", *before, outputs=3, hidden_size=size)
         x = graph("Squeeze", sequence, [1])

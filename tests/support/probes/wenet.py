@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
+from .graph import FLOAT
 from .layers import (
     MASKED,
     attention_weights,
@@ -85,7 +85,7 @@ def write_ctc(graph, spec, vocabulary):
         hidden, joined, rest = block(graph, spec, hidden, caches, bias)
         attentions.append(graph("Slice", joined, graph("Neg", required), [np.iinfo(np.int64).max], [2]))
         convolutions.append(graph("Unsqueeze", rest, [0]))
-    count = graph("Cast", offset, to=TensorProto.FLOAT)
+    count = graph("Cast", offset, to=FLOAT)
     clock = clock_of_count(graph, count, WENET_CHUNK, 1, PERIOD)
     hidden = graph("Add", hidden, clock_values(graph, *clock, size))
     graph.output(ctc_head(graph, hidden, size, vocabulary), "log_probs", [1, WENET_CHUNK, vocabulary])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
+from .graph import FLOAT
 from .layers import (
     age_mask,
     attention_weights,
@@ -233,7 +233,7 @@ class Encoder:
         """Frames of 20 ms (N, T, width) in pairs → (N, T / 2, size), with the clock of the processed frames."""
         graph, frames = self.graph, self.spec.inner_frames // 2
         paired = graph("Reshape", hidden, [0, -1, 2 * width])
-        count = graph("Cast", "processed_lens", to=TensorProto.FLOAT)
+        count = graph("Cast", "processed_lens", to=FLOAT)
         cosine, sine = clock_of_count(graph, count, frames, 2, CLOCK_PERIOD)
         self.clock = cosine, sine
         clock = clock_values(graph, *self.clock, size)
