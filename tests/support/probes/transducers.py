@@ -101,7 +101,7 @@ def write_nemo(graphs, spec, vocabulary):
         joiner.linear(frames, size, size, scale=1.5 * size**-0.5),
         joiner.linear(history, inner, size, scale=2 * inner**-0.5),
     )
-    head = Head(vocabulary, vocabulary - 1, own=2.0, gate=6.0)  # a frame may give ten symbols: the sign ends them
+    head = Head(vocabulary, vocabulary - 1, own=3.5, gate=6.0)  # a frame may give ten symbols: the sign ends them
     logits = joined(joiner, (frames, size), (history, inner), projected, head)
     joiner.output(logits, "outputs", ["N", "T", "U", vocabulary])
     layers = {"pred_rnn_layers": spec.pred_rnn_layers, "pred_hidden": inner}
