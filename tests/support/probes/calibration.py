@@ -1,0 +1,62 @@
+"""The biases of a probe's output, so that real speech gives blanks, repeats and many different tokens.
+
+Random weights alone prefer the same few tokens always. A recording is run through the graph, each token's bias is set
+against its mean, and the blank's so that it wins in a chosen share of the frames.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+RECORDING = Path(__file__).parents[3] / "model" / "samples" / "demo.flac"
+QUIET_S = 1.5  # of noise, and of silence as tails are, after the recording
+LOG_POWER_OFFSETS = {"wenet-ctc": 2 * np.log(32768)}  # its samples are not scaled to 1
+MELS, FFT, FRAME, HOP, RATE = 80, 512, 400, 160, 16000
+
+
+def speech():
+    """Samples (S,) float64 in [-1, 1] at 16 kHz."""
+    samples, _ = soundfile.read(RECORDING)
+    noise = np.random.default_rng(0).normal(0, 0.01, int(QUIET_S * RATE))
+    return np.concatenate([samples, noise, np.zeros(int(QUIET_S * RATE))])
+
+
+def log_mels(samples):
+    """Frames (T, 80) of log-mel energies, near enough to the published features to set biases by."""
+    starts = np.arange(0, len(samples) - FRAME, HOP)
+    frames = samples[starts[:, None] + np.arange(FRAME)]
+    frames = np.diff(frames, axis=1, prepend=frames[:, :1]) + 0.03 * frames  # pre-emphasis of 0.97
+    power = np.abs(np.fft.rfft(frames * np.hanning(FRAME), FFT)) ** 2
+    edges = 700 * (np.exp(np.linspace(np.log1p(20 / 700), np.log1p(7600 / 700), MELS + 2)) - 1)
+    bins = np.arange(FFT // 2 + 1) * RATE / FFT
+    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
+    return np.log(power @ np.maximum(0, np.minimum(rising, falling)).T + 1.2e-7).astype(np.float32)
+
+
+def windows_of(kind, window, shift, feature=""):
+    """The recording as the windows that a kind's first input takes, each with a batch axis of one."""
+    samples = speech()
+    if kind == "t-one-ctc":
+        slow = samples[: len(samples) // 2 * 2].reshape(-1, 2).mean(1)  # 8 kHz
+        blocks = (32767 * slow[: len(slow) // window * window]).astype(np.int32).reshape(-1, 1, window, 1)
+        return list(blocks)
+    frames = log_mels(samples) + np.float32(LOG_POWER_OFFSETS.get(kind, 0))
+    blocks = [frames[start : start + window] for start in range(0, len(frames) - window, shift)]
+    if feature == "whisper":
+        blocks = [block / np.float32(np.log(10)) for block in blocks]
+        blocks = [(np.maximum(block, block.max() - 8) + 4) / 4 for block in blocks]
+    return [(block.T if kind.startswith("nemo") else block)[None] for block in blocks]
+
+
+def biases(scores, blank, blank_share):
+    """The bias of each token (V,) for scores (T, V): all means equal, and the blank's for its share of the frames."""
+    centred = scores - scores.mean(1, keepdims=True)
+    bias = -centred.mean(0)
+    centred += bias
+    others = np.delete(centred, blank, axis=1).max(1)
+    bias[blank] += np.quantile(others - centred[:, blank], blank_share)
+    return bias.astype(np.float32)

@@ -1,0 +1,143 @@
+"""`make_probe`: a folder with a model of random weights in one of the published formats, and its facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from . import nemo, t_one, transducers, wenet, zipformer2
+from .calibration import biases, windows_of
+from .graph import Graph, onnx
+from .running import open_session, run_windows
+from .tokens import blank_of, symbols, write_tokens
+
+
+def alone(write):
+    """A writer of one graph as a writer of graphs by role."""
+    return lambda graphs, spec, vocabulary: {"model": write(graphs["model"], spec, vocabulary)}
+
+
+TRANSDUCERS = ("zipformer2-transducer", "nemo-transducer")
+FORMATS = {
+    "zipformer2-ctc": (zipformer2.Zipformer2, zipformer2.SIZES, alone(zipformer2.write_ctc)),
+    "nemo-ctc": (nemo.NeMo, nemo.SIZES, alone(nemo.write_ctc)),
+    "wenet-ctc": (wenet.WeNet, wenet.SIZES, alone(wenet.write_ctc)),
+    "t-one-ctc": (t_one.TOne, t_one.SIZES, alone(t_one.write_ctc)),
+    "zipformer2-transducer": (zipformer2.Zipformer2, zipformer2.SIZES, transducers.write_zipformer2),
+    "nemo-transducer": (nemo.NeMo, nemo.SIZES, transducers.write_nemo),
+}
+KINDS = tuple(FORMATS)
+FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "wenet-ctc": 0.04, "t-one-ctc": 0.03}
+FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
+VOCABULARIES = {"small": 60, "medium": 500, "large": 500}
+STYLES = {"t-one-ctc": "characters", "wenet-ctc": "chinese"}
+LEAST = {"bytes": 320}  # of the styles that need more than a small vocabulary
+CTC_BLANK_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A model folder: `files` by role, and facts that a loader must find out by itself."""
+
+    kind: str
+    folder: Path
+    files: dict[str, Path]
+    tokens: Path
+    vocabulary: int  # blank included
+    blank: int
+    window: int  # feature frames, for t-one samples
+    shift: int
+    frame_s: float  # of an output frame
+    sample_rate: int
+    feature: str  # "" or "whisper"
+    states: tuple[tuple[str, str], ...]  # (input, output) of the model or encoder
+    symbols: tuple[str, ...]
+
+    @property
+    def model(self):
+        """The only file, or the encoder."""
+        return self.files.get("model") or self.files["encoder"]
+
+
+def make_probe(kind, folder, *, size="small", seed=0, **changes):
+    """Write a probe of this kind into the folder, which is made.
+
+    `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
+    `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
+    "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8).
+    """
+    if kind not in FORMATS:
+        raise ValueError(f"no kind {kind!r}, but {', '.join(KINDS)}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    style = changes.pop("tokens", STYLES.get(kind, "bpe"))
+    least = 35 if kind == "t-one-ctc" else VOCABULARIES[size]
+    vocabulary = changes.pop("vocabulary", max(least, LEAST.get(style, 0)))
+    names = symbols(kind, style, vocabulary, seed, changes.pop("space", "line"))
+    ending = changes.pop("suffix", "")
+    quantized = changes.pop("quantized", False)
+    spec_type, sizes, write = FORMATS[kind]
+    unknown = set(changes) - {field.name for field in fields(spec_type)}
+    if unknown or size not in sizes:
+        raise ValueError(f"{kind} has no {', '.join(unknown) or size}")
+    spec = spec_type(**(sizes[size] | changes))
+    roles = transducers.ROLES if kind in TRANSDUCERS else ("model",)
+    graphs = {role: Graph(kind, [seed, place], quantized=quantized) for place, role in enumerate(roles)}
+    models = {role: graphs[role].model(data) for role, data in write(graphs, spec, vocabulary).items()}
+    states = tuple(graphs[roles[0]].states)
+    calibrate(models, states, kind, spec, blank_of(names))
+    ending += ".int8.onnx" if quantized else ".onnx"
+    files = {role: folder / (role + ending) for role in roles}
+    for role, path in files.items():
+        onnx.save(models[role], path)
+    write_tokens(folder / "tokens.txt", names)
+    return Probe(
+        kind=kind,
+        folder=folder,
+        files=files,
+        tokens=folder / "tokens.txt",
+        vocabulary=vocabulary,
+        blank=blank_of(names),
+        window=spec.window,
+        shift=spec.shift,
+        frame_s=FRAME_S[kind],
+        sample_rate=8000 if kind == "t-one-ctc" else 16000,
+        feature=getattr(spec, "feature", ""),
+        states=states,
+        symbols=tuple(names),
+    )
+
+
+def calibrate(models, states, kind, spec, blank):
+    """Give the output's model the biases that a recording asks for."""
+    sessions = {role: open_session(model.SerializeToString()) for role, model in models.items()}
+    windows = windows_of(kind, spec.window, spec.shift, getattr(spec, "feature", ""))
+    role = next(iter(models))
+    outputs = run_windows(sessions[role], states, windows)
+    if kind not in TRANSDUCERS:
+        set_constant(models[role], "bias", biases(np.concatenate(outputs, axis=1)[0], blank, CTC_BLANK_SHARE))
+        return
+    if kind == "nemo-transducer":
+        outputs = [output.transpose(0, 2, 1) for output in outputs]
+    frames = np.concatenate(outputs, axis=1)[0]  # (T, D)
+    joiner = models["joiner"]
+    history = transducers.histories(sessions["decoder"], blank, len(constant(joiner, "bias")))
+    scores = transducers.scores(open_session(joiner.SerializeToString()), frames, history)
+    set_constant(joiner, "bias", -scores.mean(0))
+    scores = transducers.scores(open_session(joiner.SerializeToString()), frames, history)
+    margin = np.delete(scores, blank, axis=1).max(1) - scores[:, blank]
+    set_constant(joiner, "blank_bias", np.quantile(margin, transducers.BLANK_SHARES[kind], keepdims=True))
+
+
+def tensor_of(model, name):
+    return next(tensor for tensor in model.graph.initializer if tensor.name == name)
+
+
+def constant(model, name):
+    return onnx.numpy_helper.to_array(tensor_of(model, name))
+
+
+def set_constant(model, name, value):
+    tensor_of(model, name).CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, np.float32), name))

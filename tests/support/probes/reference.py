@@ -1,0 +1,57 @@
+"""What sherpa-onnx itself recognises with a probe: the reference of every loader test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from needs import need_package
+
+FACTORIES = {
+    "zipformer2-ctc": "from_zipformer2_ctc",
+    "nemo-ctc": "from_nemo_ctc",
+    "wenet-ctc": "from_wenet_ctc",
+    "t-one-ctc": "from_t_one_ctc",
+    "zipformer2-transducer": "from_transducer",
+    "nemo-transducer": "from_transducer",
+}
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """Symbols and their times in seconds, as sherpa-onnx counts them, and the text."""
+
+    tokens: list[str]
+    timestamps: list[float]
+    text: str
+
+
+def recognizer(probe):
+    """sherpa-onnx's recogniser of a probe: one thread, greedy search, no endpoints."""
+    sherpa_onnx = need_package("sherpa_onnx")
+    factory = getattr(sherpa_onnx.OnlineRecognizer, FACTORIES[probe.kind])
+    files = {role: str(path) for role, path in probe.files.items()}
+    return factory(
+        tokens=str(probe.tokens),
+        num_threads=1,
+        decoding_method="greedy_search",
+        enable_endpoint_detection=False,
+        **files,
+    )
+
+
+def reference_tokens(probe, pcm, sample_rate, *, pieces=None, tail_s=0.66):
+    """Decode samples (S,) int16, whole or in pieces of so many samples, with `tail_s` of zeros after them."""
+    engine = recognizer(probe)
+    stream = engine.create_stream()
+    samples = np.asarray(pcm, np.int16).astype(np.float32) / 32768
+    samples = np.concatenate([samples, np.zeros(int(tail_s * sample_rate), np.float32)])
+    step = pieces or len(samples)
+    for start in range(0, len(samples), step):
+        stream.accept_waveform(sample_rate, samples[start : start + step])
+        while engine.is_ready(stream):
+            engine.decode_stream(stream)
+    stream.input_finished()
+    while engine.is_ready(stream):
+        engine.decode_stream(stream)
+    return Recognised(engine.tokens(stream), engine.timestamps(stream), engine.get_result(stream))

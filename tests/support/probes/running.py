@@ -1,0 +1,62 @@
+"""A probe's streaming graph run by onnxruntime, one stream, window by window: what calibration and tests look at.
+
+It is no loader: features are the caller's, and the constants that wenet's host keeps are computed here by the step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from needs import need_package
+
+NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
+WENET_CHUNK, WENET_LEFT_CHUNKS = 16, 4  # sherpa-onnx's defaults
+
+
+def open_session(model):
+    """A session of one thread of a path or of bytes."""
+    onnxruntime = need_package("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model if isinstance(model, bytes) else str(model), options)
+
+
+def zero_states(session, states, batch=1):
+    """Zeros for each state input, by name."""
+    inputs = {entry.name: entry for entry in session.get_inputs()}
+    shapes = {name: [batch if size == "N" else size for size in inputs[name].shape] for name, _ in states}
+    return {name: np.zeros(shape, NUMPY_TYPES[inputs[name].type]) for name, shape in shapes.items()}
+
+
+def host_values(session, step, batch=1):
+    """The inputs that are neither the window nor a state: NeMo's length, wenet's offset, cache size and mask."""
+    inputs = {entry.name: entry for entry in session.get_inputs()}
+    values = {}
+    if "length" in inputs:
+        values["length"] = np.full(batch, inputs["audio_signal"].shape[2], np.int64)
+    if "attn_mask" in inputs:
+        required = WENET_CHUNK * WENET_LEFT_CHUNKS
+        mask = np.ones((1, 1, required + WENET_CHUNK), bool)
+        mask[..., : max(0, required - step * WENET_CHUNK)] = False
+        values |= {"attn_mask": mask, "required_cache_size": np.array([required], np.int64)}
+        values["offset"] = np.array([required + step * WENET_CHUNK], np.int64)
+    return values
+
+
+def run_windows(session, states, windows, *, zeroed=()):
+    """The first output of every window; the states named in `zeroed` are zero before each step.
+
+    `windows` are arrays with the batch axis, in the layout of the graph's first input.
+    """
+    first = session.get_inputs()[0].name
+    wanted = [session.get_outputs()[0].name, *(after for _, after in states)]
+    values = zero_states(session, states, len(windows[0]))
+    clean = dict(values)
+    results = []
+    for step, window in enumerate(windows):
+        values |= {name: clean[name] for name in zeroed}
+        feed = {first: window} | values | host_values(session, step, len(window))
+        result, *following = session.run(wanted, feed)
+        values = {name: after for (name, _), after in zip(states, following, strict=True)}
+        results.append(result)
+    return results

@@ -1,0 +1,114 @@
+"""T-one of random weights: frames of 30 ms of raw samples, and one flat float16 state of three parts.
+
+The state is [clock (2) | history of hidden frames | a leaking mix of all chunks], whatever its published length is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .graph import FLOAT, FLOAT16
+from .layers import attention_weights, clock_values, ctc_head, feed_forward, join_heads, norm, split_heads
+
+WINDOW, FRAMES = 2400, 10  # samples and output frames of 0.3 s at 8 kHz
+PERIOD = 37.0  # frames
+LEAK = 0.7  # what a chunk leaves of the mix
+
+
+@dataclass(frozen=True, slots=True)
+class TOne:
+    """Sizes; a `state_dim` of less than 2 + history · hidden + 1 is too small."""
+
+    state_dim: int = 399
+    hidden: int = 16
+    history: int = 20
+    heads: int = 2
+
+    @property
+    def window(self):
+        return WINDOW
+
+    @property
+    def shift(self):
+        return WINDOW
+
+    def metadata(self):
+        values = {"model_type": "t-one", "language": "Russian", "version": "1", "comment": "probe"}
+        return values | {"sample_rate": 8000, "frame_length_ms": 300, "state_dim": self.state_dim}
+
+
+SIZES = {"small": {}, "medium": {"state_dim": 219729, "hidden": 64, "history": 64, "heads": 4}}
+
+
+def write_ctc(graph, spec, vocabulary):
+    """The graph of a t-one-ctc file: its metadata."""
+    signal = graph.input("signal", ["N", WINDOW, 1], "int32")
+    state = graph("Cast", graph.input("state", ["N", spec.state_dim], "float16"), to=FLOAT)
+    kept = spec.history * spec.hidden
+    clock, next_clock = turned_clock(graph, graph.slice(state, 0, 2, 1))
+    history = graph("Reshape", graph.slice(state, 2, 2 + kept, 1), [0, spec.history, spec.hidden])
+    rest = graph.slice(state, 2 + kept, spec.state_dim, 1)
+    x = spectrum(graph, signal, spec.hidden)
+    hidden, next_history = attended(graph, x, history, spec)
+    mixed, next_rest = leaking_mix(graph, x, rest, spec)
+    hidden = graph.total(hidden, mixed, clock_values(graph, *clock, spec.hidden))
+    graph.output(ctc_head(graph, hidden, spec.hidden, vocabulary), "logprobs", ["N", FRAMES, vocabulary])
+    after = graph("Concat", next_clock, graph("Reshape", next_history, [0, kept]), next_rest, axis=1)
+    graph.output(graph("Cast", after, to=FLOAT16), "state_next", ["N", spec.state_dim], "float16")
+    graph.states.append(("state", "state_next"))
+    return spec.metadata()
+
+
+def turned_clock(graph, clock):
+    """Cosine and sine (N, frames) after the state's (N, 2), zero at the start; and the next state."""
+    cosine, sine = graph("Split", clock, axis=1, outputs=2)
+    square = graph("Add", graph("Mul", cosine, cosine), graph("Mul", sine, sine))
+    started = graph("Cast", graph("Greater", square, np.float32(0.25)), to=FLOAT)
+    length = graph("Sqrt", graph("Max", square, np.float32(0.25)))  # float16 would let it drift from 1
+    cosine = graph("Add", graph("Div", cosine, length), graph("Sub", np.float32(1), started))
+    sine = graph("Div", sine, length)
+    angles = 2 * np.pi / PERIOD * np.arange(1, FRAMES + 1)[None]
+    real = graph("Sub", graph("Mul", cosine, np.cos(angles)), graph("Mul", sine, np.sin(angles)))
+    imaginary = graph("Add", graph("Mul", cosine, np.sin(angles)), graph("Mul", sine, np.cos(angles)))
+    after = graph("Concat", graph.last(real, 1, 1), graph.last(imaginary, 1, 1), axis=1)
+    return (real, imaginary), after
+
+
+def spectrum(graph, signal, size):
+    """Samples (N, 2400, 1) int32 → log-energies of random filters, mixed: (N, 10, size)."""
+    samples = graph("Mul", graph("Cast", signal, to=FLOAT), np.float32(1 / 32768))
+    frames = graph("Reshape", samples, [0, FRAMES, WINDOW // FRAMES])
+    filtered = graph("MatMul", frames, graph.weight(WINDOW // FRAMES, size, scale=1.0))
+    energy = graph("Log", graph("Add", graph("Mul", filtered, filtered), np.float32(1e-3)))
+    return graph("Tanh", graph.linear(energy, size, size))
+
+
+def attended(graph, x, history, spec):
+    """The frames after attending to the history (N, history, D) and themselves; the next history."""
+    size, heads = spec.hidden, spec.heads
+    joined = graph("Concat", history, x, axis=1)
+    query, key, value = (
+        split_heads(graph, graph.linear(source, size, size, scale=1.5 * size**-0.5), heads, size // heads)
+        for source in (x, joined, joined)
+    )
+    weights = attention_weights(graph, query, key, np.zeros(1), steps=FRAMES, places=spec.history + FRAMES)
+    seen = graph.linear(join_heads(graph, graph("MatMul", weights, value), size), size, size, scale=2 * size**-0.5)
+    hidden = norm(graph, graph("Add", x, seen), size)
+    hidden = norm(graph, graph("Add", hidden, feed_forward(graph, hidden, size, 2 * size)), size)
+    return hidden, graph.last(joined, spec.history, 1)
+
+
+def leaking_mix(graph, x, rest, spec):
+    """What the mix (N, rest) adds to every frame (N, 1, D), and the mix after this chunk."""
+    size = spec.hidden
+    length = spec.state_dim - 2 - spec.history * size
+    groups = -(-length // size)
+    old = graph("Mul", rest, graph.weight(length, scale=2.0))
+    padded = graph("Reshape", graph("Pad", old, [0, 0, 0, groups * size - length]), [0, groups, size])
+    added = graph("Mul", graph("ReduceSum", padded, [1], keepdims=1), np.float32(groups**-0.5))
+    summary = graph("Expand", graph("ReduceMean", x, axes=[1], keepdims=1), [1, groups, size])
+    spread = graph.slice(graph("Reshape", summary, [0, groups * size]), 0, length, 1)
+    fresh = graph("Mul", spread, graph.weight(length, scale=1 - LEAK))
+    return graph("Tanh", added), graph("Add", graph("Mul", rest, np.float32(LEAK)), fresh)
