@@ -70,14 +70,11 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     """
     if kind not in FORMATS:
         raise ValueError(f"no kind {kind!r}, but {', '.join(KINDS)}")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     style = changes.pop("tokens", STYLES.get(kind, "bpe"))
     least = 35 if kind == "t-one-ctc" else VOCABULARIES[size]
     vocabulary = changes.pop("vocabulary", max(least, LEAST.get(style, 0)))
     names = symbols(kind, style, vocabulary, seed, changes.pop("space", "line"))
-    ending = changes.pop("suffix", "")
-    quantized = changes.pop("quantized", False)
+    ending, quantized = changes.pop("suffix", ""), changes.pop("quantized", False)
     spec_type, sizes, write = FORMATS[kind]
     unknown = set(changes) - {field.name for field in fields(spec_type)}
     if unknown or size not in sizes:
@@ -88,16 +85,13 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     models = {role: graphs[role].model(data) for role, data in write(graphs, spec, vocabulary).items()}
     states = tuple(graphs[roles[0]].states)
     calibrate(models, states, kind, spec, blank_of(names))
-    ending += ".int8.onnx" if quantized else ".onnx"
-    files = {role: folder / (role + ending) for role in roles}
-    for role, path in files.items():
-        onnx.save(models[role], path)
-    write_tokens(folder / "tokens.txt", names)
+    files = save(models, Path(folder), ending + (".int8.onnx" if quantized else ".onnx"))
+    write_tokens(Path(folder) / "tokens.txt", names)
     return Probe(
         kind=kind,
-        folder=folder,
+        folder=Path(folder),
         files=files,
-        tokens=folder / "tokens.txt",
+        tokens=Path(folder) / "tokens.txt",
         vocabulary=vocabulary,
         blank=blank_of(names),
         window=spec.window,
@@ -108,6 +102,15 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
         states=states,
         symbols=tuple(names),
     )
+
+
+def save(models, folder, ending):
+    """Write each role's model into the folder, which is made: their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {role: folder / (role + ending) for role in models}
+    for role, path in files.items():
+        onnx.save(models[role], path)
+    return files
 
 
 def calibrate(models, states, kind, spec, blank):
