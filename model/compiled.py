@@ -59,6 +59,7 @@ SOURCES = (
     "int8/vectors",
     "lm/score",
     "network",
+    "published/states",
 )
 """Files whose code the machine code contains, relative to this folder, without .py; hashed for the cache key."""
 

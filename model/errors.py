@@ -2,6 +2,7 @@
 
 ModelError
 ├── CheckpointError     the operator: the file is missing, damaged, or of another format version
+├── PublishedModelError the operator: a published model is damaged, incomplete, or of a kind that is not served
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
 ├── ManifestError       the author of the manifest: a line cannot be read
 ├── AudioError          the owner of the recording: the file cannot be decoded
@@ -32,6 +33,10 @@ class ModelError(Exception):
 
 class CheckpointError(ModelError):
     """A checkpoint is missing, damaged, or written by another format version."""
+
+
+class PublishedModelError(ModelError):
+    """A published model cannot be served; the message names the file and what is wrong with it."""
 
 
 class PrecisionError(ModelError):

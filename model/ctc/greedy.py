@@ -1,7 +1,8 @@
 """Greedy CTC decoding, frame by frame: the best symbol of each frame, repeats merged, blanks dropped.
 
-Source: Graves et al. 2006, section 3.2 (best path decoding). A letter never changes once emitted, so every word closed
-by a space is stable.
+Source: Graves et al. 2006, section 3.2 (best path decoding). A symbol never changes once emitted, so every word that is
+closed, by a space or by the beginning of the next, is stable. A transducer's symbols, which the model itself has
+searched, become words in the same way.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from model.config import BLANK
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.tokens import Tokens
 from model.ctc.words import LogProbs, Word, digest_of
 
-SPACE = " "
-VERSION = 1  # of saved states
+VERSION = 2  # of saved states
 
 
 @dataclass(slots=True)
 class GreedyState:
-    """One stream: the closed words, the letters of the open one."""
+    """One stream: the closed words, the symbols of the open one."""
 
     skip: int
     frames: int = 0
@@ -31,8 +33,8 @@ class GreedyState:
     revision: int = 0
     previous: int = BLANK
     closed: list[Word] = field(default_factory=list)
-    letters: list[str] = field(default_factory=list)
-    log_prob: float = 0.0  # sum over `letters`
+    symbols: list[int] = field(default_factory=list)
+    log_prob: float = 0.0  # sum over `symbols`
     first_frame: int = 0
     last_frame: int = 0
     released: bool = False
@@ -40,7 +42,7 @@ class GreedyState:
     @property
     def has_text(self) -> bool:
         """True if the open segment holds a letter."""
-        return bool(self.closed or self.letters)
+        return bool(self.closed or self.symbols)
 
 
 class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
@@ -53,7 +55,7 @@ class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
     revision: int
     previous: int
     closed: list[Word]
-    letters: list[str]
+    symbols: list[int]
     log_prob: float
     first_frame: int
     last_frame: int
@@ -63,16 +65,19 @@ class GreedyDecoder:
     """Owns the vocabulary; the states belong to its callers. Key terms have no effect."""
 
     supports_bias = False
+    kind = "greedy"
 
-    def __init__(self, vocabulary: Sequence[str], frame_s: float) -> None:
-        self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
+    def __init__(self, vocabulary: Sequence[str] | Tokens, frame_s: float) -> None:
+        """A vocabulary of letters has the blank first; `Tokens` say what each symbol does."""
+        self.tokens = vocabulary if isinstance(vocabulary, Tokens) else Tokens.of(vocabulary, BLANK)
+        self.frame_s = frame_s
 
     def warm_up(self) -> None:
         """Do nothing: there is nothing to compile."""
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
         """Return a fresh state that ignores the first `skip_frames` frames."""
-        return GreedyState(skip=skip_frames)
+        return GreedyState(skip=skip_frames, previous=self.tokens.blank)
 
     def set_bias(self, state: GreedyState, bias: Bias) -> None:
         """Do nothing: key terms have no effect."""
@@ -86,7 +91,7 @@ class GreedyDecoder:
     @property
     def digest(self) -> str:
         """Digest of all that its results depend on."""
-        return digest_of(f"greedy {VERSION} {self.frame_s!r}", *self.vocabulary)
+        return digest_of(f"{self.kind} {VERSION} {self.frame_s!r} {self.tokens.blank}", *self.tokens.symbols)
 
     def save(self, state: GreedyState) -> bytes:
         """Return all of a state, for `load`; the state stays usable."""
@@ -96,7 +101,12 @@ class GreedyDecoder:
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
         """Return the saved state. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedGreedy)
-        if read.version != VERSION or not 0 <= read.previous < len(self.vocabulary) or read.skip < 0:
+        size = len(self.tokens.symbols)
+        if (
+            read.version != VERSION
+            or read.skip < 0
+            or not all(0 <= each < size for each in (read.previous, *read.symbols))
+        ):
             raise ValueError("this is no state of the greedy decoder")
         fields = msgspec.structs.asdict(read)
         del fields["version"]
@@ -105,7 +115,8 @@ class GreedyDecoder:
     def advance(self, states: Sequence[GreedyState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""
         symbols = log_probs.argmax(axis=2)  # (B, T)
-        spoken = symbols.any(axis=1).tolist()
+        blank = self.tokens.blank
+        spoken = (symbols != blank).any(axis=1).tolist()
         rows, best = symbols.tolist(), log_probs.max(axis=2).tolist()
         for state, row, scores, any_spoken in zip(states, rows, best, spoken, strict=True):
             if any_spoken or state.skip or not row:
@@ -113,11 +124,11 @@ class GreedyDecoder:
             else:  # blanks only: most steps of most streams
                 state.frames += len(row)
                 state.silence_frames += len(row)
-                state.previous = BLANK
+                state.previous = blank
 
     def words(self, state: GreedyState) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
-        return (*state.closed, self._open_word(state)) if state.letters else tuple(state.closed)
+        return (*state.closed, self._open_word(state)) if state.symbols else tuple(state.closed)
 
     def stable_words(self, state: GreedyState) -> int:
         """Number of `words` that can no longer change: all but the open one."""
@@ -135,49 +146,96 @@ class GreedyDecoder:
         return taken
 
     def _frames(self, state: GreedyState, row: Sequence[int], scores: Sequence[float]) -> None:
+        blank = self.tokens.blank
         for symbol, log_prob in zip(row, scores, strict=True):
             if state.skip:
                 state.skip -= 1
                 continue
-            if symbol == BLANK:
+            if symbol == blank:
                 state.silence_frames += 1
-            elif (text := self.vocabulary[symbol]) == SPACE:
-                self._close_word(state)
-                state.silence_frames += 1
+            elif symbol == state.previous:
+                self._go_on(state, symbol)
             else:
-                self._letter(state, symbol, text, log_prob)
+                self._write(state, symbol, log_prob)
             state.previous = symbol
             state.frames += 1
 
-    def _letter(self, state: GreedyState, symbol: int, text: str, log_prob: float) -> None:
+    def _go_on(self, state: GreedyState, symbol: int) -> None:
+        """Count one more frame of the symbol before."""
+        if self.tokens.ends[symbol] and not self.tokens.texts[symbol]:  # a space
+            state.silence_frames += 1
+            return
         state.silence_frames = 0
         state.last_frame = state.frames
-        if symbol == state.previous:
+
+    def _write(self, state: GreedyState, symbol: int, log_prob: float) -> None:
+        """Add a symbol to the open word, or close that and begin another."""
+        tokens = self.tokens
+        if tokens.starts[symbol]:
+            self._close_word(state)
+        if not tokens.texts[symbol] and tokens.ends[symbol]:
+            state.silence_frames += 1
             return
-        if not state.letters:
+        state.silence_frames = 0
+        state.last_frame = state.frames
+        if not state.symbols:
             state.first_frame = state.frames
-        state.letters.append(text)
+        state.symbols.append(symbol)
         state.log_prob += log_prob
         state.revision += 1
+        if tokens.ends[symbol]:
+            self._close_word(state)
 
     def _close_word(self, state: GreedyState) -> None:
-        if state.letters:
+        if state.symbols:
             state.closed.append(self._open_word(state))
             self._forget_open(state)
             state.revision += 1
 
     def _open_word(self, state: GreedyState) -> Word:
         return Word(
-            text="".join(state.letters),
+            text=self.tokens.word(state.symbols),
             start_s=state.first_frame * self.frame_s,
             end_s=(state.last_frame + 1) * self.frame_s,
-            confidence=math.exp(min(0.0, state.log_prob / len(state.letters))),
+            confidence=math.exp(min(0.0, state.log_prob / len(state.symbols))),
         )
 
     @staticmethod
     def _forget_open(state: GreedyState) -> None:
-        state.letters = []
+        state.symbols = []
         state.log_prob = 0.0
+
+
+class TransducerDecoder(GreedyDecoder):
+    """Words of the symbols that a transducer's own search has chosen, (B, T, E, 2): up to E of a frame, in order.
+
+    Of a pair the first is the symbol, below zero for none, and the second its log-probability.
+    """
+
+    kind = "transducer"
+
+    def advance(self, states: Sequence[GreedyState], log_probs: NDArray[np.float32]) -> None:
+        """Take (B, T, E, 2) more frames, row b into `states[b]`."""
+        frames = log_probs.shape[1]
+        spoken: list[bool] = np.any(log_probs[..., 0] >= 0, axis=(1, 2)).tolist()
+        for state, row, any_spoken in zip(states, log_probs, spoken, strict=True):
+            if any_spoken or state.skip:
+                self._take_symbols(state, row)
+            else:
+                state.frames += frames
+                state.silence_frames += frames
+
+    def _take_symbols(self, state: GreedyState, row: NDArray[np.float32]) -> None:
+        for frame in row.tolist():
+            if state.skip:
+                state.skip -= 1
+                continue
+            chosen = [(int(symbol), log_prob) for symbol, log_prob in frame if symbol >= 0]
+            for symbol, log_prob in chosen:
+                self._write(state, symbol, log_prob)
+            if not chosen:
+                state.silence_frames += 1
+            state.frames += 1
 
 
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:

@@ -1,0 +1,114 @@
+"""Symbols of a model: a vocabulary or a `tokens.txt`, and the bytes of text that each of them writes.
+
+A symbol is a piece of a word. Some begin a word (`▁the`, or a character of a script without spaces), one may be the
+space itself, `<0xNN>` is a byte, and icefall's byte-level BPE writes every byte as a letter.
+Source: sherpa-onnx's symbol table and byte table, read for their behaviour.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.errors import PublishedModelError
+
+BLANKS = ("<blk>", "<eps>", "<blank>")
+WORD_START = "▁"
+SPACES = frozenset({" ", "|", WORD_START})
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
+_IDEOGRAPHS = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3134F))
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Symbols by number, and of each: whether a word begins or ends with it, and the bytes that it adds to the word."""
+
+    symbols: tuple[str, ...]
+    blank: int
+    starts: tuple[bool, ...]
+    ends: tuple[bool, ...]
+    texts: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, symbols: Sequence[str], blank: int) -> Tokens:
+        """Read the way in which these symbols spell words."""
+        table = _byte_bpe_letters() if _is_byte_bpe(symbols) else None
+        has_bytes = "<0x00>" in symbols and "<0xFF>" in symbols
+        starts, ends, texts = [], [], []
+        for number, symbol in enumerate(symbols):
+            space = symbol in SPACES and (symbol != "|" or " " not in symbols)
+            begins = symbol.startswith(WORD_START)
+            text = "" if number == blank or space else symbol.removeprefix(WORD_START)
+            byte = _BYTE.fullmatch(symbol) if has_bytes else None
+            alone = len(text) == 1 and is_ideograph(text)
+            starts.append(begins or space or alone)
+            ends.append(space or alone)
+            if byte:
+                texts.append(bytes([int(byte[1], 16)]))
+            elif table is not None:
+                texts.append(b"".join(table.get(letter, letter.encode()) for letter in text))
+            else:
+                texts.append(text.encode())
+        return cls(tuple(symbols), blank, tuple(starts), tuple(ends), tuple(texts))
+
+    @classmethod
+    def read(cls, path: Path, size: int) -> Tokens:
+        """Read `tokens.txt` of a model with `size` outputs. Raises: PublishedModelError."""
+        found = _read_lines(path)
+        if sorted(found) != list(range(len(found))):
+            raise PublishedModelError(f"{path}: the numbers of its symbols are not 0 to {len(found) - 1}, each once")
+        blank = next((number for name in BLANKS for number, symbol in found.items() if symbol == name), None)
+        if blank is None:
+            raise PublishedModelError(f"{path} has no blank: none of {', '.join(BLANKS)}")
+        if len(found) != size:
+            raise PublishedModelError(f"{path} has {len(found)} symbols, and the model writes {size}")
+        return cls.of([found[number] for number in range(size)], blank)
+
+    def word(self, numbers: Sequence[int]) -> str:
+        """Text of one word's symbols; bytes that are no UTF-8 yet are left out."""
+        return b"".join(map(self.texts.__getitem__, numbers)).decode("utf-8", "ignore")
+
+
+def is_ideograph(letter: str) -> bool:
+    """Whether a letter belongs to a script that is written without spaces: Han, Hiragana, Katakana."""
+    return any(first <= ord(letter) <= last for first, last in _IDEOGRAPHS)
+
+
+def _read_lines(path: Path) -> dict[int, str]:
+    found: dict[int, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PublishedModelError(f"{path} cannot be read: {error}") from error
+    for place, line in enumerate(lines, start=1):
+        parts = line.strip(" \t\r\n\f\v").split()
+        if not parts:
+            continue
+        symbol, number = (parts[0], parts[1]) if len(parts) == 2 else (" ", parts[0])
+        if len(parts) > 2 or not number.isascii() or not number.isdigit():
+            raise PublishedModelError(f"{path}, line {place}: {line!r} is not a symbol and its number")
+        if int(number) in found:
+            raise PublishedModelError(f"{path}, line {place}: number {number} comes a second time")
+        found[int(number)] = symbol
+    return found
+
+
+def _is_byte_bpe(symbols: Sequence[str]) -> bool:
+    highest = 0
+    for symbol in symbols:
+        highest = max(highest, *symbol.removeprefix(WORD_START).encode(), 0)
+    return highest == _LAST_OF_BYTE_BPE
+
+
+def _byte_bpe_letters() -> Mapping[str, bytes]:
+    """Letters of icefall's byte-level BPE and their bytes: printable ASCII is itself, other bytes are from U+0100 on.
+
+    Letters with a compatibility form, which normalisation would replace, are left out.
+    """
+    others = [byte for byte in range(256) if not 32 <= byte < 127]
+    letters = [code for code in range(0x100, 0x1A7) if code not in {0x132, 0x133, 0x13F, 0x140, 0x149, 0x17F}]
+    table = {chr(code): bytes([byte]) for code, byte in zip(letters, others, strict=True)}
+    return {**{chr(code): bytes([code]) for code in range(32, 127)}, **table, "⁇": b" "}

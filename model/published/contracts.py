@@ -1,0 +1,223 @@
+"""The kinds of published graphs: how each is recognised, its window and shift, its states, its inputs by position.
+
+Tensors are passed by position; the names in the graph do not count. Output 0 is the result, the next states follow in
+the order of the states. Source: sherpa-onnx's loaders, read for the contract of each format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+
+from model.errors import PublishedModelError
+from model.published.features import BINS, KALDI, NEMO, WENET, WHISPER, Fbank
+from model.published.metadata import Graph
+from model.published.states import StateTensor
+
+FLOAT, HALF, LONG = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
+TYPES = {FLOAT: "tensor(float)", HALF: "tensor(float16)", LONG: "tensor(int64)"}
+
+Feed = Literal["window", "bins first", "length", "state", "offset", "cache size", "mask"]
+"""What an input is given: the window (B, L, 80), or (B, 80, L); the window's length; the next state; and what WeNet's
+chunks are told: the number of output frames before this one, the cached frames, which of them are there."""
+
+WENET_CHUNK = 16  # output frames of a chunk, and chunks on the left: sherpa-onnx's defaults
+WENET_LEFT = 4
+ENCODER_SUBSAMPLING = 4  # of all zipformers
+T_ONE_FRAMES = 10  # output frames of 300 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """How a graph is stepped. `window` and `shift` count feature frames, `ignored` outputs follow the result."""
+
+    kind: str
+    window: int
+    shift: int
+    subsampling: int
+    feeds: tuple[Feed, ...]
+    states: tuple[StateTensor, ...]
+    fbank: Fbank | None  # None: samples
+    ignored: int = 0
+    sample_rate: int = 16_000
+    one_row: bool = False
+    cached_frames: int = 0  # of WeNet
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of one step."""
+        return self.shift * (self.sample_rate // 100)
+
+
+def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
+    """Zipformer 2, for CTC or as a transducer's encoder. Raises: PublishedModelError."""
+    per_stack = KINDS["zipformer2-ctc"][0][:7]
+    lists = [graph.numbers(key) for key in per_stack]
+    if len(set(map(len, lists))) != 1:
+        counts = ", ".join(f"{key} {len(found)}" for key, found in zip(per_stack, lists, strict=True))
+        raise PublishedModelError(f"{graph.path.name}: its metadata lists other numbers of stacks: {counts}")
+    states: list[StateTensor] = []
+    for width, query, value, heads, layers, kernel, left in zip(*lists, strict=True):
+        layer = [
+            StateTensor((left, query * heads), FLOAT, axis=1),
+            StateTensor((1, left, 3 * width // 4), FLOAT, axis=1),
+            StateTensor((left, value * heads), FLOAT, axis=1),
+            StateTensor((left, value * heads), FLOAT, axis=1),
+            StateTensor((width, kernel // 2), FLOAT),
+            StateTensor((width, kernel // 2), FLOAT),
+        ]
+        states += layer * layers
+    states += [StateTensor((128, 3, ((BINS - 1) // 2 - 1) // 2), FLOAT), StateTensor((), LONG)]
+    window, shift = graph.number("T"), graph.number("decode_chunk_len")
+    feature = graph.metadata.get("feature", "")
+    if feature not in {"", "whisper", "fbank"}:
+        raise PublishedModelError(f"{graph.path.name}: features of kind {feature!r} are not served")
+    _check_window(graph, window, shift)
+    return Contract(
+        kind=kind,
+        window=window,
+        shift=shift,
+        subsampling=ENCODER_SUBSAMPLING,
+        feeds=("window", *cast(list[Feed], ["state"] * len(states))),
+        states=tuple(states),
+        fbank=WHISPER if feature == "whisper" else KALDI,
+    )
+
+
+def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
+    """Cache-aware FastConformer, for CTC or as a transducer's encoder. Raises: PublishedModelError."""
+    if (normalise := graph.metadata.get("normalize_type", "")) not in {"", "NA"}:
+        raise PublishedModelError(
+            f"{graph.path.name}: features normalised by {normalise!r} need the whole utterance and cannot be streamed"
+        )
+    if any(each.name == "prompt_index" for each in graph.inputs):
+        raise PublishedModelError(f"{graph.path.name} takes a language as a prompt, which is not served")
+    channel = tuple(graph.number(f"cache_last_channel_dim{number}") for number in (1, 2, 3))
+    time = tuple(graph.number(f"cache_last_time_dim{number}") for number in (1, 2, 3))
+    window, shift = graph.number("window_size"), graph.number("chunk_shift")
+    _check_window(graph, window, shift)
+    return Contract(
+        kind=kind,
+        window=window,
+        shift=shift,
+        subsampling=graph.number("subsampling_factor"),
+        feeds=("bins first", "length", "state", "state", "state"),
+        states=(StateTensor(channel, FLOAT), StateTensor(time, FLOAT), StateTensor((), LONG)),
+        fbank=NEMO,
+        ignored=1,  # the length of the result
+    )
+
+
+def wenet(graph: Graph) -> Contract:
+    """WeNet's conformer: one stream at a time. Raises: PublishedModelError."""
+    heads, blocks, width = (graph.number(key) for key in ("head", "num_blocks", "output_size"))
+    kernel, context = graph.number("cnn_module_kernel"), graph.number("right_context", least=0)
+    subsampling = graph.number("subsampling_factor")
+    cached = WENET_CHUNK * WENET_LEFT
+    return Contract(
+        kind="wenet-ctc",
+        window=(WENET_CHUNK - 1) * subsampling + context + 1,
+        shift=WENET_CHUNK * subsampling,
+        subsampling=subsampling,
+        feeds=("window", "offset", "cache size", "state", "state", "mask"),
+        states=(
+            StateTensor((blocks, heads, cached, width // heads * 2), FLOAT, axis=None),
+            StateTensor((blocks, 1, width, kernel - 1), FLOAT, axis=None),
+            StateTensor((), LONG, initial=cached),  # frames before the chunk: counted here, not by the graph
+        ),
+        fbank=WENET,
+        one_row=True,
+        cached_frames=cached,
+    )
+
+
+def t_one(graph: Graph) -> Contract:
+    """T-one: samples of 8 kHz in frames of 300 ms, one state in half precision. Raises: PublishedModelError."""
+    rate, length_ms = graph.number("sample_rate"), graph.number("frame_length_ms")
+    if rate != 8_000 or length_ms % 10:
+        raise PublishedModelError(f"{graph.path.name}: frames of {length_ms} ms at {rate} Hz are not served")
+    return Contract(
+        kind="t-one-ctc",
+        window=length_ms // 10,
+        shift=length_ms // 10,
+        subsampling=1,
+        feeds=("window", "state"),
+        states=(StateTensor((graph.number("state_dim"),), HALF),),
+        fbank=None,
+        sample_rate=rate,
+    )
+
+
+KINDS: Mapping[str, tuple[tuple[str, ...], Callable[[Graph], Contract]]] = {
+    "zipformer2-ctc": (
+        (
+            *("encoder_dims", "query_head_dims", "value_head_dims", "num_heads", "num_encoder_layers"),
+            *("cnn_module_kernels", "left_context_len", "T", "decode_chunk_len"),
+        ),
+        zipformer2,
+    ),
+    "nemo-ctc": (
+        (
+            *("window_size", "chunk_shift", "subsampling_factor", "vocab_size"),
+            *(f"cache_last_{part}_dim{number}" for part in ("channel", "time") for number in (1, 2, 3)),
+        ),
+        nemo,
+    ),
+    "wenet-ctc": (
+        ("head", "num_blocks", "output_size", "cnn_module_kernel", "right_context", "subsampling_factor", "vocab_size"),
+        wenet,
+    ),
+    "t-one-ctc": (("sample_rate", "frame_length_ms", "state_dim"), t_one),
+}
+"""The metadata that each kind has, by which it is recognised, and what reads it."""
+
+
+def recognise(graph: Graph) -> str:
+    """Name the kind whose metadata the graph has, most of it at least. Raises: PublishedModelError for none."""
+
+    def share(kind: str) -> float:
+        keys = KINDS[kind][0]
+        return sum(key in graph.metadata for key in keys) / len(keys)
+
+    best = max(KINDS, key=share)
+    if share(best) <= 0.5:
+        raise PublishedModelError(
+            f"{graph.path.name} is not one of the kinds that are served ({', '.join(KINDS)}, and transducers of "
+            "zipformer2 and NeMo): its metadata has " + (", ".join(sorted(graph.metadata)[:8]) or "nothing")
+        )
+    return best
+
+
+def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...]]]:
+    """Type and shape of each input, by position; None for the batch."""
+    states = iter(contract.states)
+    found: list[tuple[str, tuple[int | None, ...]]] = []
+    batch = 1 if contract.one_row else None
+    window: tuple[str, tuple[int | None, ...]] = ("tensor(float)", (batch, contract.window, BINS))
+    if contract.fbank is None:
+        window = ("tensor(int32)", (batch, contract.step_samples, 1))
+    for feed in contract.feeds:
+        match feed:
+            case "window":
+                found.append(window)
+            case "bins first":
+                found.append(("tensor(float)", (batch, BINS, contract.window)))
+            case "length" | "offset" | "cache size":
+                found.append(("tensor(int64)", (batch,)))
+            case "mask":
+                found.append(("tensor(bool)", (1, 1, contract.cached_frames + WENET_CHUNK)))
+            case "state":
+                state = next(states)
+                shape: tuple[int | None, ...] = state.shape
+                if state.axis is not None:
+                    shape = (*state.shape[: state.axis], None, *state.shape[state.axis :])
+                found.append((TYPES[state.dtype], shape))
+    return found
+
+
+def _check_window(graph: Graph, window: int, shift: int) -> None:
+    if window < shift:
+        raise PublishedModelError(f"{graph.path.name}: a window of {window} frames is shorter than its shift, {shift}")

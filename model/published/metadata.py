@@ -1,0 +1,102 @@
+"""What a published graph says of itself: its metadata as numbers, and its inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.errors import PublishedModelError
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """An input as the graph declares it; `shape` has a number, a name or None for each axis."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A loaded graph: the session of ONNX Runtime, and where it came from."""
+
+    path: Path
+    session: Any
+    metadata: Mapping[str, str]
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def load(cls, path: Path, *, device: str = "cpu") -> Graph:
+        """Read a graph for one thread, on a CUDA device if `device` says so. Raises: PublishedModelError."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # One thread, the engine's: a pool would take cores from the event loop and from other engines.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4
+        wanted = ["CUDAExecutionProvider"] if device.startswith("cuda") else []
+        if wanted and wanted[0] not in onnxruntime.get_available_providers():
+            raise PublishedModelError(f"--device {device} needs the package onnxruntime-gpu in place of onnxruntime")
+        try:
+            session = onnxruntime.InferenceSession(str(path), options, providers=[*wanted, "CPUExecutionProvider"])
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0]
+            raise PublishedModelError(f"{path} is no graph that ONNX Runtime reads: {reason}") from error
+        return cls(
+            path,
+            session,
+            dict(session.get_modelmeta().custom_metadata_map),
+            tuple(GraphInput(each.name, each.type, tuple(each.shape)) for each in session.get_inputs()),
+            tuple(each.name for each in session.get_outputs()),
+        )
+
+    def number(self, key: str, *, least: int = 1) -> int:
+        """A metadata value as a whole number. Raises: PublishedModelError if it is missing, no number, or too small."""
+        return self.numbers(key, least=least, count=1)[0]
+
+    def numbers(self, key: str, *, least: int = 1, count: int | None = None) -> tuple[int, ...]:
+        """A metadata value as numbers between commas. Raises: PublishedModelError."""
+        text = self.metadata.get(key)
+        if text is None or not text.strip():
+            raise PublishedModelError(f"{self.path.name} has no {key!r} in its metadata")
+        try:
+            found = tuple(int(part) for part in text.split(","))
+        except ValueError as error:
+            raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, no number") from error
+        if any(value < least for value in found) or (count is not None and len(found) != count):
+            raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, which cannot be")
+        return found
+
+    def check_inputs(self, expected: Sequence[tuple[str, tuple[int | None, ...]]]) -> None:
+        """Compare the inputs, by position, with (type, shape); None is an axis of any size.
+
+        Raises: PublishedModelError, which names the first input that differs.
+        """
+        if len(self.inputs) != len(expected):
+            raise PublishedModelError(
+                f"{self.path.name} has {len(self.inputs)} inputs where its metadata asks for {len(expected)}"
+            )
+        for declared, (kind, shape) in zip(self.inputs, expected, strict=True):
+            sizes = declared.shape
+            fits = len(sizes) == len(shape) and all(
+                wanted is None or not isinstance(size, int) or size == wanted
+                for size, wanted in zip(sizes, shape, strict=True)
+            )
+            if declared.type != kind or not fits:
+                raise PublishedModelError(
+                    f"{self.path.name}: input {declared.name!r} is {declared.type} {list(sizes)}, "
+                    f"where its metadata asks for {kind} {list(shape)}"
+                )
+
+    def need_outputs(self, count: int) -> None:
+        """Raises: PublishedModelError unless there are so many outputs."""
+        if len(self.outputs) != count:
+            raise PublishedModelError(
+                f"{self.path.name} has {len(self.outputs)} outputs where its metadata asks for {count}"
+            )

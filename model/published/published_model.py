@@ -1,0 +1,177 @@
+"""A published model, loaded and checked: its description, its symbols, its slots.
+
+Everything that can be wrong with the files is found here, before a stream exists: a missing graph or key, symbols that
+do not fit, a graph that does not do what its metadata says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from model.ctc.tokens import Tokens
+from model.errors import PublishedModelError
+from model.precision import resolve_device
+from model.published import contracts
+from model.published.contracts import KINDS, Contract, recognise
+from model.published.features import FbankWindows, RawWindows
+from model.published.files import PublishedFiles, find_files, need_runtime
+from model.published.metadata import Graph
+from model.published.slots import PublishedSlots
+from model.published.stepping import GraphSlots, check_graph
+from model.published.timing import PublishedDescription
+from model.published.transducer import Recurrent, Stateless
+
+LARGEST_BATCH = 32
+"""Rows of a batch at most: larger ones gain little and make every stream wait."""
+
+_CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
+_NAMES = {
+    "english": "en",
+    "chinese": "zh",
+    "russian": "ru",
+    "german": "de",
+    "spanish": "es",
+    "french": "fr",
+    "korean": "ko",
+    "japanese": "ja",
+    "italian": "it",
+    "portuguese": "pt",
+    "vietnamese": "vi",
+    "cantonese": "yue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """A graph for CTC, or an encoder with the rest of its transducer; satisfies `server.served_model.ServedModel`."""
+
+    config: PublishedDescription
+    tokens: Tokens
+    digest: str
+    precision: str
+    device: torch.device
+    files: PublishedFiles
+    contract: Contract
+    graph: Graph
+    result_shape: tuple[int, ...]
+    transducer: Stateless | Recurrent | None
+
+    @classmethod
+    def load(cls, path: Path, *, device: str = "auto", precision: str = "auto") -> PublishedModel:
+        """Read a folder, or one of its graphs, as sherpa-onnx publishes them. Raises: PublishedModelError."""
+        files = find_files(path, precision)
+        need_runtime()
+        place = _device(device)
+        graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
+        if "encoder" not in graphs:
+            graph = graphs["model"]
+            contract = KINDS[recognise(graph)][1](graph)
+            shape = check_graph(graph, contract)
+            tokens = Tokens.read(files.tokens, shape[1])
+            _check_vocabulary(graph, contract, shape[1])
+            transducer, frames = None, shape[0]
+        else:
+            graph, decoder, joiner = (graphs[role] for role in ("encoder", "decoder", "joiner"))
+            recurrent = len(decoder.outputs) > 1
+            contract = (
+                contracts.nemo(graph, "nemo-transducer")
+                if recurrent
+                else contracts.zipformer2(graph, "zipformer2-transducer")
+            )
+            if not recurrent and graph.metadata.get("model_type") != "zipformer2":
+                kind = graph.metadata.get("model_type")
+                raise PublishedModelError(f"{graph.path.name}: transducers of kind {kind!r} are not served")
+            shape = check_graph(graph, contract)
+            size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
+            tokens = Tokens.read(files.tokens, size)
+            transducer = (
+                Recurrent.of(graph, decoder, joiner, tokens) if recurrent else Stateless.of(decoder, joiner, tokens)
+            )
+            frames = shape[1] if recurrent else shape[0]
+        digest = files.digest()
+        return cls(
+            config=_description(files, contract, frames, digest),
+            tokens=tokens,
+            digest=digest,
+            precision=files.precision,
+            device=place,
+            files=files,
+            contract=contract,
+            graph=graph,
+            result_shape=shape,
+            transducer=transducer,
+        )
+
+    @property
+    def bins_first(self) -> bool:
+        """Whether the encoder's frames are its last axis, as NeMo's transducers have it."""
+        return isinstance(self.transducer, Recurrent)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the graphs' files, about those of the weights."""
+        return sum(path.stat().st_size for path in self.files.graphs.values())
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> PublishedSlots:
+        """Return the model over `capacity` streams, in batches of at most `largest`, and of `LARGEST_BATCH`.
+
+        With `tile_rows`, whatever it is, each row is run by itself: then nothing in the graph can depend on the others.
+        """
+        largest = min(largest, capacity, LARGEST_BATCH)
+        at_once = 1 if tile_rows is not None else largest
+        return PublishedSlots(
+            RawWindows(self.config)
+            if self.contract.fbank is None
+            else FbankWindows(self.contract.fbank, self.config, capacity=capacity),
+            GraphSlots(self.graph, self.contract, self.result_shape, capacity=capacity, largest=at_once),
+            None if self.transducer is None else self.transducer.over(capacity),
+            step_samples=self.config.step_samples,
+            bins_first=self.bins_first,
+            capacity=capacity,
+            largest=largest,
+        )
+
+
+def _device(asked: str) -> torch.device:
+    if asked == "auto":
+        import onnxruntime
+
+        return torch.device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
+    return resolve_device(asked)
+
+
+def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
+    declared = {"nemo-ctc": 1, "wenet-ctc": 0}.get(contract.kind)  # NeMo does not count the blank
+    if declared is not None and graph.number("vocab_size") + declared != size:
+        raise PublishedModelError(
+            f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, and it writes {size}"
+        )
+
+
+def _description(files: PublishedFiles, contract: Contract, frames: int, digest: str) -> PublishedDescription:
+    raw = contract.fbank is None
+    return PublishedDescription(
+        name=files.folder.resolve().name,
+        version=digest[:12],
+        architecture=contract.kind,
+        languages=languages_of(files.folder.resolve().name),
+        sample_rate=contract.sample_rate,
+        window=contract.window,
+        shift=contract.shift,
+        frames_per_step=frames,
+        frame_s=contract.shift * 0.01 / frames if raw else contract.subsampling * 0.01,
+        hop=contract.sample_rate // 100,
+        raw=raw,
+    )
+
+
+def languages_of(name: str) -> tuple[str, ...]:
+    """Languages in a release's name, as in `sherpa-onnx-streaming-zipformer-en-2023-06-26`; empty for other names."""
+    if not name.startswith("sherpa-onnx"):
+        return ()
+    parts = re.split(r"[-_.]", name.lower())
+    return tuple(dict.fromkeys(_NAMES.get(part, part) for part in parts if part in _NAMES or part in _CODES))

@@ -1,0 +1,95 @@
+"""A published model over slots, as `batching.SlotModel` asks for it: samples in, log-probs or symbols out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.published.features import Windows
+from model.published.stepping import GraphSlots
+from model.published.transducer import TransducerSearch
+
+Outputs = NDArray[np.float32]
+
+
+class PublishedSlots:
+    """The windows, the graph and the search of a model's streams.
+
+    Rows whose window is not complete yet are not run: they get frames of zeros, which their decoders skip.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        graph: GraphSlots,
+        search: TransducerSearch | None,
+        *,
+        step_samples: int,
+        bins_first: bool,
+        capacity: int,
+        largest: int,
+    ) -> None:
+        self.capacity = capacity
+        self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), step_samples), np.int16)
+        self._windows, self._graph, self._search = windows, graph, search
+        self._bins_first = bins_first  # of the encoder's result
+        self._parts: tuple[Any, ...] = (windows, graph.states, *([search] if search is not None else []))
+        self.state_bytes = sum(part.state_bytes for part in self._parts)
+
+    @property
+    def warm_up_sizes(self) -> Sequence[int]:
+        """Batches to be prepared before the first stream: powers of two, and the largest."""
+        largest = len(self.inputs)
+        return sorted({*(1 << power for power in range(largest.bit_length())), largest})
+
+    def warm_up(self, rows: int) -> None:
+        """Run a batch of so many rows that have a window each, on features of silence; no state changes."""
+        self._graph.warm_up(rows)
+
+    def run(self, slots: Sequence[int]) -> Outputs:
+        """Step these slots on the first rows of `inputs`; see `batching.SlotModel`."""
+        indices = np.asarray(slots, np.int64)
+        ready, windows = self._windows.push(indices, self.inputs[: len(indices)])
+        whole = len(ready) == len(indices)
+        if not len(ready):
+            return np.zeros((len(indices), *self.output_shape), np.float32)
+        found = self._step(indices if whole else indices[ready], windows)
+        if whole:
+            return found
+        outputs = np.zeros((len(indices), *found.shape[1:]), np.float32)
+        outputs[ready] = found
+        return outputs
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one row's outputs."""
+        result = self._graph.result_shape
+        if self._search is None:
+            return result
+        frames = result[1] if self._bins_first else result[0]
+        return frames, self._search.symbols_per_frame, 2
+
+    def _step(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> Outputs:
+        results = self._graph.run(slots, windows)
+        if self._search is None:
+            return results
+        return self._search.search(slots, results.transpose(0, 2, 1) if self._bins_first else results)
+
+    def reset(self, slot: int) -> None:
+        """Make a slot that of a fresh stream."""
+        for part in self._parts:
+            part.reset(slot)
+
+    def export(self, slot: int) -> bytes:
+        """A copy of a slot's state."""
+        return b"".join(part.export(slot) for part in self._parts)
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        at = 0
+        for part in self._parts:
+            part.restore(slot, state[at : at + part.state_bytes])
+            at += part.state_bytes

@@ -1,0 +1,135 @@
+"""States of a graph's streams in slots: a row of bytes each, gathered into batched tensors whatever their batch axis.
+
+A stream's part of a tensor is cut out along the batch axis: `outer` pieces of `inner` bytes. In the slot they lie one
+after the other, in the tensor at a distance of the batch. One compiled call copies all tensors of all members.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.compiled import entry_point
+
+ALIGNMENT = 64
+Bytes = NDArray[np.uint8]
+Units = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """One tensor of a stream's state: its shape without the batch axis, which belongs at `axis`, if there is one."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axis: int | None = 0
+    initial: int = 0  # of every element in a fresh stream
+
+    @property
+    def size(self) -> int:
+        """Bytes of one stream."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def outer(self) -> int:
+        """Pieces into which the batch axis cuts it."""
+        return math.prod(self.shape[: self.axis]) if self.axis else 1
+
+    def batched(self, rows: int) -> tuple[int, ...]:
+        """Shape of so many streams together."""
+        if self.axis is None:
+            return self.shape
+        return (*self.shape[: self.axis], rows, *self.shape[self.axis :])
+
+
+class SlotStates:
+    """The slots, and two sets of batched tensors: `before` a step, gathered, and `after` it, to be scattered."""
+
+    def __init__(self, tensors: Sequence[StateTensor], *, capacity: int, largest: int) -> None:
+        self.tensors = tuple(tensors)
+        sizes = [tensor.size for tensor in self.tensors]
+        starts = np.cumsum([0, *sizes]).tolist()
+        self.state_bytes = int(starts[-1])
+        self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
+        self._before, self._after = (_aligned(int(self._arenas[-1])) for _ in range(2))
+        pieces = [(each.outer, each.size // max(1, each.outer)) for each in self.tensors]
+        unit = np.dtype(f"u{math.gcd(8, *starts, *(size for _, size in pieces))}")  # copied at a time
+        table = [
+            (start // unit.itemsize, arena // unit.itemsize, outer, size // unit.itemsize)
+            for start, arena, (outer, size) in zip(starts[:-1], self._arenas[:-1], pieces, strict=True)
+        ]
+        self._table = np.array(table, np.int64).reshape(-1, 4)
+        self._units = np.zeros((capacity, max(1, self.state_bytes // unit.itemsize)), unit)
+        self._slab: Bytes = self._units.view(np.uint8)
+        self._before_units, self._after_units = self._before.view(unit), self._after.view(unit)
+        self._fresh = b"".join(np.full(each.shape, each.initial, each.dtype).tobytes() for each in self.tensors)
+        for slot in range(capacity if any(self._fresh) else 0):
+            self.reset(slot)
+
+    def before(self, rows: int) -> list[NDArray[Any]]:
+        """Tensors of a batch of so many rows, as `gather` fills them; always the same memory."""
+        return self._views(self._before, rows)
+
+    def after(self, rows: int) -> list[NDArray[Any]]:
+        """Tensors of a batch of so many rows, as `scatter` reads them; always the same memory."""
+        return self._views(self._after, rows)
+
+    def gather(self, slots: NDArray[np.int64]) -> None:
+        """Copy the states of these slots into `before`."""
+        if self.state_bytes:
+            copy_rows(self._units, slots, self._before_units, self._table, True)
+
+    def scatter(self, slots: NDArray[np.int64]) -> None:
+        """Copy `after` into these slots."""
+        if self.state_bytes:
+            copy_rows(self._units, slots, self._after_units, self._table, False)
+
+    def reset(self, slot: int) -> None:
+        """Make a slot fresh."""
+        self.restore(slot, self._fresh)
+
+    def export(self, slot: int) -> bytes:
+        """A copy of a slot's state."""
+        return self._slab[slot, : self.state_bytes].tobytes()
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
+
+    def _views(self, arena: Bytes, rows: int) -> list[NDArray[Any]]:
+        return [
+            arena[start : start + tensor.size * rows].view(tensor.dtype).reshape(tensor.batched(rows))
+            for start, tensor in zip(self._arenas, self.tensors, strict=False)
+        ]
+
+
+def _aligned(size: int) -> Bytes:
+    whole = np.zeros(size + ALIGNMENT, np.uint8)
+    skipped = -whole.ctypes.data % ALIGNMENT
+    return whole[skipped : skipped + size]
+
+
+@entry_point
+def copy_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], gathers: bool) -> None:
+    """Copy the rows of `slots` in slab (capacity, units) to an arena of batched tensors, or back.
+
+    A row of `table` is a tensor: its start in a slot and in the arena, its pieces, and their length, in units.
+    """
+    rows = len(slots)
+    for number in range(len(table)):
+        start, first, outer, inner = table[number]
+        for row in range(rows):
+            slot = slots[row]
+            for piece in range(outer):
+                here = start + piece * inner
+                there = first + (piece * rows + row) * inner
+                for at in range(inner):
+                    if gathers:
+                        arena[there + at] = slab[slot, here + at]
+                    else:
+                        slab[slot, here + at] = arena[there + at]

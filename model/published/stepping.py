@@ -1,0 +1,146 @@
+"""One published graph over the slots of its streams: gather the states, run, scatter them.
+
+Inputs and outputs are bound to memory that stays, once for each number of rows, so that a step is one call of the
+runtime without a copy of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.errors import PublishedModelError
+from model.published.contracts import WENET_CHUNK, Contract, Feed, expected_inputs
+from model.published.metadata import Graph
+from model.published.states import ALIGNMENT, SlotStates
+
+ELEMENTS = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
+
+
+class GraphSlots:
+    """A graph's states in slots, and its step over any of them."""
+
+    def __init__(
+        self, graph: Graph, contract: Contract, result: tuple[int, ...], *, capacity: int, largest: int
+    ) -> None:
+        """`result` is the shape of one stream's result."""
+        self._graph, self._contract, self.result_shape = graph, contract, result
+        self.largest = 1 if contract.one_row else largest
+        self.states = SlotStates(contract.states, capacity=capacity, largest=self.largest)
+        rows = self.largest
+        kind, shape = next(
+            each for each, feed in zip(expected_inputs(contract), contract.feeds, strict=True) if feed in _WINDOWS
+        )
+        self._window = np.zeros((rows, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
+        self._result = np.zeros((rows, *result), np.float32)
+        self._lengths = np.full(rows, contract.window, np.int64)
+        self._cached = np.full(rows, contract.cached_frames, np.int64)
+        self._mask = np.zeros((1, 1, contract.cached_frames + WENET_CHUNK), np.bool_)
+        self._mask[..., contract.cached_frames :] = True
+        self._bound = functools.lru_cache(maxsize=None)(self._bind)
+
+    def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
+        """Step the streams in these slots by a window each, (R, L, 80) or (R, S, 1). Returns: (R, …) in new memory."""
+        results = np.empty((len(slots), *self.result_shape), np.float32)
+        for first in range(0, len(slots), self.largest):
+            members = slots[first : first + self.largest]
+            rows = len(members)
+            part = windows[first : first + rows]
+            self._window[:rows] = part.transpose(0, 2, 1) if "bins first" in self._contract.feeds else part
+            self.states.gather(members)
+            self._compute(rows)
+            self.states.scatter(members)
+            results[first : first + rows] = self._result[:rows]
+        return results
+
+    def warm_up(self, rows: int) -> None:
+        """Run on what is there, and change no state."""
+        for first in range(0, rows, self.largest):
+            self._compute(min(self.largest, rows - first))
+
+    def _compute(self, rows: int) -> None:
+        offsets = "offset" in self._contract.feeds
+        if offsets:
+            self._see_cached_frames(int(self.states.before(rows)[-1][0]))
+        self._graph.session.run_with_iobinding(self._bound(rows))
+        if offsets:  # the frames before the next chunk are counted here
+            self.states.after(rows)[-1][:] = self.states.before(rows)[-1] + self.result_shape[0]
+
+    def _see_cached_frames(self, offset: int) -> None:
+        """Mask the frames on the left of the first chunks, which are not there yet."""
+        chunks = offset // WENET_CHUNK - self._contract.cached_frames // WENET_CHUNK
+        missing = max(0, self._contract.cached_frames - chunks * WENET_CHUNK)
+        self._mask[..., :missing] = False
+        self._mask[..., missing:] = True
+
+    def _feed(self, feed: Feed, rows: int, states: list[NDArray[Any]]) -> NDArray[Any]:
+        match feed:
+            case "window" | "bins first":
+                return self._window[:rows]
+            case "length":
+                return self._lengths[:rows]
+            case "state":
+                return states.pop(0)
+            case "offset":
+                return states[-1]
+            case "cache size":
+                return self._cached[:rows]
+            case "mask":
+                return self._mask
+
+    def feeds(self, rows: int) -> dict[str, NDArray[Any]]:
+        """The inputs of a batch of so many rows, by name; always the same memory."""
+        before = self.states.before(rows)
+        pairs = zip(self._graph.inputs, self._contract.feeds, strict=True)
+        return {declared.name: self._feed(feed, rows, before) for declared, feed in pairs}
+
+    def _bind(self, rows: int) -> Any:
+        """Return the runtime's binding of a batch of so many rows."""
+        binding = self._graph.session.io_binding()
+        after = self.states.after(rows)
+        for name, array in self.feeds(rows).items():
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        returned = after[:-1] if "offset" in self._contract.feeds else after
+        names = list(self._graph.outputs)
+        result = self._result[:rows]
+        binding.bind_output(names[0], "cpu", 0, np.float32, result.shape, result.ctypes.data)
+        for name in names[1 : 1 + self._contract.ignored]:
+            binding.bind_output(name, "cpu")
+        for name, array in zip(names[1 + self._contract.ignored :], returned, strict=True):
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        return binding
+
+
+_WINDOWS: tuple[Feed, ...] = ("window", "bins first")
+
+
+def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
+    """Compare a graph with its contract and run one window of silence. Returns: shape of one stream's result.
+
+    Raises: PublishedModelError.
+    """
+    graph.check_inputs(expected_inputs(contract))
+    states = len(contract.states) - ("offset" in contract.feeds)
+    graph.need_outputs(1 + contract.ignored + states)
+    silence = GraphSlots(graph, contract, (), capacity=1, largest=1)
+    try:
+        outputs = graph.session.run(None, silence.feeds(1))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise PublishedModelError(f"{graph.path.name} does not run on a window of silence: {reason}") from error
+    returned = outputs[1 + contract.ignored :]
+    for number, (tensor, state) in enumerate(zip(returned, contract.states, strict=False)):
+        if tensor.shape != state.batched(1) or tensor.dtype != state.dtype:
+            raise PublishedModelError(
+                f"{graph.path.name}: next state {number} is {tensor.dtype} {list(tensor.shape)}, "
+                f"where {state.dtype} {list(state.batched(1))} went in"
+            )
+    if outputs[0].ndim != 3 or outputs[0].dtype != np.float32 or len(outputs[0]) != 1:
+        raise PublishedModelError(f"{graph.path.name} gives {outputs[0].dtype} {list(outputs[0].shape)}, not frames")
+    return tuple(outputs[0].shape[1:])
+
+
+assert ALIGNMENT % 8 == 0, "the runtime reads tensors of 8-byte numbers"

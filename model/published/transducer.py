@@ -1,0 +1,237 @@
+"""Greedy search of transducers, batched over streams; what it has written is part of a stream's state.
+
+A stateless decoder sees the last symbols (zipformer2), a recurrent one its own state (NeMo). Of each frame come a
+symbol or none (zipformer2), or up to ten (NeMo), each with its log-probability.
+Source: Graves 2012, and the greedy searches of sherpa-onnx, read for their rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.ctc.tokens import Tokens
+from model.errors import PublishedModelError
+from model.published.metadata import Graph
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+NONE = -1.0  # in place of a symbol
+NEMO_SYMBOLS = 10  # of one frame at most, as in sherpa-onnx
+
+
+class TransducerSearch(Protocol):
+    """Symbols out of encoder frames, for the streams in slots."""
+
+    @property
+    def symbols_per_frame(self) -> int:
+        """Most symbols of one frame."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a slot."""
+
+    def search(self, slots: Indices, encoded: Floats) -> Floats:
+        """Search the frames (R, T, D). Returns: (R, T, symbols_per_frame, 2), symbol or `NONE`, and log-probability."""
+
+    def reset(self, slot: int) -> None:
+        """Make a slot that of a fresh stream."""
+
+    def export(self, slot: int) -> bytes:
+        """A copy of a slot's state."""
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stateless:
+    """A zipformer2 transducer's decoder and joiner: what they need to be searched."""
+
+    decoder: Graph
+    joiner: Graph
+    context: int
+    tokens: Tokens
+
+    @classmethod
+    def of(cls, decoder: Graph, joiner: Graph, tokens: Tokens) -> Stateless:
+        """Raises: PublishedModelError."""
+        context = decoder.number("context_size")
+        decoder.check_inputs([("tensor(int64)", (None, context))])
+        decoder.need_outputs(1)
+        if tokens.blank != 0:
+            raise PublishedModelError(f"the blank of a zipformer2 transducer is symbol 0, here it is {tokens.blank}")
+        return cls(decoder, joiner, context, tokens)
+
+    def over(self, capacity: int) -> StatelessSearch:
+        """Return the search over so many slots."""
+        return StatelessSearch(self, capacity)
+
+
+class StatelessSearch:
+    """One symbol a frame at most; a slot holds the last symbols, -1 before the first."""
+
+    symbols_per_frame = 1
+
+    def __init__(self, graphs: Stateless, capacity: int) -> None:
+        self._graphs = graphs
+        self._fresh = np.array([-1] * (graphs.context - 1) + [graphs.tokens.blank], np.int64)
+        self._history = np.tile(self._fresh, (capacity, 1))
+        symbols = graphs.tokens.symbols
+        self._unknown = symbols.index("<unk>") if "<unk>" in symbols else -1
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a slot."""
+        return self._fresh.nbytes
+
+    def search(self, slots: Indices, encoded: Floats) -> Floats:
+        """See `TransducerSearch`."""
+        history = self._history[slots]
+        found = np.full((*encoded.shape[:2], 1, 2), NONE, np.float32)
+        decoded = _run(self._graphs.decoder, history)
+        for frame in range(encoded.shape[1]):
+            logits = _run(self._graphs.joiner, np.ascontiguousarray(encoded[:, frame]), decoded)  # (R, V)
+            best = logits.argmax(axis=1)
+            rows = np.flatnonzero((best != self._graphs.tokens.blank) & (best != self._unknown))
+            if not len(rows):
+                continue
+            found[rows, frame, 0, 0] = best[rows]
+            found[rows, frame, 0, 1] = _log_softmax(logits[rows], best[rows])
+            history[rows] = np.concatenate([history[rows, 1:], best[rows, np.newaxis]], axis=1)
+            decoded[rows] = _run(self._graphs.decoder, history[rows])
+        self._history[slots] = history
+        return found
+
+    def reset(self, slot: int) -> None:
+        """Make a slot that of a fresh stream."""
+        self._history[slot] = self._fresh
+
+    def export(self, slot: int) -> bytes:
+        """A copy of a slot's state."""
+        return bytes(self._history[slot].tobytes())
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        self._history[slot] = np.frombuffer(state, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A NeMo transducer's decoder and joiner. The states are (layers, B, hidden) each."""
+
+    decoder: Graph
+    joiner: Graph
+    layers: int
+    hidden: int
+    width: int  # of the decoder's output
+    blank: int
+
+    @classmethod
+    def of(cls, encoder: Graph, decoder: Graph, joiner: Graph, tokens: Tokens) -> Recurrent:
+        """Raises: PublishedModelError."""
+        layers, hidden = encoder.number("pred_rnn_layers"), encoder.number("pred_hidden")
+        state = ("tensor(float)", (layers, None, hidden))
+        decoder.check_inputs([("tensor(int32)", (None, None)), ("tensor(int32)", (None,)), state, state])
+        decoder.need_outputs(4)
+        if tokens.blank != len(tokens.symbols) - 1:
+            raise PublishedModelError(f"the blank of a NeMo transducer is its last symbol, here it is {tokens.blank}")
+        zeros = np.zeros((layers, 1, hidden), np.float32)
+        output = _run_all(decoder, np.full((1, 1), tokens.blank, np.int32), np.ones(1, np.int32), zeros, zeros)[0]
+        return cls(decoder, joiner, layers, hidden, output.shape[1], tokens.blank)
+
+    def over(self, capacity: int) -> RecurrentSearch:
+        """Return the search over so many slots."""
+        return RecurrentSearch(self, capacity)
+
+
+class RecurrentSearch:
+    """Up to ten symbols a frame; a slot holds both states of the decoder and its output."""
+
+    symbols_per_frame = NEMO_SYMBOLS
+
+    def __init__(self, graphs: Recurrent, capacity: int) -> None:
+        self._graphs = graphs
+        shape = (graphs.layers, graphs.hidden)
+        self._states = np.zeros((capacity, 2, *shape), np.float32)
+        self._outputs = np.zeros((capacity, graphs.width), np.float32)
+        zeros = np.zeros((1, 2, *shape), np.float32)
+        output, states = self._decode(np.array([graphs.blank]), zeros)
+        self._fresh = states[0], output[0]
+        for slot in range(capacity):
+            self.reset(slot)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a slot."""
+        return int(self._states[0].nbytes + self._outputs[0].nbytes)
+
+    def search(self, slots: Indices, encoded: Floats) -> Floats:
+        """See `TransducerSearch`."""
+        states, outputs = self._states[slots], self._outputs[slots]
+        found = np.full((*encoded.shape[:2], NEMO_SYMBOLS, 2), NONE, np.float32)
+        for frame in range(encoded.shape[1]):
+            rows = np.arange(len(slots))  # those whose last symbol of this frame was no blank
+            for place in range(NEMO_SYMBOLS):
+                logits = self._join(encoded[rows, frame], outputs[rows])
+                best = logits.argmax(axis=1)
+                spoken = best != self._graphs.blank
+                rows, best, logits = rows[spoken], best[spoken], logits[spoken]
+                if not len(rows):
+                    break
+                found[rows, frame, place, 0] = best
+                found[rows, frame, place, 1] = _log_softmax(logits, best)
+                outputs[rows], states[rows] = self._decode(best, states[rows])
+        self._states[slots], self._outputs[slots] = states, outputs
+        return found
+
+    def reset(self, slot: int) -> None:
+        """Make a slot that of a fresh stream."""
+        self._states[slot], self._outputs[slot] = self._fresh
+
+    def export(self, slot: int) -> bytes:
+        """A copy of a slot's state."""
+        return bytes(self._states[slot].tobytes() + self._outputs[slot].tobytes())
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        size = self._states[slot].nbytes
+        self._states[slot] = np.frombuffer(state[:size], np.float32).reshape(self._states[slot].shape)
+        self._outputs[slot] = np.frombuffer(state[size:], np.float32)
+
+    def _join(self, encoded: Floats, outputs: Floats) -> Floats:
+        """Logits (R, V) of a frame (R, D) after the decoder's output (R, D')."""
+        joined = _run(self._graphs.joiner, encoded[..., np.newaxis], outputs[..., np.newaxis])
+        return joined.reshape(len(encoded), -1)
+
+    def _decode(self, symbols: Indices, states: Floats) -> tuple[Floats, Floats]:
+        """Advance the decoder of R streams by a symbol each, states (R, 2, layers, hidden).
+
+        Returns: outputs (R, D), next states.
+        """
+        count = len(symbols)
+        by_layer = np.ascontiguousarray(states.transpose(1, 2, 0, 3))  # (2, layers, R, hidden)
+        targets, lengths = symbols.astype(np.int32)[:, np.newaxis], np.ones(count, np.int32)
+        output, _, *after = _run_all(self._graphs.decoder, targets, lengths, by_layer[0], by_layer[1])
+        return output.reshape(count, -1), np.stack(after).transpose(2, 0, 1, 3)
+
+
+def _run(graph: Graph, *inputs: NDArray[Any]) -> Floats:
+    return _run_all(graph, *inputs)[0]
+
+
+def _run_all(graph: Graph, *inputs: NDArray[Any]) -> list[Floats]:
+    feeds = {declared.name: array for declared, array in zip(graph.inputs, inputs, strict=True)}
+    found: list[Floats] = graph.session.run(None, feeds)
+    return found
+
+
+def _log_softmax(logits: Floats, chosen: Indices) -> Floats:
+    """Log-probability of the chosen symbol of each row, (R, V) and (R,) -> (R,)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    sums = np.log(np.exp(shifted).sum(axis=1))
+    return np.asarray(shifted[np.arange(len(chosen)), chosen] - sums, np.float32)
