@@ -7,7 +7,7 @@ everything that its arithmetic wants: padding, tiles, devices. Nothing here know
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -47,3 +47,18 @@ class SlotModel(Protocol):
 
     def restore(self, slot: int, state: bytes) -> None:
         """Overwrite the slot's state with one exported by this model or by another with the same weights."""
+
+
+@runtime_checkable
+class Rehearsed(Protocol):
+    """A slot model whose steps do not all cost the same, or whose every batch size need not be prepared.
+
+    It says which sizes are, and runs the most that a step of so many rows can cost, before any slot is taken.
+    """
+
+    @property
+    def rehearsed_sizes(self) -> Sequence[int]:
+        """Batch sizes to be prepared, ascending, the largest batch last."""
+
+    def rehearse(self, rows: int) -> None:
+        """Run a batch of so many rows; afterwards the states are undefined. Raises: any error of the model's."""

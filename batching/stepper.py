@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from batching.errors import StepFailed
 from batching.pool import Handle, SlotPool
-from batching.slot_model import SlotModel
+from batching.slot_model import Rehearsed, SlotModel
 
 WARM_RUNS = 3  # of which the fastest counts: a disturbance only ever lengthens a run
+LONG_RUN_S = 0.1  # a run so long is timed once: a start should not take many times that
 
 
 class Stepper:
@@ -29,21 +30,28 @@ class Stepper:
     def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
         """Step batches of every size, before any slot is taken. Returns: seconds by rows, powers of 2 and the largest.
 
+        Of a model that is `Rehearsed`, the sizes that it names.
+
         Libraries prepare their kernels for a shape at its first use: with oneDNN that costs several milliseconds, which
         no stream's batch should pay. Raises: any error of the model's.
         """
         assert not self.pool.used, "a warm-up changes the states of all slots"
         seconds: dict[int, float] = {}
         largest = len(self._model.inputs)
-        for rows in range(1, largest + 1):
-            self._time(rows, clock)
+        sizes = self._model.rehearsed_sizes if isinstance(self._model, Rehearsed) else range(1, largest + 1)
+        for rows in sizes:
+            first_s = self._time(rows, clock)
             if rows == largest or rows.bit_count() == 1:  # powers of two are enough to draw a line through
-                seconds[rows] = min(self._time(rows, clock) for _ in range(WARM_RUNS))
+                runs = 1 if first_s > LONG_RUN_S else WARM_RUNS
+                seconds[rows] = min(self._time(rows, clock) for _ in range(runs))
         return seconds
 
     def _time(self, rows: int, clock: Callable[[], float]) -> float:
         began_s = clock()
-        self._model.run(range(rows))
+        if isinstance(self._model, Rehearsed):
+            self._model.rehearse(rows)
+        else:
+            self._model.run(range(rows))
         return clock() - began_s
 
     def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The acoustic model, from a checkpoint: in torch or compiled in exact 8-bit arithmetic; recordings through either."""
+"""The acoustic model: our own, in torch or in exact 8-bit arithmetic, or a published one in ONNX form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,31 @@ from model import checkpoint
 from model.errors import PrecisionError
 from model.int8.model import Int8Model
 from model.precision import resolve_device, resolve_precision
+from model.published.files import is_published
+from model.published.published_model import PublishedModel
 from model.torch_model import TorchModel
 
-AcousticModel = TorchModel | Int8Model
+OwnModel = TorchModel | Int8Model
 """Both have `config`, `digest`, `precision`, `device`, `weight_bytes`, `slots` and `recurrent_product`."""
+
+AcousticModel = OwnModel | PublishedModel
+"""All have `config`, `digest`, `precision`, `device`, `weight_bytes` and `slots`."""
 
 ROWS = 48  # recordings of similar length in one batch
 
 
 def load_model(path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> AcousticModel:
-    """Read a checkpoint, the shipped one if no path is given, for the precision asked for or the fastest here.
+    """Read a checkpoint or a published model, the shipped one if no path is given.
 
-    Raises: CheckpointError, PrecisionError.
+    A precision of `auto` is the fastest here. Raises: CheckpointError, PrecisionError, PublishedModelError.
     """
+    if path is not None and is_published(path):
+        return PublishedModel.load(path, device=device, precision=precision)
+    return load_own(path, device=device, precision=precision)
+
+
+def load_own(path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> OwnModel:
+    """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
     path = path or checkpoint.SHIPPED
     quantized, digest = checkpoint.load_quantized(path)
     place = resolve_device(device)
@@ -40,26 +52,35 @@ def load_model(path: Path | None = None, *, device: str = "auto", precision: str
 
 
 def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) -> list[NDArray[np.float32]]:
-    """Return the log-probs (T, V) of each recording, (S,) int16 with S > 0; silence fills its last step.
+    """Return the outputs (T, …) of each recording, (S,) int16 with S > 0; silence fills its last step.
 
-    They come from the slots that serve, so what is measured is what serves.
+    They come from the slots that serve, so what is measured is what serves. Of our own models they end with the step
+    that holds the last sample, of published ones with the windows that a flush adds.
     """
-    size = model.config.step_samples
-    steps = [-(-len(pcm) // size) for pcm in recordings]
-    longest_first = sorted(range(len(recordings)), key=lambda at: -steps[at])
+    config = model.config
+    longest_first = sorted(range(len(recordings)), key=lambda at: -len(recordings[at]))
     slots = model.slots(capacity=ROWS, largest=ROWS)
+    at_once = len(slots.inputs)
     found: dict[int, NDArray[np.float32]] = {}
-    for first in range(0, len(recordings), ROWS):
-        members = longest_first[first : first + ROWS]
-        audio = np.zeros((len(members), steps[members[0]], size), np.int16)
+    for first in range(0, len(recordings), at_once):
+        members = longest_first[first : first + at_once]
+        steps = [_steps_of(model, len(recordings[at])) for at in members]
+        audio = np.zeros((len(members), steps[0], config.step_samples), np.int16)
         for slot, at in enumerate(members):
-            audio[slot].reshape(-1)[: len(recordings[at])] = recordings[at]
+            lead = config.lead_samples
+            audio[slot].reshape(-1)[lead : lead + len(recordings[at])] = recordings[at]
             slots.reset(slot)
         outputs = []
         for step in range(audio.shape[1]):
-            count = sum(steps[at] > step for at in members)  # the first of them: the others have ended
+            count = sum(each > step for each in steps)  # the first of them: the others have ended
             slots.inputs[:count] = audio[:count, step]
-            outputs.append(slots.run(range(count)))  # (B, frames_per_step, V)
+            outputs.append(slots.run(range(count)))  # (B, frames_per_step, …)
         for slot, at in enumerate(members):
-            found[at] = np.concatenate([rows[slot] for rows in outputs[: steps[at]]])
+            found[at] = np.concatenate([rows[slot] for rows in outputs[: steps[slot]]])
     return [found[at] for at in range(len(recordings))]
+
+
+def _steps_of(model: AcousticModel, samples: int) -> int:
+    if isinstance(model, PublishedModel):
+        return model.config.steps_of(samples)
+    return -(-samples // model.config.step_samples)

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 import model
+from model.acoustic import AcousticModel
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
-from model.ctc.greedy import GreedyDecoder
+from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder
+from model.errors import PublishedModelError
 from model.lm.language_model import LanguageModel
+from model.published.published_model import PublishedModel
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
@@ -32,6 +35,21 @@ def make_decoder(
     search = BeamDecoder(config.vocabulary, config.frame_s, beams=beams, lm=language, weights=_weights(path))
     search.warm_up()  # compiles what streams will run
     return search
+
+
+def decoder_of(
+    acoustic: AcousticModel, *, decoder: DecoderName = "auto", beams: int = BEAMS, lm: LanguageModelName = None
+) -> Decoder:
+    """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
+    if not isinstance(acoustic, PublishedModel):
+        return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm)
+    if decoder == "beam" or isinstance(lm, Path):
+        raise PublishedModelError(
+            f"the symbols of {acoustic.config.name} are searched greedily: leave out --decoder beam and --lm"
+        )
+    if acoustic.transducer is not None:
+        return TransducerDecoder(acoustic.tokens, acoustic.config.frame_s)
+    return GreedyDecoder(acoustic.tokens, acoustic.config.frame_s)
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from model.acoustic import load_model
+from model.acoustic import load_own
 from model.compiled import kept_in
 from model.ctc.search import kernel
 from model.decoder import make_decoder
@@ -20,7 +20,7 @@ from model.int8 import step
 
 def main() -> None:
     """Compile or load the machine code; print a line for each part: its folder and the time taken."""
-    model = load_model(device="cpu")
+    model = load_own(device="cpu")
     if model.precision == "int8":
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
     _timed("beam search", lambda: make_decoder(config=model.config, decoder="beam"), kernel.advance_streams)

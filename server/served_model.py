@@ -12,7 +12,7 @@ import torch
 from batching.slot_model import SlotModel
 from model.acoustic import AcousticModel, load_model
 from model.ctc.words import Decoder
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.description import ModelDescription
 from model.runtime import set_up_torch
 from server.errors import BadParameter
@@ -23,7 +23,7 @@ def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | 
     """Load model, decoder and VAD by the settings, and set torch up for them. Raises: ModelError."""
     set_up_torch(settings.threads)
     model = load_model(settings.model, device=settings.device, precision=settings.precision)
-    decoder = make_decoder(config=model.config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     return model, decoder, load_vad(settings)
 
 

@@ -20,7 +20,7 @@ from loadtest.keyterms.cases import NAMES, REAL, SYNTHETIC, Case, real_cases, sy
 from loadtest.keyterms.report import Keyterms, Row, row, table, write
 from loadtest.program import EXIT_OK, RESULTS, carry_out
 from loadtest.reports import environment, pages
-from model.acoustic import load_model, log_probs_of
+from model.acoustic import load_own, log_probs_of
 from model.config import MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
@@ -93,7 +93,7 @@ def run(options: Options, command: str) -> Keyterms:
         raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
     lm = LanguageModel.load(path)
     set_up_torch(threads=0)
-    model = load_model(options.model, precision=options.precision)
+    model = load_own(options.model, precision=options.precision)
     cases = real_cases(read_manifests(options.manifests), lm.__contains__, model.config.sample_rate)
     cases += synthetic_cases(lm.__contains__, options.sentences, options.seed)
     pool = [*(term for case in cases for term in case.said), *(name for name in NAMES if name not in lm)]

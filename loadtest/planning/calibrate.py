@@ -64,7 +64,7 @@ def calibrate(
         progress(f"server: {most} streams without answers, then {SHORT_STREAMS} short ones")
         silent = loopback.load(port, pid, audio, streams=most, seconds=WINDOW_S, answers=False)
         short = loopback.short_streams(port, pid, audio[0], SHORT_STREAMS)
-    table = ServiceTable.of({rows: times.step_s[rows] for rows in SIZES}, QUANTILES)
+    table = ServiceTable.of(times.step_s, QUANTILES)
     step_s = model.config.step_samples / model.config.sample_rate
     overheads = fit_overheads(times, windows, silent, short, table=table)
     interference = fit_interference(windows, table)

@@ -39,9 +39,10 @@ class EngineTimes:
 
 
 def measure_engine(make_slots: MakeSlots, sizes: Sequence[int], batches: int = BATCHES) -> EngineTimes:
-    """Time full batches of each size, one size after another. Raises: queue.Empty if the engine hangs."""
+    """Time full batches of each size that the model takes, one after another. Raises: queue.Empty if it hangs."""
     steps, cycles = {}, {}
-    for rows in sizes:
+    largest = len(make_slots(capacity=max(sizes), largest=max(sizes)).inputs)
+    for rows in [size for size in sizes if size <= largest]:
         done = _batches(make_slots(capacity=max(sizes), largest=max(sizes)), rows, batches)
         steps[rows] = [batch.step_s for batch in done]
         cycles[rows] = float(np.median(np.diff([batch.started_s for batch in done])))

@@ -19,6 +19,7 @@ import torch
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
 from model.network import PAIRS
+from model.published.published_model import PublishedModel
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -33,40 +34,56 @@ SLOW_NS = 60.0
 class Ceiling:
     """Median milliseconds of a step by batch size; products in 10^9 operations a second, at the largest batch.
 
+    The products of a published model are not known: they are None. `step_audio_ms` is the audio of a step.
     `read_ns`: on a CPU, median nanoseconds of a random read from as much memory as the weights take; `in_caches`:
     whether that time is short enough for the weights to stay in the caches between steps.
     """
 
     step_ms: dict[int, float]
-    product_gflops: float
-    step_gflops: float
+    step_audio_ms: float
+    product_gflops: float | None
+    step_gflops: float | None
     precision: str
     threads: int
     read_ns: float | None = None
     in_caches: bool | None = None
 
     @property
-    def share(self) -> float:
+    def share(self) -> float | None:
         """Speed of a step of the largest batch as a share of the product's."""
+        if self.step_gflops is None or self.product_gflops is None:
+            return None
         return self.step_gflops / self.product_gflops
 
 
 def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
     """Time steps of random audio as they serve, alone on the machine and with torch's present number of threads."""
-    largest = max(batches)
-    slots = model.slots(capacity=largest, largest=largest)
+    slots = model.slots(capacity=max(batches), largest=max(batches))
+    largest = len(slots.inputs)
     slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
-    step_ms = {rows: round(_median_ms(partial(slots.run, range(rows))), 3) for rows in batches}
-    product = 6.0 * largest * model.config.hidden**2  # operations
+    step_ms = {rows: round(_median_ms(partial(slots.run, range(rows))), 3) for rows in batches if rows <= largest}
+    product_gflops, step_gflops = _gflops(model, largest, step_ms[largest])
     waits = statistics.median(read_ns(model.weight_bytes)) if model.device.type == "cpu" else None
     return Ceiling(
         step_ms=step_ms,
-        product_gflops=round(product / _median_ms(model.recurrent_product(largest)) / 1e6, 1),
-        step_gflops=round(step_operations(model.config) * largest / step_ms[largest] / 1e6, 1),
+        step_audio_ms=model.config.step_samples / model.config.sample_rate * 1e3,
+        product_gflops=product_gflops,
+        step_gflops=step_gflops,
         precision=model.precision,
         threads=torch.get_num_threads(),
         read_ns=None if waits is None else round(waits, 1),
         in_caches=None if waits is None else waits <= SLOW_NS,
+    )
+
+
+def _gflops(model: AcousticModel, rows: int, step_ms: float) -> tuple[float | None, float | None]:
+    """Of the recurrent product alone, and of a whole step's products, at so many rows."""
+    if isinstance(model, PublishedModel):
+        return None, None
+    product = 6.0 * rows * model.config.hidden**2  # operations
+    return (
+        round(product / _median_ms(model.recurrent_product(rows)) / 1e6, 1),
+        round(step_operations(model.config) * rows / step_ms / 1e6, 1),
     )
 
 

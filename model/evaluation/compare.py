@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.acoustic import load_model, log_probs_of
+from model.acoustic import load_own, log_probs_of
 
 LIKELY = 1e-3  # a symbol below this in both precisions is never chosen, so its difference does not matter
 
@@ -30,10 +30,10 @@ def differences(
     path: Path | None, precisions: Sequence[str], device: str, recordings: Sequence[NDArray[np.int16]]
 ) -> dict[str, Difference]:
     """Run the recordings, (S,) int16 each, through the checkpoint in every precision. Raises: ModelError."""
-    full = log_probs_of(load_model(path, device=device, precision="fp32"), recordings)
+    full = log_probs_of(load_own(path, device=device, precision="fp32"), recordings)
     found: dict[str, Difference] = {}
     for name in precisions:
-        ours = log_probs_of(load_model(path, device=device, precision=name), recordings)
+        ours = log_probs_of(load_own(path, device=device, precision=name), recordings)
         gaps = [_gap(left, right) for left, right in zip(ours, full, strict=True)]
         found[name] = Difference(max(gap.largest for gap in gaps), max(gap.likely for gap in gaps)).rounded()
     return found

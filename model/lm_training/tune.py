@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from model.acoustic import AcousticModel, log_probs_of
+from model.acoustic import OwnModel, log_probs_of
 from model.config import TAIL_FRAMES
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder, LogProbs
@@ -59,7 +59,7 @@ class Trial:
         return total.wer, total.cer
 
 
-def hear(model: AcousticModel, utterances: Sequence[Utterance]) -> list[Heard]:
+def hear(model: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
     """Run the acoustic model over whole recordings. Raises: AudioError."""
     config = model.config
     recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]

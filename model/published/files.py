@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.errors import PublishedModelError, install_hint
+from model.errors import PublishedModelError
 
 TOKENS = "tokens.txt"
 ROLES = ("encoder", "decoder", "joiner")
@@ -87,13 +87,3 @@ def _one(role: str, found: Sequence[Path], precision: str) -> Path:
         names = ", ".join(path.name for path in chosen)
         raise PublishedModelError(f"{chosen[0].parent} has several graphs ({names}): name one of the files")
     return chosen[0]
-
-
-def need_runtime() -> None:
-    """Check that ONNX Runtime and kaldi-native-fbank are installed. Raises: PublishedModelError."""
-    try:
-        import kaldi_native_fbank
-        import onnxruntime
-    except ImportError as error:
-        raise PublishedModelError(f"published models need {error.name}: {install_hint('published')}") from error
-    del kaldi_native_fbank, onnxruntime

@@ -18,7 +18,7 @@ from model.precision import resolve_device
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, recognise
 from model.published.features import FbankWindows, RawWindows
-from model.published.files import PublishedFiles, find_files, need_runtime
+from model.published.files import PublishedFiles, find_files
 from model.published.metadata import Graph
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph
@@ -64,7 +64,6 @@ class PublishedModel:
     def load(cls, path: Path, *, device: str = "auto", precision: str = "auto") -> PublishedModel:
         """Read a folder, or one of its graphs, as sherpa-onnx publishes them. Raises: PublishedModelError."""
         files = find_files(path, precision)
-        need_runtime()
         place = _device(device)
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
         if "encoder" not in graphs:

@@ -40,14 +40,16 @@ class PublishedSlots:
         self.state_bytes = sum(part.state_bytes for part in self._parts)
 
     @property
-    def warm_up_sizes(self) -> Sequence[int]:
+    def rehearsed_sizes(self) -> Sequence[int]:
         """Batches to be prepared before the first stream: powers of two, and the largest."""
         largest = len(self.inputs)
         return sorted({*(1 << power for power in range(largest.bit_length())), largest})
 
-    def warm_up(self, rows: int) -> None:
-        """Run a batch of so many rows that have a window each, on features of silence; no state changes."""
-        self._graph.warm_up(rows)
+    def rehearse(self, rows: int) -> None:
+        """Run a batch of so many rows that have a window each, on silence; afterwards the states are undefined."""
+        slots = np.arange(rows)
+        self._windows.push(slots, np.zeros((rows, self.inputs.shape[1]), np.int16))
+        self._step(slots, self._windows.fill(rows))
 
     def run(self, slots: Sequence[int]) -> Outputs:
         """Step these slots on the first rows of `inputs`; see `batching.SlotModel`."""

@@ -56,11 +56,6 @@ class GraphSlots:
             results[first : first + rows] = self._result[:rows]
         return results
 
-    def warm_up(self, rows: int) -> None:
-        """Run on what is there, and change no state."""
-        for first in range(0, rows, self.largest):
-            self._compute(min(self.largest, rows - first))
-
     def _compute(self, rows: int) -> None:
         offsets = "offset" in self._contract.feeds
         if offsets:

@@ -116,7 +116,7 @@ def tune(
     """Search for the weights of the language model, of words and of unknown words that make the fewest errors."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from model.acoustic import load_model
+    from model.acoustic import load_own
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
     from model.decoder import SHIPPED_LM, weights_path
@@ -129,7 +129,7 @@ def tune(
     keep_kernels()
     path = language_model or SHIPPED_LM
     try:
-        acoustic = load_model(model, precision=precision)
+        acoustic = load_own(model, precision=precision)
         language = LanguageModel.load(path)
         first = DecodingWeights.load(start) if start is not None else DecodingWeights()
         heard = hear(acoustic, read_manifests(manifest))

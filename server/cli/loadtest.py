@@ -92,8 +92,9 @@ def ceiling(
         return
     typer.echo(f"{figures.precision}, {figures.threads} compute threads; bare step, median:")
     for rows, ms in figures.step_ms.items():
-        typer.echo(f"  batch {rows:4d}  {ms:8.2f} ms  = {rows * 80 / ms:7.0f} live streams")
-    typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s ({figures.share:.0%})")
+        typer.echo(f"  batch {rows:4d}  {ms:8.2f} ms  = {rows * figures.step_audio_ms / ms:7.0f} live streams")
+    if figures.share is not None:
+        typer.echo(f"products: {figures.step_gflops:.0f} of {figures.product_gflops:.0f} GFLOP/s ({figures.share:.0%})")
     if figures.read_ns is not None:
         where = "from the caches" if figures.in_caches else "from memory, so steps are slow"
         typer.echo(f"a read of the weights: {figures.read_ns:.0f} ns, {where}")

@@ -14,13 +14,13 @@ import torch
 from model import checkpoint
 from model.acoustic import AcousticModel, load_model
 from model.compiled import kept_in
-from model.config import ModelConfig
 from model.ctc.search import kernel
-from model.decoder import language_model_path, make_decoder
-from model.errors import PrecisionError
+from model.decoder import decoder_of, language_model_path
+from model.errors import ModelError, PrecisionError, PublishedModelError
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.instructions import instruction_set
+from model.published.published_model import PublishedModel
 from model.runtime import set_up_torch
 from server.replica import TILE_ROWS
 from server.settings import Settings
@@ -69,6 +69,9 @@ def model(settings: Settings) -> Iterator[Finding]:
         found, _, advice = str(error).partition(": ")
         yield fail("precision", found, advice)
         return
+    except PublishedModelError as error:
+        yield fail("model", str(error), "a folder as sherpa-onnx publishes them: docs/models.md")
+        return
     yield _device(served.device)
     yield _precision(settings, served)
     yield from _arithmetic(settings, served)
@@ -76,7 +79,7 @@ def model(settings: Settings) -> Iterator[Finding]:
     if served.device.type == "cpu":
         yield _caches(served.weight_bytes)
     yield from _invariance(settings, served)
-    yield from _decoder(settings, served.config)
+    yield from _decoder(settings, served)
 
 
 def _device(device: torch.device) -> Finding:
@@ -94,6 +97,8 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
     name, way, asked = "precision", instruction_set(), settings.precision != "auto"
     if served.device.type == "cuda":
         return ok(name, f"{served.precision}: the device is a GPU")
+    if isinstance(served, PublishedModel):
+        return ok(name, f"{served.precision} by ONNX Runtime, as the graph is")
     portable = way == "portable"
     by = "portable code: neither AVX2 nor VNNI here, or held back" if portable else f"{way} instructions"
     if served.precision == "int8":
@@ -175,10 +180,14 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
     return [size for size in SIZES if not np.array_equal(alone[:, :size], outputs(range(size)))]
 
 
-def _decoder(settings: Settings, config: ModelConfig) -> Iterator[Finding]:
+def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """The decoder that would be served, and whether its machine code is kept between starts."""
-    decoder = make_decoder(config=config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
-    path = language_model_path(settings.lm)
+    try:
+        decoder = decoder_of(served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    except ModelError as error:
+        yield fail("decoder", str(error), "--decoder greedy")
+        return
+    path = language_model_path(settings.lm) if decoder.supports_bias else None
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
     if not decoder.supports_bias:

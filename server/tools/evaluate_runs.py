@@ -15,6 +15,8 @@ import typer
 from model.acoustic import load_model
 from model.decoder import resolve_decoder
 from model.evaluation import compare
+from model.published.files import is_published
+from model.published.published_model import PublishedModel
 from model.recordings import Utterance, read_manifests, read_pcm
 from model.runtime import set_up_torch
 from server.settings import Settings
@@ -55,11 +57,16 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
 
 
 def _opener(settings: Settings, codec: str | None, keyterms: Sequence[str]) -> OpenTranscriber:
-    if resolve_decoder(settings.decoder, settings.lm) == "greedy":
+    if _decoder_name(settings) == "greedy":
         keyterms = ()  # it takes none, and the same command may compare both decoders
     if codec is None:
         return partial(open_local, settings, keyterm=keyterms)
     return partial(open_coded, settings, codec, keyterm=keyterms)
+
+
+def _decoder_name(settings: Settings) -> str:
+    published = settings.model is not None and is_published(settings.model)
+    return "greedy" if published else resolve_decoder(settings.decoder, settings.lm)
 
 
 def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utterance]) -> list[Figures]:
@@ -71,13 +78,15 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
         facts.append(
             {
                 "precision": model.precision,
-                "decoder": resolve_decoder(settings.decoder, settings.lm),
+                "decoder": _decoder_name(settings),
                 "device": str(model.device),
                 "model": model.config.name,
                 "model_version": model.config.version,
                 "model_sha256": model.digest,
             }
         )
+    if isinstance(model, PublishedModel):
+        return facts  # its reduced precision is another graph
     reduced = sorted({str(fact["precision"]) for fact in facts} - {"fp32"})
     if reduced:
         first = combinations[0]

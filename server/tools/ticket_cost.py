@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batching.stepper import Stepper
-from model.acoustic import load_model
+from model.acoustic import load_own
 from model.checkpoint import WEIGHTS
 from model.ctc.words import Decoder
 from model.decoder import DecoderName, make_decoder
@@ -87,7 +87,7 @@ def report(
 
 
 def _measure(name: DecoderName, audio: Path | None, at_s: float) -> dict[str, str | int | float]:
-    model = load_model()
+    model = load_own()
     run = SavedRun(model, make_decoder(config=model.config, decoder=name))
     run.hear(_samples(audio), at_s)
     saved, seal = run.saved(), Seal([bytes(32)])

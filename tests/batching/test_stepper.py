@@ -57,16 +57,32 @@ def test_answers_of_other_rows_than_went_in_are_a_failed_step() -> None:
         stepper.run([stepper.pool.take()], inputs(1))
 
 
+def test_a_model_that_names_its_sizes_is_warmed_up_by_them_and_long_runs_are_timed_once() -> None:
+    clock = FakeClock()
+
+    class Rehearsing(EchoModel):
+        rehearsed_sizes = (1, 4, 5)
+
+        def rehearse(self, rows: int) -> None:
+            rehearsed.append(rows)
+            clock.advance(rows / 32)
+
+    rehearsed: list[int] = []
+    model = Rehearsing(5, 5)
+    assert Stepper(model).warm_up(clock) == {1: 1 / 32, 4: 4 / 32, 5: 5 / 32}
+    assert rehearsed == [1] * 4 + [4] * 2 + [5] * 2
+
+
 def test_the_warm_up_steps_every_size_and_tells_the_fastest_run_of_some() -> None:
     clock = FakeClock()
 
     class Slow(EchoModel):
         def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
-            clock.advance(len(slots) * 0.25 + (len(self.rows) % 2) * 0.125)
+            clock.advance((len(slots) * 2 + len(self.rows) % 2) / 256)
             return super().run(slots)
 
     model = Slow(capacity=6, largest=5)
     stepper = Stepper(model)
-    assert stepper.warm_up(clock) == {1: 0.25, 2: 0.5, 4: 1.0, 5: 1.25}
+    assert stepper.warm_up(clock) == {1: 2 / 256, 2: 4 / 256, 4: 8 / 256, 5: 10 / 256}
     assert model.rows == [rows for rows in range(1, 6) for _ in range(1 if rows == 3 else 1 + WARM_RUNS)]
     assert stepper.run([stepper.pool.take()], inputs(3)).tolist() == [[3, 1]], "the warm-up left a state behind"
