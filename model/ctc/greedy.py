@@ -214,6 +214,11 @@ class TransducerDecoder(GreedyDecoder):
 
     kind = "transducer"
 
+    def __init__(self, tokens: Tokens, frame_s: float) -> None:
+        """The symbol `<unk>` writes nothing."""
+        super().__init__(tokens, frame_s)
+        self._unknown = tokens.symbols.index("<unk>") if "<unk>" in tokens.symbols else -1
+
     def advance(self, states: Sequence[GreedyState], log_probs: NDArray[np.float32]) -> None:
         """Take (B, T, E, 2) more frames, row b into `states[b]`."""
         frames = log_probs.shape[1]
@@ -230,7 +235,7 @@ class TransducerDecoder(GreedyDecoder):
             if state.skip:
                 state.skip -= 1
                 continue
-            chosen = [(int(symbol), log_prob) for symbol, log_prob in frame if symbol >= 0]
+            chosen = [(int(symbol), log_prob) for symbol, log_prob in frame if symbol >= 0 and symbol != self._unknown]
             for symbol, log_prob in chosen:
                 self._write(state, symbol, log_prob)
             if not chosen:

@@ -40,9 +40,9 @@ def recognizer(probe):
     )
 
 
-def reference_tokens(probe, pcm, sample_rate, *, pieces=None, tail_s=0.66):
+def reference_tokens(probe, pcm, sample_rate, *, pieces=None, tail_s=0.66, engine=None):
     """Decode samples (S,) int16, whole or in pieces of so many samples, with `tail_s` of zeros after them."""
-    engine = recognizer(probe)
+    engine = engine or recognizer(probe)
     stream = engine.create_stream()
     samples = np.asarray(pcm, np.int16).astype(np.float32) / 32768
     samples = np.concatenate([samples, np.zeros(int(tail_s * sample_rate), np.float32)])

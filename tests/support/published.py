@@ -1,0 +1,110 @@
+"""Probe models of every published kind, loaded; recordings through them; what sherpa-onnx recognises, as words."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from needs import need_package
+from probes import KINDS, make_probe
+from probes.reference import recognizer, reference_tokens
+
+from model.acoustic import log_probs_of
+from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.published.published_model import PublishedModel
+from model.published.timing import TAIL_FRAMES
+
+VARIANTS = {
+    "whisper": ("zipformer2-ctc", {"feature": "whisper"}),
+    "zipformer-chunk-32": ("zipformer2-ctc", {"window": 77, "shift": 64, "tokens": "byte-bpe"}),
+    "nemo-480": ("nemo-ctc", {"window": 65, "shift": 56, "tokens": "bytes"}),
+    "nemo-1040": ("nemo-ctc", {"window": 121, "shift": 112, "tokens": "characters", "vocabulary": 30}),
+    "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
+    "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
+    "medium": ("zipformer2-ctc", {"size": "medium"}),
+}
+VARIANTS |= {kind: (kind, {}) for kind in KINDS}
+
+
+PRINTABLE = re.compile(r"<0x([2-6][0-9A-F]|7[0-9A-E])>")
+
+
+@cache
+def probe_of(variant):
+    """The probe of a variant, made once."""
+    need_package("onnx")
+    kind, changes = VARIANTS[variant]
+    return make_probe(kind, tempfile.mkdtemp(prefix=f"probe-{variant}-"), **changes)
+
+
+@cache
+def model_of(variant):
+    """It, loaded."""
+    return PublishedModel.load(Path(probe_of(variant).folder), device="cpu")
+
+
+def decoder_for(model):
+    """Its greedy decoder."""
+    kind = TransducerDecoder if model.transducer is not None else GreedyDecoder
+    return kind(model.tokens, model.config.frame_s)
+
+
+def tail_s(model):
+    """Seconds of silence after which sherpa-onnx has decoded the windows that a flush decodes here."""
+    return 0.66 if model.config.raw else (model.config.window + TAIL_FRAMES) / 100
+
+
+def symbols_of(model, frames):
+    """Symbols and their frames, of outputs from the first window on."""
+    if model.transducer is not None:
+        found = [(int(symbol), at) for at, frame in enumerate(frames.tolist()) for symbol, _ in frame if symbol >= 0]
+    else:
+        best = frames.argmax(axis=1).tolist()
+        before = [model.tokens.blank, *best]
+        found = [
+            (symbol, at)
+            for at, (symbol, last) in enumerate(zip(best, before, strict=False))
+            if symbol not in {model.tokens.blank, last}
+        ]
+    return [symbol for symbol, _ in found], [at for _, at in found]
+
+
+def recognise(model, recordings):
+    """Symbols and frames of each recording."""
+    outputs = log_probs_of(model, recordings)
+    return [symbols_of(model, frames[model.config.delay_frames :]) for frames in outputs]
+
+
+def shown(model, symbols):
+    """Symbols as sherpa-onnx shows them: printable bytes and spaces as text, no `<unk>` of a transducer."""
+    names = [model.tokens.symbols[symbol] for symbol in symbols]
+    if model.transducer is not None:
+        names = [name for name in names if name != "<unk>"]
+    if any("ā" in name or "ĺ" in name for name in model.tokens.symbols):  # byte-level BPE is shown as it is
+        return names
+    names = [" " + name[1:] if name.startswith("▁") else name for name in names]
+    return [chr(int(name[3:5], 16)) if PRINTABLE.fullmatch(name) else name for name in names]
+
+
+@cache
+def sherpa(variant):
+    """sherpa-onnx's recogniser of a variant."""
+    return recognizer(probe_of(variant))
+
+
+def reference(variant, pcm, **options):
+    """What sherpa-onnx recognises, with times in seconds of audio: it halves those of NeMo's CTC models."""
+    model, probe = model_of(variant), probe_of(variant)
+    found = reference_tokens(
+        probe, pcm, model.config.sample_rate, tail_s=tail_s(model), engine=sherpa(variant), **options
+    )
+    factor = 2.0 if probe.kind == "nemo-ctc" else 1.0
+    return list(found.tokens), [factor * at for at in found.timestamps]
+
+
+def at_rate(model, pcm):
+    """A recording of 16 kHz at the model's rate, roughly."""
+    return pcm if model.config.sample_rate == 16_000 else np.ascontiguousarray(pcm[::2])
