@@ -61,6 +61,7 @@ class Traffic:
     retry: bool = False
     fast_streams: int = 0
     fast_factor: float = 1.0
+    long_steps: bool = False
 
 
 class Level:
@@ -149,7 +150,7 @@ class Level:
             return
         churning = self._traffic.arrivals is Arrivals.CHURN  # these streams do not end with the level
         recording = self._rng.choice(self._recordings) if churning else choose(self._recordings, left_s, self._rng)
-        playback = Playback(recording, start_s, self._measures)
+        playback = Playback(recording, start_s, self._measures, long_steps=self._traffic.long_steps)
         number = self._play(playback).number
         if self._traffic.arrivals is Arrivals.FIXED:
             self._pacer.at(playback.end_s, lambda: self._follow(number, playback.end_s))

@@ -89,6 +89,7 @@ class Playback:
         "_dialled_s",
         "_due_s",
         "_final_s",
+        "_long_steps",
         "_opened_s",
         "_problem",
         "_recorder",
@@ -102,7 +103,16 @@ class Playback:
         "start_s",
     )
 
-    def __init__(self, recording: Recording, start_s: float, recorder: Recorder, speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        start_s: float,
+        recorder: Recorder,
+        speed: float = 1.0,
+        *,
+        long_steps: bool = False,
+    ) -> None:
+        """With `long_steps`, of the messages that an answer covers only that is measured which completed its step."""
         self.recording = recording
         self.start_s = start_s
         self.cut = False
@@ -111,6 +121,7 @@ class Playback:
         self.next_s: float | None = self._due_s[0]  # when the next message is due; None when nothing is left to send
         self._dialled_s = start_s
         self._recorder = recorder
+        self._long_steps = long_steps
         self._sent = 0
         self._sent_s: list[float] = []
         self._answered = 0
@@ -208,7 +219,19 @@ class Playback:
         sent = min(self._sent, self.recording.steps)
         ends_s = self.recording.ends_s
         reached_s = cursor_s + CURSOR_TOLERANCE_S
+        if self._long_steps:
+            return self._cover_long(cursor_s - CURSOR_TOLERANCE_S, sent, now)
         while self._answered < sent and ends_s[self._answered] <= reached_s:
+            self._recorder.step_answered(self._due_s[self._answered], now)
+            self._answered += 1
+        return self._answered > before
+
+    def _cover_long(self, cursor_s: float, sent: int, now: float) -> bool:
+        """Account for the message in which the cursor lies; those before it had to wait for it, whatever the load."""
+        before = self._answered
+        while self._answered < sent and self.recording.ends_s[self._answered] < cursor_s:
+            self._answered += 1
+        if self._answered < sent and (self._answered == 0 or self.recording.ends_s[self._answered - 1] < cursor_s):
             self._recorder.step_answered(self._due_s[self._answered], now)
             self._answered += 1
         return self._answered > before

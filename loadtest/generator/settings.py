@@ -44,6 +44,7 @@ class LoadSettings:
     stream_s: float | None = None  # streams of about this length, made of recordings; None: a recording is a stream
     retry: bool = False  # refused streams come back after Retry-After, not with their next recording
     give_up_ms: float | None = None  # no further level after one whose p98 is more
+    long_steps: bool = False  # the model's steps are longer than a message: one that ends none is not measured
     split: bool = False  # ask for the parts of each answer's latency (`latency=true`)
     uploads: int = 0  # recordings posted at a time, beside the live streams
     fast_streams: int = 0  # further streams that send `fast_factor` times as fast as speech

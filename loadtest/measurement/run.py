@@ -157,7 +157,9 @@ class _Load:
             dialler=self.dialler,
             rng=rng,
             clock=clock,
-            traffic=Traffic(settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor),
+            traffic=Traffic(
+                settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor, settings.long_steps
+            ),
         )
         uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
         scraping = self._scrape_every_period(schedule)

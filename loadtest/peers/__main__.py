@@ -17,7 +17,7 @@ from rich.console import Console
 
 from loadtest.errors import BadManifest, ServerNotReady
 from loadtest.peers import bench, report
-from loadtest.peers.contestants import Contestant, chosen
+from loadtest.peers.contestants import PUBLISHED, Contestant, chosen
 from loadtest.peers.findings import Findings, Probe
 from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
 from loadtest.reports import environment, pages
@@ -39,7 +39,9 @@ def main(
     keep: Annotated[bool, typer.Option(help="Add to the levels of the earlier runs of this name.")] = False,
     name: ResultName = "peers",
     folder: Annotated[Path, typer.Option()] = RESULTS,
-    onnx: Annotated[Path, typer.Option(help="Where sherpa's model lies, or is written.")] = ROOT / "build" / "onnx",
+    onnx: Annotated[Path, typer.Option(help="A published model; or where sherpa's is written.")] = ROOT
+    / "build"
+    / "onnx",
 ) -> None:
     """Compare; the last line of stdout is the JSON document."""
     plan = bench.Plan(rounds, seconds, stream_s, objective_ms, common, seed, onnx)
@@ -74,7 +76,7 @@ def read(path: Path) -> tuple[Probe, ...]:
 
 def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
     """Write the network for sherpa, in a process of its own: it takes torch. Raises: ServerNotReady."""
-    if not any("{onnx}" in contestant.command for contestant in contestants):
+    if not any("{onnx}" in one.command and not one.name.endswith(PUBLISHED) for one in contestants):
         return
     try:
         subprocess.run(  # noqa: S603 - our own command

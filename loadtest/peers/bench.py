@@ -13,7 +13,7 @@ from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import Result
 from loadtest.measurement.run import measure
-from loadtest.peers.contestants import Contestant
+from loadtest.peers.contestants import PUBLISHED, Contestant
 from loadtest.peers.findings import Probe, next_round, thinned
 from loadtest.peers.launch import Running, launched
 from loadtest.peers.search import Search
@@ -86,6 +86,7 @@ def _level(plan: Plan, contestant: Contestant, number: int, server: Running, str
         max_recordings=RECORDINGS,
         seed=plan.seed,
         stream_s=plan.stream_s,
+        long_steps=contestant.name.endswith(PUBLISHED),
     )
     batches, cpu = Counter(server.batches()), server.cpu_by_name()
     try:

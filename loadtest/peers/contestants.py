@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from loadtest.errors import BadSettings, PeerMissing
 
 OURS = "tutti"
+PUBLISHED = "-published"  # ends the names of those that serve the published model which `--onnx` names
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,22 @@ ALL = (
     _variant(_MOSEC, "mosec-2", "mosec, 2 threads", 150, "--threads", "2"),
     _variant(_MOSEC, "mosec-workers", "mosec, 2 workers", 150, "--workers", "2"),
     _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, "--threads", "2"),
+    Contestant(
+        OURS + PUBLISHED,
+        "",
+        "tutti, a published model",
+        (*_SERVE, "--max-streams", "1024", "--model", "{onnx}"),
+        10,
+        default=False,
+    ),
+    replace(
+        _SHERPA,
+        name="sherpa" + PUBLISHED,
+        title="sherpa-onnx, the same published model",
+        command=(*_SHERPA_COMMAND, "--published"),
+        first=10,
+        default=False,
+    ),
 )
 
 

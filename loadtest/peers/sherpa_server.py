@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from fastapi import FastAPI
 
 from loadtest.peers.service import BatchSizes, create_app, serve
 from loadtest.peers.stream import BYTES_PER_S, results
+from model.published.published_model import PublishedModel
 
 SAMPLE_RATE = 16_000
 TAIL_S = 0.5
@@ -65,8 +66,10 @@ class Consumer:
 class SherpaSession:
     """One stream of sherpa's."""
 
-    def __init__(self, recognizer: Any, consumer: Consumer) -> None:
+    def __init__(self, recognizer: Any, consumer: Consumer, *, sparing: bool) -> None:
+        """A sparing session answers only messages that complete a chunk: for models with longer chunks."""
         self._recognizer, self._consumer = recognizer, consumer
+        self._sparing = sparing
         self._stream = recognizer.create_stream()
         self._received = 0  # bytes
 
@@ -75,6 +78,8 @@ class SherpaSession:
         if data:
             self._received += len(data)
             self._accept(np.frombuffer(data, np.int16).astype(np.float32) / 32768)
+            if self._sparing and not self._recognizer.is_ready(self._stream):
+                return
             yield await self._answer(is_final=False)
 
     async def end(self) -> str:
@@ -99,22 +104,39 @@ async def _consuming(consumer: Consumer, _: FastAPI) -> AsyncIterator[None]:
     task.cancel()
 
 
+def _published(folder: Path, threads: int) -> Any:
+    """The recogniser of a published model. Raises: PublishedModelError."""
+    found = PublishedModel.load(folder, device="cpu")
+    files = {role: path.name for role, path in found.files.graphs.items()}
+    return _recognizer(found.contract.kind, folder, threads, files)
+
+
+def _recognizer(kind: str, folder: Path, threads: int, files: Mapping[str, str]) -> Any:
+    make = "from_transducer" if kind.endswith("transducer") else "from_" + kind.replace("-", "_")
+    paths = {role: str(folder / name) for role, name in files.items()}
+    tokens = str(folder / "tokens.txt")
+    return getattr(sherpa_onnx.OnlineRecognizer, make)(tokens=tokens, num_threads=threads, **paths)
+
+
 def main(
     *,
     port: Annotated[int, typer.Option()],
     folder: Annotated[Path, typer.Option(help="What `python -m model.export_onnx` wrote.")],
     model: Annotated[str, typer.Option(help="model.onnx or model.int8.onnx")] = "model.onnx",
+    published: Annotated[bool, typer.Option(help="The folder holds a published model, of whatever kind.")] = False,
     threads: Annotated[int, typer.Option(help="onnxruntime's threads within an operation.")] = 1,
     max_batch: Annotated[int, typer.Option(help="The published default is 50.")] = 50,
     max_wait_ms: Annotated[float, typer.Option(help="The published default is 10.")] = 10.0,
 ) -> None:
     """Serve until stopped."""
-    recognizer = sherpa_onnx.OnlineRecognizer.from_nemo_ctc(
-        tokens=str(folder / "tokens.txt"), model=str(folder / model), num_threads=threads
+    recognizer = (
+        _published(folder, threads) if published else _recognizer("nemo-ctc", folder, threads, {"model": model})
     )
     consumer = Consumer(recognizer, max_batch=max_batch, max_wait_ms=max_wait_ms)
     gc.freeze()
-    app = create_app(lambda: SherpaSession(recognizer, consumer), consumer.sizes, partial(_consuming, consumer))
+    app = create_app(
+        lambda: SherpaSession(recognizer, consumer, sparing=published), consumer.sizes, partial(_consuming, consumer)
+    )
     serve(app, port)
 
 
