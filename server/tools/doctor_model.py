@@ -22,7 +22,7 @@ from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.instructions import instruction_set
 from model.runtime import set_up_torch
-from server.replica import TILE_ROWS
+from server.model_service import TILE_ROWS
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory

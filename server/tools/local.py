@@ -44,13 +44,13 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
     settings = settings.model_copy(
         update={"max_streams": settings.slots}
     )  # no objective: recordings wait for their turn
-    model, decoder, vad = await asyncio.to_thread(load_served, settings)
-    replica = build_replica(settings, model, decoder, vad, time.perf_counter)
-    await replica.recognizer.start()
+    models, vad = await asyncio.to_thread(load_served, settings)
+    replica = build_replica(settings, models, vad, time.perf_counter)
+    await replica.models.start()
     try:
         yield LocalTranscriber(replica, **query)
     finally:
-        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
 
 class LocalTranscriber:
@@ -59,15 +59,15 @@ class LocalTranscriber:
     def __init__(self, replica: Replica, **query: QueryValue) -> None:
         """Read the query. Raises: NotRecognised if a server would refuse it, or if the decoder takes no key terms."""
         self._replica = replica
+        self._model = replica.models.default
         # the query of the remote transcriber
-        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": replica.config.sample_rate}
+        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
             self._request = parse_query(
                 query_pairs(asked),
-                replica.models,
                 replica.settings.max_channels,
-                supports_keyterms=replica.decoder.supports_bias,
+                supports_keyterms=self._model.decoder.supports_bias,
                 strict_features=replica.settings.strict_features,
             )
         except BadParameter as error:
@@ -78,7 +78,7 @@ class LocalTranscriber:
     @property
     def sample_rate(self) -> int:
         """Hz of the PCM that it takes: the model's own."""
-        return self._replica.config.sample_rate
+        return self._model.config.sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         """Recognise one recording of little-endian int16 mono PCM. Raises: NotRecognised."""
@@ -89,10 +89,10 @@ class LocalTranscriber:
             raise NotRecognised(str(error)) from error
 
     async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        replica, request = self._replica, self._request
-        session = replica.session(request.live_options(replica.config.sample_rate), replica.limits)
-        sink = _Sink(Projector(request, 1, take_request_id(), created_now(), replica.card))
-        recognition = replica.recognizer.open(session, sink, background=True)
+        model, request = self._model, self._request
+        session = model.session(request.live_options(self.sample_rate), self._replica.limits)
+        sink = _Sink(Projector(request, 1, take_request_id(), created_now(), model.card))
+        recognition = model.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))
         try:
             while (frame := await sink.next()) is not None:

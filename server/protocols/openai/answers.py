@@ -97,15 +97,19 @@ def _begins_segment(before: Sequence[FormattedWord], word: FormattedWord) -> boo
 
 
 def answer(
-    form: AnswerFormat, words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str]
+    form: AnswerFormat,
+    words: Sequence[FormattedWord],
+    duration_s: float,
+    granularities: Sequence[str],
+    language: str = "english",
 ) -> tuple[bytes, str]:
-    """Return the body and its media type."""
+    """Return the body and its media type; `language` is the name of the words' language."""
     match form:
         case AnswerFormat.JSON:
             usage = Usage(round(duration_s, 3))
             return msgspec.json.encode(PlainAnswer(joined(words), usage)), "application/json"
         case AnswerFormat.VERBOSE_JSON:
-            return msgspec.json.encode(_verbose(words, duration_s, granularities)), "application/json"
+            return msgspec.json.encode(_verbose(words, duration_s, granularities, language)), "application/json"
         case AnswerFormat.TEXT:
             return (joined(words) + "\n").encode(), "text/plain; charset=utf-8"
         case AnswerFormat.SRT:
@@ -114,11 +118,13 @@ def answer(
             return ("WEBVTT\n\n" + _subtitles(words, ".", numbered=False)).encode(), "text/vtt; charset=utf-8"
 
 
-def _verbose(words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str]) -> VerboseAnswer:
+def _verbose(
+    words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str], language: str
+) -> VerboseAnswer:
     with_segments = "segment" in granularities or "word" not in granularities
     return VerboseAnswer(
         task="transcribe",
-        language="english",
+        language=language,
         duration=round(duration_s, 3),
         text=joined(words),
         usage=Usage(round(duration_s, 3)),
