@@ -14,21 +14,28 @@ from model.ctc.words import Decoder
 from model.decoder import make_decoder
 from model.description import ModelDescription
 from model.runtime import set_up_torch
+from server.model_entries import ModelEntry
 from server.model_names import is_language
 from server.settings import Settings
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
-    """Load the models, the default first, and VAD by the settings, and set torch up. Raises: ModelError."""
+    """Load the models, the default first, and VAD by the settings, and set torch up.
+
+    Raises: ModelError, SettingsError.
+    """
     set_up_torch(settings.threads)
-    return (_load(settings),), load_vad(settings)
+    models = tuple(_load(entry, own) for entry, own in settings.of_models())
+    return models, load_vad(settings)
 
 
-def _load(settings: Settings) -> LoadedModel:
+def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load one model and its decoder by its own settings. Raises: ModelError."""
     model = load_model(settings.model, device=settings.device, precision=settings.precision)
     decoder = make_decoder(config=model.config, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
-    return LoadedModel.of(model, decoder)
+    if entry is None:
+        return LoadedModel.of(model, decoder)
+    return LoadedModel.of(model, decoder, entry.name, entry.languages)
 
 
 def load_vad(settings: Settings) -> VadModel | None:

@@ -37,11 +37,11 @@ class NotRecognised(ClientError):
 
 @asynccontextmanager
 async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
-    """Load the model and run its engine inside the context; `query` has the parameters of /v1/listen.
+    """Load the default model and run its engine inside the context; `query` has the parameters of /v1/listen.
 
     Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
-    settings = settings.model_copy(
+    settings = settings.of_models()[0][1].model_copy(
         update={"max_streams": settings.slots}
     )  # no objective: recordings wait for their turn
     models, vad = await asyncio.to_thread(load_served, settings)
