@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from server.access.origins import allow_pages
 from server.http.admin import admin_router, load_admin_keys
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
+from server.http.models import models_router
 from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.uvicorn_server import make_protocol
@@ -88,6 +90,7 @@ def create_app(
     allow_pages(app, settings)
     _add_recognition(app, replica, vosk_endpoint)
     app.include_router(page_router())
+    app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
     app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
     add_health(app, replica)

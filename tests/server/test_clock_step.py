@@ -19,6 +19,7 @@ LIBRARIES = (
 )
 READERS = {
     "server/protocols/deepgram/endpoints.py",  # `created` of an answer
+    "server/app.py",  # `created` of the models
     "server/model_service.py",  # hands tickets their clock
     "server/access/tokens.py",  # expiry of browser tokens
     "server/http/token_endpoint.py",  # the same

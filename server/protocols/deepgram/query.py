@@ -177,10 +177,10 @@ def _latency_budget(query: Mapping[str, str]) -> float | None:
 
 def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
     """True for a parameter without effect here, unless its value asks for nothing, as `diarize=false` does."""
-    if name in known or not _NAME.fullmatch(name):
-        return False
     if name == "language":
         return value.lower() == MULTI  # any other one chose the model
+    if name in known or not _NAME.fullmatch(name):
+        return False
     return value.lower() not in _FALSE
 
 
