@@ -115,6 +115,11 @@ class Settings(BaseSettings):
             return ((None, self),)
         return tuple((entry, self.of_model(entry)) for entry in entries)
 
+    @property
+    def of_default(self) -> Settings:
+        """The settings of the default model alone, for programs that run one. Raises: SettingsError."""
+        return self.of_models()[0][1]
+
     def of_model(self, entry: ModelEntry | None) -> Settings:
         """Return the settings of one model alone."""
         own = {} if entry is None else entry.own

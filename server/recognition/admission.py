@@ -108,10 +108,6 @@ class Machine:
         """Count a model's open streams from now on; `streams` says how many there are."""
         self._members.append(_Member(admission, streams))
 
-    def leave(self, admission: Admission) -> None:
-        """Forget a model, whose streams are over."""
-        self._members = [member for member in self._members if member.admission is not admission]
-
     def load(self, admission: Admission) -> int:
         """Return the open streams of one model and, in streams of that model, what those of the others cost."""
         own, others = 0, 0.0

@@ -41,7 +41,7 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
 
     Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
-    settings = settings.of_models()[0][1].model_copy(
+    settings = settings.of_default.model_copy(
         update={"max_streams": settings.slots}
     )  # no objective: recordings wait for their turn
     models, vad = await asyncio.to_thread(load_served, settings)

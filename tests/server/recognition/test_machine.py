@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from fixed_capacity import FixedCapacity
 
 from batching.capacity import PERIOD_S, Capacity
@@ -78,16 +77,6 @@ def test_the_limit_is_that_of_the_present_mix() -> None:
     assert limit() == 10
     light.used = 30
     assert limit() == 55  # 33 streams cost 0.6 of the machine
-
-
-def test_a_model_that_leaves_costs_nothing() -> None:
-    machine = Machine()
-    one, other = Model(machine, 10), Model(machine, 10)
-    other.used = 10
-    with pytest.raises(ServerFull):
-        one.admission.check(machine.load(one.admission), 1, T0)
-    machine.leave(other.admission)
-    one.admission.check(machine.load(one.admission), 1, T0)
 
 
 def estimate(rows: int, thread_rows: int | None, busy_s: float) -> int:
