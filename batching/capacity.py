@@ -5,7 +5,7 @@ Pure: batches and times are arguments. The estimate is the least of three bounds
 - the model: under eager dispatch a batch holds the steps that came during the last one, so batches of `b` rows that
   take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and runs in the next;
 - the thread that takes results and feeds steps, by the time that it computes, or waits for a core to compute on, for a
-  batch of `b` rows, in the same way;
+  batch of `b` rows, in the same way; where it serves several models, its time is divided by the rows of each;
 - pressure: more than two late steps in a hundred mean too many streams, whatever the other bounds are. For minutes
   afterwards a reserve remains: what slowed the machine, another process for instance, comes again, and streams that
   were let in cannot be sent away then.
@@ -53,6 +53,7 @@ class _Period:
 
     since_s: float
     busy_s: float
+    thread_rows: int
     batches: int = 0
     rows: int = 0
     step_s: float = 0.0
@@ -100,22 +101,25 @@ class Capacity:
             period.live += len(live_ages_s)
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 
-    def look(self, now: float, busy_s: float, streams: int) -> bool:
+    def look(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
         """Close the period if it is over. Returns: True if it was, and the estimate may have changed.
 
-        `busy_s` is the time so far that the results' thread computed or waited for a core; `streams` are open.
+        `busy_s` is the time so far that the results' thread computed or waited for a core, and `thread_rows` the rows
+        that it took in that time, of all models; None where there is no other. `streams` are open: those of other
+        models count as many of this one as would load the machine alike.
         """
         period = self._period
         if period is None:
-            self._period = _Period(now, busy_s)
+            self._period = _Period(now, busy_s, thread_rows or 0)
             return True
         if now - period.since_s < PERIOD_S:
             return False
-        self._period = _Period(now, busy_s)
+        self._period = _Period(now, busy_s, thread_rows or 0)
         if period.batches >= MIN_BATCHES and period.undisturbed_s > 0:
             loop_s = period.batches * self._loop.extrapolate(period.rows / period.batches)
+            share = 1.0 if thread_rows is None else period.rows / (thread_rows - period.thread_rows)
             self._slowdown += FOLLOW * (period.step_s / period.undisturbed_s - self._slowdown)
-            self._loop_slowdown += FOLLOW * ((busy_s - period.busy_s) / loop_s - self._loop_slowdown)
+            self._loop_slowdown += FOLLOW * (share * (busy_s - period.busy_s) / loop_s - self._loop_slowdown)
         self._press(period, streams, now - period.since_s)
         return True
 

@@ -11,6 +11,7 @@ from typing import Any
 
 FORMAT_VERSION = 2  # its weights may be 8-bit integers; version 1, which is read too, has floats alone
 _READ = (1, FORMAT_VERSION)
+OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
 TAIL_FRAMES = 2
 """Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
@@ -72,7 +73,7 @@ class ModelConfig:
     @property
     def architecture(self) -> str:
         """Its kind."""
-        return "ctc-rnn"
+        return OWN_ARCHITECTURE
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +13,18 @@ from time import perf_counter
 
 from fastapi import FastAPI, Response
 
-from model.ctc.words import Decoder
 from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
 from server.http.admin import admin_router, load_admin_keys
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
+from server.http.models import models_router
 from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.uvicorn_server import make_protocol
+from server.model_service import MakeSession, ModelService
 from server.operations.process import on_sighup
-from server.operations.watchdog import Watchdog
+from server.operations.watchdog import Engine, Watchdog
 from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
 from server.protocols.openai.endpoint import RealtimeEndpoint
 from server.protocols.openai.transcriptions import Transcriptions
@@ -30,8 +32,8 @@ from server.protocols.twilio.endpoint import TwilioEndpoint
 from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import VoskEndpoint, VoskListener
 from server.recognition.session import Session
-from server.replica import STOP_TIMEOUT_S, MakeSession, Replica, build_replica
-from server.served_model import ServedModel, VadModel
+from server.replica import STOP_TIMEOUT_S, Replica, build_replica
+from server.served_model import LoadedModel, VadModel
 from server.settings import Settings
 
 
@@ -46,15 +48,14 @@ class Application:
 
 def create_app(
     settings: Settings,
-    model: ServedModel,
-    decoder: Decoder,
+    models: Sequence[LoadedModel],
     vad_model: VadModel | None = None,
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,
 ) -> Application:
-    """Build the app around a loaded model. Its engine runs from the app's start-up to its shutdown."""
-    replica = build_replica(settings, model, decoder, vad_model, clock, make_session=make_session)
+    """Build the app around loaded models. Their engines run from the app's start-up to its shutdown."""
+    replica = build_replica(settings, models, vad_model, clock, make_session=make_session)
     vosk_endpoint = VoskEndpoint(replica)
     vosk = None
     if settings.vosk_port is not None:
@@ -67,10 +68,10 @@ def create_app(
             replica.sessions,
             replica.drain,
             replica.clock,
-            moves=lambda: replica.recognizer.engines.ready(settings.engine_timeout_s),
+            engines=[_watched(service, settings.engine_timeout_s) for service in replica.models],
             engine_timeout_s=settings.engine_timeout_s,
         )
-        await replica.recognizer.start()
+        await replica.models.start()
         watchdog.start()
         if vosk is not None:
             await vosk.start()
@@ -80,7 +81,7 @@ def create_app(
             vosk.stop()
         watchdog.stop()
         replica.decoding.close()
-        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(
         title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
@@ -89,12 +90,23 @@ def create_app(
     allow_pages(app, settings)
     _add_recognition(app, replica, vosk_endpoint)
     app.include_router(page_router())
+    app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
     app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
     add_health(app, replica)
     describe(app)
     describe_sockets(app)
     return Application(app, replica, vosk)
+
+
+def _watched(service: ModelService, timeout_s: float) -> Engine:
+    """Return a model as the watchdog sees it."""
+    return Engine(
+        service.name,
+        moves=lambda: service.recognizer.engines.ready(timeout_s),
+        batches=lambda: service.metrics.inference.count,
+        failed=lambda: service.metrics.failed_steps,
+    )
 
 
 def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None:

@@ -61,7 +61,9 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            _log.info("listening", url=f"http://{host}:{port}", model=self._replica.card.name)
+            _log.info(
+                "listening", url=f"http://{host}:{port}", models=[service.name for service in self._replica.models]
+            )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """Drain at the first signal, stop at once at the second. A drain begun by other means counts as no signal."""
@@ -97,9 +99,11 @@ def run(settings: Settings) -> int:
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
     load_codecs()
-    model, decoder, vad = load_served(settings)
-    _log.info("model loaded", precision=model.precision, device=str(model.device), instructions=instruction_set())
-    application = create_app(settings, model, decoder, vad, make_session=make_session)
+    models, vad = load_served(settings)
+    for model in models:
+        how = {"precision": model.acoustic.precision, "device": str(model.acoustic.device)}
+        _log.info("model loaded", model=model.name, languages=model.languages, instructions=instruction_set(), **how)
+    application = create_app(settings, models, vad, make_session=make_session)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(uvicorn_config(application.asgi, replica), replica)
@@ -112,7 +116,7 @@ def run(settings: Settings) -> int:
         return int(error.code or 0)
     finally:
         with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
-            replica.recognizer.engines.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+            replica.models.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
         if tracing is not None:
             tracing.close()
     if replica.drain.lost is not None:

@@ -1,30 +1,41 @@
-"""The served model: loading, with decoder and voice-activity model; its card; the model names that clients may send."""
+"""The served models: loading, each with its decoder, and the voice-activity model; the cards that clients see."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from batching.slot_model import SlotModel
-from model.acoustic import AcousticModel, load_model
+from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import decoder_of
 from model.description import ModelDescription
 from model.runtime import set_up_torch
-from server.errors import BadParameter
+from server.model_entries import ModelEntry
+from server.model_names import is_language
 from server.settings import Settings
 
 
-def load_served(settings: Settings) -> tuple[AcousticModel, Decoder, VadModel | None]:
-    """Load model, decoder and VAD by the settings, and set torch up for them. Raises: ModelError."""
+def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
+    """Load the models, the default first, and VAD by the settings, and set torch up.
+
+    Raises: ModelError, SettingsError.
+    """
     set_up_torch(settings.threads)
+    models = tuple(_load(entry, own) for entry, own in settings.of_models())
+    return models, load_vad(settings)
+
+
+def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
+    """Load one model and its decoder by its own settings. Raises: ModelError."""
     model = load_model(settings.model, device=settings.device, precision=settings.precision)
     decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
-    return model, decoder, load_vad(settings)
+    if entry is None:
+        return LoadedModel.of(model, decoder)
+    return LoadedModel.of(model, decoder, entry.name, entry.languages)
 
 
 def load_vad(settings: Settings) -> VadModel | None:
@@ -47,7 +58,7 @@ class Servable(Protocol):
 
 
 class ServedModel(Servable, Protocol):
-    """The acoustic model: int16 PCM in steps, log-probs out."""
+    """An acoustic model: int16 PCM in steps, log-probs out."""
 
     @property
     def config(self) -> ModelDescription:
@@ -75,33 +86,48 @@ class VadModel(Servable, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model and its decoder, with the name that it is served under and its languages; none: not known."""
+
+    name: str
+    languages: tuple[str, ...]
+    acoustic: ServedModel
+    decoder: Decoder
+
+    @classmethod
+    def of(
+        cls, acoustic: ServedModel, decoder: Decoder, name: str | None = None, languages: tuple[str, ...] = ()
+    ) -> LoadedModel:
+        """Name a model, by itself if not told otherwise.
+
+        Its languages are those that are told, else its own, else the one that its name is a tag of.
+        """
+        name = name or acoustic.config.name
+        languages = languages or acoustic.config.languages or ((name,) if is_language(name) else ())
+        return cls(name, languages, acoustic, decoder)
+
+    @property
+    def card(self) -> ModelCard:
+        """Its description for clients."""
+        config = self.acoustic.config
+        return ModelCard.of(self.name, config.version, self.acoustic.digest, config.architecture)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
-    """Description of the model for clients. `uuid` follows from the digest of its weights."""
+    """Description of a model for clients. `uuid` follows from the digest of its weights."""
 
     name: str
     version: str
     uuid: str
+    architecture: str = "ctc-rnn"
 
     @classmethod
-    def of(cls, name: str, version: str, digest: str) -> ModelCard:
+    def of(cls, name: str, version: str, digest: str, architecture: str = "ctc-rnn") -> ModelCard:
         """Return the card of a model with these weights."""
-        return cls(name, version, str(uuid.uuid5(uuid.NAMESPACE_OID, digest)))
+        return cls(name, version, str(uuid.uuid5(uuid.NAMESPACE_OID, digest)), architecture)
 
     @property
     def info(self) -> dict[str, str]:
         """The wire form."""
-        return {"name": self.name, "version": self.version, "arch": "ctc-rnn"}
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Names that clients may send for the one model that is served."""
-
-    name: str
-    aliases: Mapping[str, str]
-    strict: bool
-
-    def check(self, asked: str) -> None:
-        """Raises: BadParameter when names are strict and this one is unknown."""
-        if self.strict and asked != self.name and asked not in self.aliases:
-            raise BadParameter(f"model: {asked[:64]!r} is not served here")
+        return {"name": self.name, "version": self.version, "arch": self.architecture}

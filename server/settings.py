@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS
+from server.model_entries import ModelEntry, is_named, named_models, read_models
 
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 
@@ -21,7 +22,9 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65_535)
 
-    model: Path | None = None  # None: the model that ships with the program
+    model: Path | None = None  # None: the model that ships with the program; NAME=PATH, with commas: `models`
+    models: tuple[ModelEntry, ...] = ()  # the default first; none: `model` alone
+    models_file: Path | None = None  # tables of models: server/model_entries.py
     device: str = "auto"
     precision: str = "auto"
     reproducible: bool = False
@@ -88,6 +91,39 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     access_log: bool = True  # a line for each HTTP request; those of probes at level debug
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_models(cls, given: Any) -> Any:
+        """Let `model` be one path, or several models as `NAME=PATH`."""
+        model = given.get("model")
+        texts = [str(text) for text in model] if isinstance(model, (list, tuple)) and model else [str(model or "")]
+        named = len(texts) > 1 or is_named(texts[0])
+        if given.get("models_file") is not None and (model or given.get("models")):
+            raise ValueError("models are told by --model or by --models-file, not by both")
+        if named:
+            return given | {"model": None, "models": named_models(texts)}
+        return given | {"model": texts[0] or None} if isinstance(model, (list, tuple)) else given
+
+    def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:
+        """Return each model to serve with settings of its own, the default first; None stands for `model`.
+
+        Raises: SettingsError.
+        """
+        entries = read_models(self.models_file) if self.models_file is not None else self.models
+        if not entries:
+            return ((None, self),)
+        return tuple((entry, self.of_model(entry)) for entry in entries)
+
+    @property
+    def of_default(self) -> Settings:
+        """The settings of the default model alone, for programs that run one. Raises: SettingsError."""
+        return self.of_models()[0][1]
+
+    def of_model(self, entry: ModelEntry | None) -> Settings:
+        """Return the settings of one model alone."""
+        own = {} if entry is None else entry.own
+        return self.model_copy(update={**own, "models": (), "models_file": None})
 
     @property
     def slots(self) -> int:

@@ -51,6 +51,9 @@ def gauge(metric: str, by: str = "instance") -> str:
     return f"sum by ({by}) ({metric}{{{INSTANCES}}})"
 
 
+MODEL = "instance, model"  # where the models of a replica differ
+
+
 def _both(metric: str) -> tuple[Query, ...]:
     return (Query(quantile(0.5, metric), "p50 {{instance}}"), Query(quantile(0.98, metric), "p98 {{instance}}"))
 
@@ -87,6 +90,15 @@ ROWS = (
                 tuple(Query(quantile(0.5, f"tutti_{part}_seconds", by="job"), name) for part, name in STAGES),
             ),
             Panel(
+                "Model step and search, p98",
+                "Of each model: one batch in the model, and the decoding of its results.",
+                "s",
+                (
+                    Query(quantile(0.98, "tutti_batch_inference_seconds", by=MODEL), "step {{instance}} {{model}}"),
+                    Query(quantile(0.98, "tutti_decode_seconds", by=MODEL), "search {{instance}} {{model}}"),
+                ),
+            ),
+            Panel(
                 "Final text after Finalize or the end",
                 "From Finalize, the end of the stream or an endpoint to the final text written.",
                 "s",
@@ -112,13 +124,22 @@ ROWS = (
         (
             Panel(
                 "Streams against capacity",
-                "Open now, the limit, what it thinks it can carry within the objective; held back after late steps.",
+                "Open now, the limit, what it thinks it can carry within the objective, at the present mix of models.",
                 "short",
                 (
                     Query(gauge("tutti_sessions_active"), "open {{instance}}"),
                     Query(gauge("tutti_sessions_max"), "limit {{instance}}"),
                     Query(gauge("tutti_estimated_session_capacity"), "estimate {{instance}}"),
-                    Query(gauge("tutti_reserved_sessions"), "held back {{instance}}"),
+                ),
+            ),
+            Panel(
+                "Streams by model",
+                "Slots taken, what the replica thinks it can carry of that model alone, and what is held back of it.",
+                "short",
+                (
+                    Query(gauge("tutti_state_pool_slots_used", by=MODEL), "open {{instance}} {{model}}"),
+                    Query(gauge("tutti_model_session_capacity", by=MODEL), "alone {{instance}} {{model}}"),
+                    Query(gauge("tutti_reserved_sessions", by=MODEL), "held back {{instance}} {{model}}"),
                 ),
             ),
             Panel(
@@ -126,8 +147,8 @@ ROWS = (
                 "Time of batches as a multiple of the warm-up's: 2 where others take half of the machine.",
                 "short",
                 (
-                    Query(gauge("tutti_slowdown_ratio"), "slowdown {{instance}}"),
-                    Query(gauge("tutti_uploads_wait"), "uploads wait {{instance}}"),
+                    Query(gauge("tutti_slowdown_ratio", by=MODEL), "slowdown {{instance}} {{model}}"),
+                    Query(gauge("tutti_uploads_wait", by=MODEL), "uploads wait {{instance}} {{model}}"),
                 ),
                 line=2.0,
             ),
@@ -143,15 +164,18 @@ ROWS = (
                 "Mean and p98. Larger batches are how one machine carries more streams.",
                 "short",
                 (
-                    Query(f"{rate('tutti_batch_rows_total')} / {rate('tutti_batches_total')}", "mean {{instance}}"),
-                    Query(quantile(0.98, "tutti_batch_size"), "p98 {{instance}}"),
+                    Query(
+                        f"{rate('tutti_batch_rows_total', by=MODEL)} / {rate('tutti_batches_total', by=MODEL)}",
+                        "mean {{instance}} {{model}}",
+                    ),
+                    Query(quantile(0.98, "tutti_batch_size", by=MODEL), "p98 {{instance}} {{model}}"),
                 ),
             ),
             Panel(
                 "Steps that wait for a batch",
                 "Sampled. It grows without bound only when the model is too slow for the audio that comes.",
                 "short",
-                (Query(gauge("tutti_batch_queue_depth"), "{{instance}}"),),
+                (Query(gauge("tutti_batch_queue_depth", by=MODEL), "{{instance}} {{model}}"),),
             ),
             Panel(
                 "Audio not yet recognised, p98",

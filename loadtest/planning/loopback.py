@@ -177,7 +177,11 @@ def _counts(port: int, pid: int) -> Window:
     """Everything since the server's start; its event loop runs on the main thread. Source: Linux, sched-stats.rst."""
     with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
         lines = answer.read().decode().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    values = dict.fromkeys(COUNTERS, 0.0)  # of all models
+    for line in lines:
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in values:
+            values[name] += float(line.rsplit(" ", 1)[1])
     spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
-    batches, rows, decode_s = (float(values[name]) for name in COUNTERS)
+    batches, rows, decode_s = values.values()
     return Window(spent_ns * 1e-9, batches, rows, decode_s)

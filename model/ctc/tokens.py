@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from model.ctc.words import IDEOGRAPHS
 from model.errors import PublishedModelError
 
 BLANKS = ("<blk>", "<eps>", "<blank>")
@@ -19,7 +20,7 @@ WORD_START = "▁"
 SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
-_IDEOGRAPHS = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3134F))
+_IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Tokens:
             begins = symbol.startswith(WORD_START)
             text = "" if number == blank or space else symbol.removeprefix(WORD_START)
             byte = _BYTE.fullmatch(symbol) if has_bytes else None
-            alone = len(text) == 1 and is_ideograph(text)
+            alone = _IDEOGRAPH.fullmatch(text) is not None
             starts.append(begins or space or alone)
             ends.append(space or alone)
             if byte:
@@ -70,11 +71,6 @@ class Tokens:
     def word(self, numbers: Sequence[int]) -> str:
         """Text of one word's symbols; bytes that are no UTF-8 yet are left out."""
         return b"".join(map(self.texts.__getitem__, numbers)).decode("utf-8", "ignore")
-
-
-def is_ideograph(letter: str) -> bool:
-    """Whether a letter belongs to a script that is written without spaces: Han, Hiragana, Katakana."""
-    return any(first <= ord(letter) <= last for first, last in _IDEOGRAPHS)
 
 
 def _read_lines(path: Path) -> dict[int, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,10 @@ from numpy.typing import NDArray
 from model.ctc.bias import NO_BIAS, Bias
 
 LogProbs = NDArray[np.float32]
+
+IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+"""Scripts that are written without spaces, as a range of a regular expression: Hiragana, Katakana, Han."""
+_BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}]) (?=[{IDEOGRAPHS}])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,12 @@ def digest_of(*parts: str) -> str:
     return hashlib.sha256(
         "".join(f"{len(part)}:{part}" for part in parts).encode(errors="backslashreplace")
     ).hexdigest()
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Words side by side, with a space between two unless both are of a script that is written without spaces."""
+    text = " ".join(texts)
+    return text if text.isascii() else _BETWEEN_IDEOGRAPHS.sub("", text)
 
 
 class DecoderState(Protocol):

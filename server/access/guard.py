@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,7 +16,6 @@ from server.access.quota import Lease, Quotas
 from server.errors import REFUSALS, Refused
 from server.operations.drain import OpenSessions
 from server.operations.metrics import Metrics
-from server.recognition.recognizer import Recognizer
 from server.settings import Settings
 
 LEASES, CALLER = "tutti.leases", "tutti.caller"  # in the scope of a connection
@@ -49,6 +48,13 @@ class CountedRefusal:
     retry_after_s: int | None
 
 
+class Room(Protocol):
+    """What knows whether a stream can enter."""
+
+    def refuse_if_full(self) -> None:
+        """Raises: ServerFull."""
+
+
 class Guard:
     """Admission to one replica, the same for live connections and for uploads."""
 
@@ -56,7 +62,7 @@ class Guard:
         self,
         keys: KeyRing,
         sessions: OpenSessions,
-        recognizer: Recognizer,
+        room: Room,
         *,
         metrics: Metrics,
         settings: Settings,
@@ -66,7 +72,7 @@ class Guard:
         self.keys = keys
         self.quotas = Quotas()
         self._sessions = sessions
-        self._recognizer = recognizer
+        self._room = room
         self._metrics = metrics
         self._clock = clock
         self._retry = RetryAfter()
@@ -90,7 +96,7 @@ class Guard:
         caller = self.identify(connection, credentials)
         self._sessions.refuse_if_draining()
         cast(list[Lease], connection.scope[LEASES]).append(self.quotas.take(caller.key.id, 1, self.limit(caller)))
-        self._recognizer.refuse_if_full()
+        self._room.refuse_if_full()
 
     def add_streams(self, connection: HTTPConnection, streams: int) -> None:
         """Count further streams of a request that was admitted. Raises: TooManyStreams."""
@@ -99,7 +105,7 @@ class Guard:
     def refuse_if_unavailable(self) -> None:
         """Raises: ServerDraining, ServerFull."""
         self._sessions.refuse_if_draining()
-        self._recognizer.refuse_if_full()
+        self._room.refuse_if_full()
 
     def refuse(self, error: Refused) -> CountedRefusal:
         """Count a refusal; return its status, its code and when to come back."""

@@ -58,6 +58,7 @@ def evaluate(
     The figures of partials are in audio time: delays are the decoder's own, whatever the machine's speed.
     """
     from model.errors import ModelError
+    from server.errors import SettingsError
     from server.tools.evaluate import EvaluationFailed
     from server.tools.evaluate_runs import Asked, run_local, run_remote
 
@@ -69,7 +70,7 @@ def evaluate(
             run_remote(asked, url, api_key)
         else:
             run_local(asked, combinations(ours, concurrency))
-    except (ModelError, EvaluationFailed) as error:
+    except (ModelError, SettingsError, EvaluationFailed) as error:
         fail(error)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None

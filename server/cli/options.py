@@ -56,6 +56,12 @@ class SettingsCommand(TyperCommand):
 
 
 ModelOption = Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A .safetensors checkpoint; or several as NAME=PATH, the default first. Default: the shipped model."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help=DEVICES, default_factory=default_of("device"))]
 DeviceSetting = Annotated[str | None, typer.Option(help=f"{DEVICES} Default: {{default}}.")]
 PrecisionOption = Annotated[str, typer.Option(help=PRECISIONS, default_factory=default_of("precision"))]
@@ -88,10 +94,11 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     from server.settings import Settings
 
     try:
-        return Settings(**{name: value for name, value in options.items() if value is not None})
+        return Settings(**{name: value for name, value in options.items() if value not in (None, [])})
     except ValidationError as error:
         for problem in error.errors():
-            typer.echo(f"--{str(problem['loc'][0]).replace('_', '-')}: {problem['msg']}", err=True)
+            option = f"--{str(problem['loc'][0]).replace('_', '-')}: " if problem["loc"] else ""
+            typer.echo(option + problem["msg"].removeprefix("Value error, "), err=True)
         raise typer.Exit(EXIT_USAGE) from None
 
 

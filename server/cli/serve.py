@@ -13,7 +13,7 @@ from server.cli.options import (
     DecoderOption,
     DeviceSetting,
     LmOption,
-    ModelOption,
+    ModelsOption,
     fail,
     settings_from,
 )
@@ -27,7 +27,10 @@ def serve(
     vosk_port: Annotated[
         int | None, typer.Option(help="A port for vosk-server's clients, which send no key. Default: none.")
     ] = None,
-    model: ModelOption = None,
+    model: ModelsOption = None,
+    models_file: Annotated[
+        Path | None, typer.Option(help="Several models as tables of a TOML file. Default: none.")
+    ] = None,
     device: DeviceSetting = None,
     precision: Annotated[str | None, typer.Option(help=f"{PRECISIONS} Default: {{default}}.")] = None,
     decoder: DecoderOption = None,
@@ -61,6 +64,8 @@ def serve(
     log_format: Annotated[str | None, typer.Option(help="console or json. Default: {default}.")] = None,
 ) -> None:
     """Serve /v1/listen, Deepgram-compatible; its parameters are described at /docs.
+
+    Several models share one replica: clients choose by name or language.
 
     Every option has a TUTTI_… variable, such as TUTTI_MAX_STREAMS, and some settings are variables alone; see
     `server/settings.py`.

@@ -72,6 +72,7 @@ def transcribe(
         )
         raise typer.Exit(code)
     from model.errors import ModelError
+    from server.errors import SettingsError
     from server.tools.local import open_local
 
     options = {"decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device, "precision": precision}
@@ -85,6 +86,6 @@ def transcribe(
             as_json=as_json,
             concurrency=concurrency,
         )
-    except (ClientError, ModelError) as error:
+    except (ClientError, ModelError, SettingsError) as error:
         fail(error)
     raise typer.Exit(code)

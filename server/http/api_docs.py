@@ -20,6 +20,7 @@ from fastapi.openapi.utils import get_openapi
 
 from server.errors import REFUSALS
 from server.http.admin import DrainState
+from server.http.models import ModelOut, ModelsOut, NoSuchModel
 from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
 from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
@@ -39,8 +40,8 @@ SHARED_NAMES = {
 """Names under which generated clients know the two shapes called WordOut: they stay when a module moves."""
 
 SHAPES = (
-    Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, PlainAnswer, RefusalBody, TextDelta, TextDone,
-    VerboseAnswer,
+    Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, ModelOut, ModelsOut, NoSuchModel, PlainAnswer,
+    RefusalBody, TextDelta, TextDone, VerboseAnswer,
 )  # fmt: skip
 SECURITY: Schema = {
     "ApiKey": {
@@ -116,6 +117,7 @@ STATUS = _object(
     slots_used=COUNT,
     slots_total=COUNT,
     model=_object("name", "version", "uuid"),
+    models={"type": "array", "items": _object("name", "version", "uuid")},
 )
 READY = _object(ready=BOOLEAN)
 READINESS = {"200": _json("Ready", READY), "503": _json("Not ready", READY)}
@@ -126,6 +128,7 @@ FORM: Schema = {
     "properties": {
         "file": BINARY,
         "model": TEXT,
+        "language": TEXT,
         "response_format": {"enum": [form.value for form in AnswerFormat]},
         "timestamp_granularities": {"type": "array", "items": {"enum": list(GRANULARITIES)}},
         "stream": BOOLEAN,
@@ -175,6 +178,18 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         "responses": {
             "200": TRANSCRIPT,
             **{str(status): _json(meaning, _ref(ErrorBody)) for status, meaning in MEANINGS.items()},
+        },
+        "security": BY_KEY_OR_TOKEN,
+    },
+    ("get", "/v1/models"): {
+        "responses": {"200": _json("The models, the default first", _ref(ModelsOut)), **_refusals((401, 403))},
+        "security": BY_KEY_OR_TOKEN,
+    },
+    ("get", "/v1/models/{name}"): {
+        "responses": {
+            "200": _json("The model", _ref(ModelOut)),
+            "404": _json("No such model is served here", _ref(NoSuchModel)),
+            **_refusals((401, 403)),
         },
         "security": BY_KEY_OR_TOKEN,
     },
@@ -254,6 +269,9 @@ ABOUT = f"""Streaming speech recognition, compatible with Deepgram's `/v1/listen
 
 Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
 frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters.
+
+**Models.** `model` names one of `GET /v1/models`; another name is the default, unless the operator is strict. Without a
+name `language` chooses, a tag such as `es` or `es-419`; one that no model has is refused.
 
 **Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
 

@@ -17,9 +17,6 @@ def kserve_router(replica: Replica) -> APIRouter:
     """Return the routes of the Open Inference Protocol."""
     router = APIRouter(prefix="/v2", tags=["health"])
 
-    def known(name: str) -> bool:
-        return name in (replica.card.name, *replica.models.aliases)
-
     def readiness(**answer: object) -> Response:
         ready = replica.ready
         return _json({**answer, "ready": ready}, 200 if ready else 503)
@@ -41,8 +38,9 @@ def kserve_router(replica: Replica) -> APIRouter:
 
     @router.get("/models/{name}/ready", response_class=Response, responses=_NOT_READY | _UNKNOWN)
     async def model_ready(name: str) -> Response:
-        """Answer as `/readyz` for the model that is served, by its name or an alias."""
-        return readiness(name=name) if known(name) else _json({"error": "no such model is served here"}, 404)
+        """Answer as `/readyz` for a model that is served, by its name or an alias."""
+        known = replica.models.known(name) is not None
+        return readiness(name=name) if known else _json({"error": "no such model is served here"}, 404)
 
     return router
 
@@ -81,11 +79,14 @@ def add_health(app: FastAPI, replica: Replica) -> None:
 
 def _status(replica: Replica) -> dict[str, object]:
     word = "draining" if replica.sessions.draining else "healthy" if replica.ready else "critical"
+    cards = [service.card for service in replica.models]
+    models = [{"name": card.name, "version": card.version, "uuid": card.uuid} for card in cards]
     return {
         "system_health": word.capitalize(),
         "active_stream_requests": replica.sessions.count("deepgram"),
         "active_batch_requests": replica.sessions.count("upload"),
-        "slots_used": replica.recognizer.slots_used,
+        "slots_used": replica.models.slots_used,
         "slots_total": replica.settings.slots,
-        "model": {"name": replica.card.name, "version": replica.card.version, "uuid": replica.card.uuid},
+        "model": models[0],
+        "models": models,
     }

@@ -57,6 +57,7 @@ class _Family(Collector):
     """Prometheus family of one name: a histogram for each value of `label`, or a single one without a label."""
 
     def __init__(self, name: str, text: str, label: str | None, spreads: Mapping[str, Spread]) -> None:
+        """`spreads` may grow: a model that is added brings a label's new value."""
         self._name, self._text = name, text
         self._labels = [] if label is None else [label]
         self._spreads = spreads
@@ -83,3 +84,16 @@ def histograms(
     spreads = {value: Spread(edges) for value in values}
     registry.register(_Family(name, text, label, spreads))
     return spreads
+
+
+class Histograms:
+    """One histogram for each value of a label, added when the value comes up first."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, edges: Sequence[float], label: str) -> None:
+        self._edges = edges
+        self._spreads: dict[str, Spread] = {}
+        registry.register(_Family(name, text, label, self._spreads))
+
+    def labels(self, value: str) -> Spread:
+        """Return the histogram of a value."""
+        return self._spreads.setdefault(value, Spread(self._edges))

@@ -1,6 +1,7 @@
 """Prometheus metrics: one registry per app, without labels of session, key, address or text.
 
-Every interval is of one process's monotonic clock. Source: Prometheus, "Metric and label naming".
+What belongs to one model's batches carries its name as the label `model`: `ModelMetrics`. Every interval is of one
+process's monotonic clock. Source: Prometheus, "Metric and label naming".
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from server.audio.formats import Encoding
 from server.errors import TicketCode
-from server.operations.histograms import Spread, histogram, histograms
+from server.operations.histograms import Histograms, Spread, histogram, histograms
 
 # Quantiles are exact only at edges, so each latency objective has one of its own.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -33,34 +34,31 @@ class Metrics:
     """Every metric of the app. Labelled children are made here once: a lookup costs more than counting."""
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
+        """`max_streams` is the number of slots of each model."""
+        self._max_streams = max_streams
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        self._gauges(registry, max_streams)
+        self._gauges(registry)
         self._counters(registry)
-        self._histograms(registry, max_batch)
+        self._histograms(registry)
+        self._of_models = _ModelFamilies(registry, max_batch)
 
-    def _gauges(self, registry: CollectorRegistry, max_streams: int) -> None:
+    def of_model(self, name: str) -> ModelMetrics:
+        """Return the metrics of one model; its series are there from now on."""
+        return ModelMetrics(self._of_models, name, self._max_streams, self.errors)
+
+    def _gauges(self, registry: CollectorRegistry) -> None:
         active = Gauge("tutti_sessions_active", "ASR sessions open now", ["protocol"], registry=registry)
         self.sessions_active = {name: active.labels(name) for name in PROTOCOLS}
         self.sessions_max = Gauge("tutti_sessions_max", "Session cap", registry=registry)
         self.estimated_capacity = Gauge(
             "tutti_estimated_session_capacity", "Estimate of sessions at the latency objective", registry=registry
         )
-        self.reserved = Gauge(
-            "tutti_reserved_sessions",
-            "Of the estimate by service times, sessions kept out because steps are late, or were in the last minutes",
-            registry=registry,
-        )
-        self.slowdown = Gauge("tutti_slowdown_ratio", "Time of batches by that in the warm-up", registry=registry)
-        self.uploads_wait = Gauge("tutti_uploads_wait", "1 while uploads wait for late live steps", registry=registry)
         self.sessions_draining = Gauge("tutti_sessions_draining", "Sessions open while draining", registry=registry)
-        self.queue_depth = Gauge("tutti_batch_queue_depth", "Steps ready and waiting for a batch", registry=registry)
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
         self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
-        self.slots_used = Gauge("tutti_state_pool_slots_used", "Recurrent-state slots taken", registry=registry)
-        Gauge("tutti_state_pool_slots_total", "Recurrent-state slots", registry=registry).set(max_streams)
         self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)
         self.build_info = Gauge(
             "tutti_build_info", "Constant 1", ["version", "commit", "model", "device"], registry=registry
@@ -85,12 +83,9 @@ class Metrics:
         self.results = {kind: results.labels(kind) for kind in ("interim", "final")}
         endpoints = Counter("tutti_endpoints", "Segments closed", ["reason"], registry=registry)
         self.endpoints = {name: endpoints.labels(name) for name in ("endpoint", "finalize", "close", "max_len")}
-        self.batches = Counter("tutti_batches", "Model calls", registry=registry)
-        self.batch_rows = Counter("tutti_batch_rows", "Steps in them", registry=registry)
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
         for stage in STAGES:
             self.errors.labels(stage)
-        self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
@@ -103,7 +98,7 @@ class Metrics:
             "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
         )
 
-    def _histograms(self, registry: CollectorRegistry, max_batch: int) -> None:
+    def _histograms(self, registry: CollectorRegistry) -> None:
         def spread(name: str, text: str, edges: Sequence[float] = LATENCY_S) -> Spread:
             return histogram(registry, f"tutti_{name}", text, edges)
 
@@ -116,21 +111,8 @@ class Metrics:
         )
         self.handshake = spread("handshake_seconds", "Request received to 101", STAGE_S)
         self.session_duration = spread("session_duration_seconds", "Accept to close", SESSION_S)
-        self.batch_size = spread("batch_size", "Rows of a batch", _powers_of_two(max_batch))
-        self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
         self.loop_lag = spread("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
         self.backlog = spread("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
-        self._latencies(registry)
-
-    def _latencies(self, registry: CollectorRegistry) -> None:
-        """Latency of a result, and its consecutive parts; they add up to it, apart from cutting audio into steps.
-
-        The first and the last part are counted once a step and once a frame, the others once a batch.
-        """
-
-        def spread(name: str, text: str) -> Spread:
-            return histogram(registry, f"tutti_{name}", text, STAGE_S)
-
         self.result_latency = histograms(
             registry,
             "tutti_result_latency_seconds",
@@ -138,20 +120,74 @@ class Metrics:
             LATENCY_S,
             ("kind", ("interim", "final")),
         )
+        self.write = spread("write_seconds", "Result decoded to its frame written", STAGE_S)
+
+    def exposition(self) -> bytes:
+        """Return the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class _ModelFamilies:
+    """The metrics of which each model has a series.
+
+    The latency of a result has consecutive parts, which add up to it apart from cutting audio into steps: waiting,
+    inference, handover, decoding, writing. The first is counted once a step and the last, which is of all models, once
+    a frame; the others once a batch.
+    """
+
+    def __init__(self, registry: CollectorRegistry, max_batch: int) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"tutti_{name}", text, ["model"], registry=registry)
+
+        def spread(name: str, text: str, edges: Sequence[float] = STAGE_S) -> Histograms:
+            return Histograms(registry, f"tutti_{name}", text, edges, "model")
+
+        self.capacity = gauge("model_session_capacity", "Estimate of sessions, were there none of other models")
+        self.reserved = gauge(
+            "reserved_sessions",
+            "Of the estimate by service times, sessions kept out because steps are late, or were in the last minutes",
+        )
+        self.slowdown = gauge("slowdown_ratio", "Time of batches by that in the warm-up")
+        self.uploads_wait = gauge("uploads_wait", "1 while uploads wait for late live steps")
+        self.queue_depth = gauge("batch_queue_depth", "Steps ready and waiting for a batch")
+        self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots taken")
+        self.slots_total = gauge("state_pool_slots_total", "Recurrent-state slots")
+        self.batches = Counter("tutti_batches", "Model calls", ["model"], registry=registry)
+        self.batch_rows = Counter("tutti_batch_rows", "Steps in them", ["model"], registry=registry)
+        self.batch_size = spread("batch_size", "Rows of a batch", _powers_of_two(max_batch))
+        self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
         self.queue_wait = spread("queue_wait_seconds", "Step ready to its batch starting")
         self.inference = spread("batch_inference_seconds", "One model step")
         self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
         self.decode = spread("decode_seconds", "Search and text of one batch")
-        self.write = spread("write_seconds", "Result decoded to its frame written")
+
+
+class ModelMetrics:
+    """The series of one model. `errors` is the counter that all models share."""
+
+    def __init__(self, families: _ModelFamilies, name: str, slots: int, errors: Counter) -> None:
+        self.capacity = families.capacity.labels(name)
+        self.reserved = families.reserved.labels(name)
+        self.slowdown = families.slowdown.labels(name)
+        self.uploads_wait = families.uploads_wait.labels(name)
+        self.queue_depth = families.queue_depth.labels(name)
+        self.slots_used = families.slots_used.labels(name)
+        families.slots_total.labels(name).set(slots)
+        self.batches = families.batches.labels(name)
+        self.batch_rows = families.batch_rows.labels(name)
+        self.batch_size = families.batch_size.labels(name)
+        self.realtime_factor = families.realtime_factor.labels(name)
+        self.queue_wait = families.queue_wait.labels(name)
+        self.inference = families.inference.labels(name)
+        self.handover = families.handover.labels(name)
+        self.decode = families.decode.labels(name)
+        self.errors = errors
+        self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
 
     def step_failed(self) -> None:
         """Count a stream that failed in the model's step."""
         self.errors.labels("step").inc()
         self.failed_steps += 1
-
-    def exposition(self) -> bytes:
-        """Return the Prometheus text format."""
-        return generate_latest(self.registry)
 
 
 def _powers_of_two(largest: int) -> tuple[float, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -43,8 +44,18 @@ class EngineHealth:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine of one model. `moves` is false once it has ended or has been at one piece of work for too long."""
+
+    model: str
+    moves: Callable[[], bool]
+    batches: Callable[[], int]
+    failed: Callable[[], int]
+
+
 class Watchdog:
-    """Measures the event loop's lag, samples backlogs, watches engine and descriptors, has garbage collected."""
+    """Measures the event loop's lag, samples backlogs, watches engines and descriptors, has garbage collected."""
 
     def __init__(
         self,
@@ -53,16 +64,15 @@ class Watchdog:
         drain: Drain,
         clock: Callable[[], float],
         *,
-        moves: Callable[[], bool],
+        engines: Sequence[Engine],
         engine_timeout_s: float,
     ) -> None:
-        """`moves` is false once the engine has ended or has been at one piece of work for `engine_timeout_s`."""
+        """An engine that does not move has ended, or has been at one piece of work for `engine_timeout_s`."""
         self._metrics = metrics
         self._sessions = sessions
         self._drain = drain
         self._clock = clock
-        self._moves = moves
-        self._engine_health = EngineHealth(engine_timeout_s)
+        self._engines = [(engine, EngineHealth(engine_timeout_s)) for engine in engines]
         self._short_of_files = False
         self._timer: asyncio.TimerHandle | None = None
         self._gc_schedule = GcSchedule(clock())
@@ -81,17 +91,17 @@ class Watchdog:
     def _look(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         self._metrics.loop_lag.observe(max(0.0, loop.time() - due_s))
         self._sessions.observe_backlog()
-        self._look_at_engine()
+        self._look_at_engines()
         self._look_at_files()
         self._gc_schedule.look(self._clock(), len(self._sessions))
         self.start()
 
-    def _look_at_engine(self) -> None:
-        reason = self._engine_health.look(
-            moves=self._moves(), batches=self._metrics.inference.count, failed=self._metrics.failed_steps
-        )
-        if reason is not None:
-            self._drain.give_up(reason)
+    def _look_at_engines(self) -> None:
+        """Give the replica up with any of its engines: a new process serves all models again."""
+        for engine, health in self._engines:
+            reason = health.look(moves=engine.moves(), batches=engine.batches(), failed=engine.failed())
+            if reason is not None:
+                self._drain.give_up(reason if len(self._engines) == 1 else f"model {engine.model}: {reason}")
 
     def _look_at_files(self) -> None:
         """Log a lack of descriptors: the system drops new connections then, without telling the server."""

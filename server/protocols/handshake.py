@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 
 from server.access.guard import CountedRefusal
 from server.errors import Refused
+from server.model_service import ModelService
 from server.operations.logs import take_request_id
 from server.recognition.session import Session
 from server.replica import Replica
@@ -37,10 +38,11 @@ def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A handshake that its protocol accepts: the connection to be, its session, and the answer's subprotocol and
-    headers. `budget_s` is the latency that the client asks for, None for the operator's.
+    """A handshake that its protocol accepts: the model, the connection to be, its session, and the answer's subprotocol
+    and headers. `budget_s` is the latency that the client asks for, None for the operator's.
     """
 
+    model: ModelService
     connection: Connection
     session: Session
     subprotocol: str | None = None
@@ -62,7 +64,7 @@ async def serve(
     try:
         admitted = admit(socket, request_id)
         connection = admitted.connection
-        recognition = replica.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
+        recognition = admitted.model.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
     except Refused as error:
         await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
         return

@@ -23,6 +23,7 @@ from server.errors import (
     TooLarge,
     TooSlow,
 )
+from server.model_service import ModelService
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.keyterms import Keyterms
 from server.recognition.recognizer import ActiveSession
@@ -33,8 +34,9 @@ from server.text.formatting import FormattedWord, Sentences, Style
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Options of the recognition of a recording."""
+    """Model and options of the recognition of a recording."""
 
+    model: ModelService
     form: AudioForm
     multichannel: bool
     endpointing_ms: float | None
@@ -82,7 +84,7 @@ class Recordings:
     ) -> Recognised:
         """Recognise a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone."""
         replica = self._replica
-        rate, max_s = replica.config.sample_rate, replica.settings.max_upload_s
+        rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
         recording = await asyncio.to_thread(Recording, body, wanted.form, rate=rate, max_s=max_s)
         if wanted.multichannel and recording.channels > replica.settings.max_channels:
             raise BadParameter(f"multichannel: at most {replica.settings.max_channels} channels")
@@ -94,15 +96,17 @@ class Recordings:
             keyterms=wanted.keyterms,
         )
         replica.sessions.refuse_if_draining()
-        session = replica.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
-        words = await self._run(Upload(session, wanted.style, on_segment), request, recording)
+        session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
+        words = await self._run(wanted.model, Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return Recognised(words, session.audio_s)
 
-    async def _run(self, upload: Upload, request: Request, recording: Recording) -> list[list[FormattedWord]]:
+    async def _run(
+        self, model: ModelService, upload: Upload, request: Request, recording: Recording
+    ) -> list[list[FormattedWord]]:
         replica = self._replica
-        recognition = replica.recognizer.open(upload.session, upload, background=True)
+        recognition = model.recognizer.open(upload.session, upload, background=True)
         replica.sessions.add(upload, "upload")
         began_s, outcome = replica.clock(), "client_abort"
         try:

@@ -1,12 +1,23 @@
-"""Admission by slots or by estimated capacity, and the time a thread computes or waits for a core."""
+"""Admission by slots or by estimated capacity, and the time a thread computes or waits for a core.
+
+Each model has an `Admission` with an estimate of its own: the streams that the machine carries if all are of that
+model. So a stream costs 1 / estimate of the machine. A stream of one model enters if the sum of the costs of all open
+streams leaves room for its own: `Machine` says what the streams of other models cost, as a number of streams of this
+one, and `Admission` counts them with its own. With one model there are none, and the sum is its number of streams.
+
+Models slow each other down, which raises the times that each estimate is made of: a sum of costs near 1 is on the safe
+side of what the machine carries.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from batching.capacity import PERIOD_S, Capacity
 from server.errors import ServerFull
@@ -20,7 +31,10 @@ FOLLOWING = "this server carries as many streams as it can"
 
 
 class Admission:
-    """Admits streams up to the estimate of `capacity`, or, unless it is to `follow` that, up to the number of slots."""
+    """Admits streams up to the estimate of `capacity`, or, unless it is to `follow` that, up to the number of slots.
+
+    `used` are the streams that are open, with what those of other models come to: `Machine.load`.
+    """
 
     def __init__(self, slots: int, capacity: Capacity, *, follow: bool) -> None:
         self._slots = slots
@@ -47,9 +61,9 @@ class Admission:
         self.capacity.warmed_up(step_s)
         self._estimate = self.capacity.streams()
 
-    def look(self, now: float, busy_s: float, used: int) -> None:
+    def look(self, now: float, busy_s: float, used: int, thread_rows: int | None = None) -> None:
         """Update the estimate if a period is over; see `Capacity.look`."""
-        if self.capacity.look(now, busy_s, used):
+        if self.capacity.look(now, busy_s, used, thread_rows):
             self._estimate = self.capacity.streams()
 
     def refuse_if_full(self, used: int) -> None:
@@ -72,6 +86,51 @@ class Admission:
         if self._admitted + wanted > self._may_enter:
             raise ServerFull("too many streams come at once")
         self._admitted += wanted
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    admission: Admission
+    streams: Callable[[], int]
+
+
+ROUNDING = 1e-9  # of sums of costs: streams of other models that fill whole streams of one are not rounded up
+
+
+class Machine:
+    """The load of all models on one machine: what their open streams cost, and the rows that the event loop takes."""
+
+    def __init__(self) -> None:
+        self._members: list[_Member] = []
+        self.rows = 0  # results taken so far, of all models
+
+    def join(self, admission: Admission, streams: Callable[[], int]) -> None:
+        """Count a model's open streams from now on; `streams` says how many there are."""
+        self._members.append(_Member(admission, streams))
+
+    def load(self, admission: Admission) -> int:
+        """Return the open streams of one model and, in streams of that model, what those of the others cost."""
+        own, others = 0, 0.0
+        for member in self._members:
+            streams = member.streams()
+            if member.admission is admission:
+                own = streams
+            elif streams:
+                others += streams / member.admission.limit
+        return own + math.ceil(others * admission.limit - ROUNDING) if others else own
+
+    def limit(self, of: Callable[[Admission], int]) -> int:
+        """Return how many streams there can be at the present mix of models; `of` gives each model's own number.
+
+        While none is open, those of the model that joined first.
+        """
+        open_streams = [(member.streams(), of(member.admission)) for member in self._members]
+        used = [(streams, number) for streams, number in open_streams if streams and number]
+        if not used:
+            return open_streams[0][1]
+        if len(used) == 1:
+            return used[0][1]
+        return int(sum(streams for streams, _ in used) / sum(streams / number for streams, number in used))
 
 
 class ThreadTime:

@@ -17,8 +17,8 @@ from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported
 from model.ctc.words import Decoder
 from model.description import ModelDescription
 from server.errors import EngineDead, Refused
-from server.operations.metrics import Metrics
-from server.recognition.admission import Admission, ThreadTime
+from server.operations.metrics import ModelMetrics
+from server.recognition.admission import Admission, Machine, ThreadTime
 from server.recognition.engines import Engines, EngineStreams
 from server.recognition.events import Event, StepTiming, StreamBroken
 from server.recognition.segmenter import Segmenter
@@ -152,7 +152,7 @@ Routes = Mapping[int, Route]
 class BatchDecoder:
     """Decodes the rows of batches and sends each session its events; the decoder states belong to the channels."""
 
-    def __init__(self, decoder: Decoder, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(self, decoder: Decoder, metrics: ModelMetrics, clock: Callable[[], float]) -> None:
         self._decoder = decoder
         self._metrics = metrics
         self._clock = clock
@@ -224,22 +224,26 @@ class BatchDecoder:
 
 
 class Recognizer:
-    """Admits sessions, routes the engines' events to them, decodes."""
+    """Admits the sessions of one model, routes its engines' events to them, decodes."""
 
     def __init__(
         self,
         config: ModelDescription,
         decoder: Decoder,
-        metrics: Metrics,
+        metrics: ModelMetrics,
         *,
         engines: Engines,
         admission: Admission,
+        machine: Machine,
         budget_s: float,
         clock: Callable[[], float],
         busy_clock: Callable[[], float] | None = None,
     ) -> None:
+        """`machine` knows the load of the models beside this one."""
         self.engines = engines
         self.admission = admission
+        self._machine = machine
+        machine.join(admission, lambda: self.slots_used)
         self._step_s = config.step_samples / config.sample_rate
         self._decoder = BatchDecoder(decoder, metrics, clock)
         self._metrics = metrics
@@ -263,7 +267,7 @@ class Recognizer:
 
     def refuse_if_full(self) -> None:
         """Refuse a request before any work on it. Raises: ServerFull."""
-        self.admission.refuse_if_full(self.slots_used)
+        self.admission.refuse_if_full(self._machine.load(self.admission))
 
     def open(
         self, session: Session, sink: EventSink, *, background: bool = False, budget_s: float | None = None
@@ -287,8 +291,8 @@ class Recognizer:
     def _admit(self, session: Session, sink: EventSink, *, background: bool, budget_s: float) -> ActiveSession:
         self.engines.require_warm()
         now, count = self._clock(), len(session.channels)
-        self.admission.look(now, self._busy_clock(), self.slots_used)
-        self.admission.check(self.slots_used, count, now)
+        self._look(now)
+        self.admission.check(self._machine.load(self.admission), count, now)
         speech, vad = self.engines.open(count, budget_s=budget_s, background=background)
         active = ActiveSession(session, sink, speech, vad, self._on_session_closed)
         routes = [Route(active, channel) for channel in session.channels]
@@ -367,8 +371,13 @@ class Recognizer:
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         live_ages_s = [wait_s + added_s for wait_s in batch.live_wait_s]
+        self._machine.rows += len(batch.streams)
         self.admission.capacity.ran(len(batch.streams), batch.step_s, live_ages_s)
-        self.admission.look(now, self._busy_clock(), self.slots_used)
+        self._look(now)
+
+    def _look(self, now: float) -> None:
+        machine = self._machine
+        self.admission.look(now, self._busy_clock(), machine.load(self.admission), machine.rows)
 
     def _observe(self, batch: BatchDone) -> None:
         metrics, size = self._metrics, len(batch.streams)

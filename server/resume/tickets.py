@@ -78,13 +78,20 @@ class TicketService:
     """Issues tickets and checks those that clients bring."""
 
     def __init__(
-        self, keys: list[bytes], *, ttl_s: float, setup: Callable[[], Iterable[str]], clock: Callable[[], float]
+        self,
+        keys: list[bytes],
+        *,
+        ttl_s: float,
+        setup: Callable[[], Iterable[str]],
+        clock: Callable[[], float],
+        own_key: bool = False,
     ) -> None:
         """`setup` names all that a state depends on: model, precision, decoder. `clock` gives seconds since 1970.
 
-        Without keys it makes one, and its tickets are valid in this process only.
+        `own_key` says that this process made the keys, so that its tickets are valid here only; without keys it makes
+        one now.
         """
-        self._own_key = not keys
+        self._own_key = own_key or not keys
         self._seal = Seal(keys or [os.urandom(32)])
         self._ttl_s = ttl_s
         self._setup = setup
@@ -131,12 +138,12 @@ class TicketService:
     def take(self, text: str, tenant: bytes) -> Ticket:
         """Read and check a client's ticket. Raises: TicketRefused."""
         ticket = read_ticket(text, self._seal)
+        if ticket.model != self.model:  # before the tenant, whose query may be what chose the other model
+            raise TicketRefused(TicketCode.MODEL, "the ticket is of another model, precision or decoder")
         if ticket.tenant != tenant:
             raise TicketRefused(TicketCode.TENANT, "the ticket is another key's, or of a stream with another query")
         if not -AHEAD_S <= self._clock() - ticket.issued_s <= self._ttl_s:
             raise TicketRefused(TicketCode.EXPIRED, f"the ticket is older than {self._ttl_s:g} s")
-        if ticket.model != self.model:
-            raise TicketRefused(TicketCode.MODEL, "the ticket is of another model, precision or decoder")
         if ticket.id in self._used:
             raise TicketRefused(TicketCode.REPLAYED, "a stream went on from this ticket before")
         return ticket

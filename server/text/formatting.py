@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 from server.text.numerals import numbers
 
 _WH = {"what", "who", "whom", "whose", "where", "when", "why", "how", "which"}
@@ -96,7 +96,7 @@ def _with_digits(words: Sequence[Word]) -> list[FormattedWord]:
 
 def _joined(words: Sequence[Word]) -> Word:
     return Word(
-        text=" ".join(word.text for word in words),
+        text=joined(word.text for word in words),
         start_s=words[0].start_s,
         end_s=words[-1].end_s,
         confidence=sum(word.confidence for word in words) / len(words),

@@ -6,6 +6,7 @@ import hashlib
 import os
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from model.evaluation.digest import committed_digest, log_probs_digest
 from model.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.runtime import set_up_torch
-from server.replica import TILE_ROWS
+from server.model_service import TILE_ROWS
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
@@ -61,8 +62,15 @@ def _sha256(path: Path) -> str | None:
 
 
 def model(settings: Settings) -> Iterator[Finding]:
-    """Device, precision, exact arithmetic, memory of the streams' states, caches, batch invariance and decoder."""
+    """The checks of each model that would be served; of several, each finding names its model."""
     set_up_torch(settings.threads)
+    for entry, own in settings.of_models():
+        for finding in _one_model(own):
+            yield finding if entry is None else replace(finding, name=f"{entry.name}: {finding.name}")
+
+
+def _one_model(settings: Settings) -> Iterator[Finding]:
+    """Device, precision, exact arithmetic, memory of the streams' states, caches, batch invariance and decoder."""
     try:
         served = load_model(settings.model, device=settings.device, precision=settings.precision)
     except PrecisionError as error:

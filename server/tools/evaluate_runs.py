@@ -47,6 +47,7 @@ def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
 def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     """Evaluate the engine in this process, and compare with fp32. Raises: ModelError, EvaluationFailed."""
     utterances = read_manifests(asked.manifests)
+    combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
     runs = [
         _run(asked, utterances, _opener(settings, codec, asked.keyterms), shared | ({"codec": codec} if codec else {}))

@@ -17,7 +17,7 @@ from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
 from server.protocols.deepgram.live import Projector
-from server.protocols.deepgram.query import parse_query
+from server.protocols.deepgram.query import BIASING, parse_query
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
 from server.recognition.recognizer import ActiveSession
 from server.replica import Replica, build_replica
@@ -37,20 +37,20 @@ class NotRecognised(ClientError):
 
 @asynccontextmanager
 async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
-    """Load the model and run its engine inside the context; `query` has the parameters of /v1/listen.
+    """Load the default model and run its engine inside the context; `query` has the parameters of /v1/listen.
 
     Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
-    settings = settings.model_copy(
+    settings = settings.of_default.model_copy(
         update={"max_streams": settings.slots}
     )  # no objective: recordings wait for their turn
-    model, decoder, vad = await asyncio.to_thread(load_served, settings)
-    replica = build_replica(settings, model, decoder, vad, time.perf_counter)
-    await replica.recognizer.start()
+    models, vad = await asyncio.to_thread(load_served, settings)
+    replica = build_replica(settings, models, vad, time.perf_counter)
+    await replica.models.start()
     try:
         yield LocalTranscriber(replica, **query)
     finally:
-        await asyncio.to_thread(replica.recognizer.engines.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
 
 class LocalTranscriber:
@@ -59,15 +59,16 @@ class LocalTranscriber:
     def __init__(self, replica: Replica, **query: QueryValue) -> None:
         """Read the query. Raises: NotRecognised if a server would refuse it, or if the decoder takes no key terms."""
         self._replica = replica
+        self._model = replica.models.default
         # the query of the remote transcriber
-        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": replica.config.sample_rate}
+        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
+            self._model.check_keyterms(sorted(BIASING & asked.keys()))
             self._request = parse_query(
                 query_pairs(asked),
-                replica.models,
                 replica.settings.max_channels,
-                supports_keyterms=replica.decoder.supports_bias,
+                supports_keyterms=self._model.decoder.supports_bias,
                 strict_features=replica.settings.strict_features,
             )
         except BadParameter as error:
@@ -78,7 +79,7 @@ class LocalTranscriber:
     @property
     def sample_rate(self) -> int:
         """Hz of the PCM that it takes: the model's own."""
-        return self._replica.config.sample_rate
+        return self._model.config.sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         """Recognise one recording of little-endian int16 mono PCM. Raises: NotRecognised."""
@@ -89,10 +90,10 @@ class LocalTranscriber:
             raise NotRecognised(str(error)) from error
 
     async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        replica, request = self._replica, self._request
-        session = replica.session(request.live_options(replica.config.sample_rate), replica.limits)
-        sink = _Sink(Projector(request, 1, take_request_id(), created_now(), replica.card))
-        recognition = replica.recognizer.open(session, sink, background=True)
+        model, request = self._model, self._request
+        session = model.session(request.live_options(self.sample_rate), self._replica.limits)
+        sink = _Sink(Projector(request, 1, take_request_id(), created_now(), model.card))
+        recognition = model.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))
         try:
             while (frame := await sink.next()) is not None:

@@ -99,7 +99,7 @@ def test_neither_cost_nor_memory_of_a_stream_grows_over_ten_minutes(live_server:
     sizes: dict[int, int] = {}
     finals: list[dict[str, Any]] = []
     with server.listen(step_results="true") as client:
-        (route,) = server.replica.recognizer._routes.values()
+        (route,) = server.replica.models.default.recognizer._routes.values()
 
         def send() -> None:
             for second in minutes_of(audio):

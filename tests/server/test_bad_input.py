@@ -195,7 +195,7 @@ def test_a_cut_connection_frees_its_slot(live_server: Start) -> None:
             client = server.listen()
             client.send(spell("gone")[:3_333])
             client.vanish()
-            server.wait_until(lambda: server.replica.recognizer.slots_used == 1)
+            server.wait_until(lambda: server.replica.models.slots_used == 1)
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 3
 
 

@@ -14,7 +14,6 @@ from websockets.exceptions import InvalidStatus
 from batching.events import BatchDone
 from server.errors import BadParameter
 from server.protocols.deepgram.query import parse_query
-from server.served_model import Models
 
 Start = Callable[..., LiveServer]
 RAW = [("encoding", "linear16"), ("sample_rate", "16000")]
@@ -43,14 +42,14 @@ def test_a_replica_with_capacity_for_one_stream_refuses_the_second_before_the_ha
 def test_max_streams_auto_is_the_estimated_capacity_within_the_slots(live_server: Start) -> None:
     server = live_server(max_streams="auto")
     estimate = server.metric("tutti_estimated_session_capacity")
-    assert 10 < estimate <= server.replica.recognizer.admission.estimate + 1
+    assert 10 < estimate <= server.replica.models.default.recognizer.admission.estimate + 1
     assert server.metric("tutti_sessions_max") == min(estimate, 1_024)
     assert server.metric("tutti_state_pool_slots_total") == 1_024
 
 
 def test_reduced_capacity_shows_in_metrics(live_server: Start) -> None:
     server = live_server(max_streams="auto")
-    recognizer = server.replica.recognizer
+    recognizer = server.replica.models.default.recognizer
     assert server.metric("tutti_slowdown_ratio") > 0
     assert server.metric("tutti_reserved_sessions") == 0
     recognizer.admission.capacity._bound = 5.0
@@ -69,7 +68,7 @@ def test_a_fixed_max_streams_does_not_limit_the_estimated_capacity(live_server: 
 
 def test_a_streams_own_budget_reaches_the_engine(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = live_server(latency_budget_ms=150)
-    engine = server.replica.recognizer.engines._speech
+    engine = server.replica.models.default.recognizer.engines._speech
     asked: list[Any] = []
     opened = engine.open
 
@@ -89,9 +88,9 @@ def test_a_streams_own_budget_reaches_the_engine(live_server: Start, monkeypatch
 @pytest.mark.parametrize("value", ["0", "19", "10001", "-5", "fast", "50.5", ""])
 def test_a_budget_out_of_bounds_is_refused(value: str) -> None:
     with pytest.raises(BadParameter, match="latency_budget_ms"):
-        parse_query([*RAW, ("latency_budget_ms", value)], Models("m", {}, strict=False), 2)
+        parse_query([*RAW, ("latency_budget_ms", value)], 2)
 
 
 def test_a_budget_within_bounds_is_taken_and_not_ignored() -> None:
-    request = parse_query([*RAW, ("latency_budget_ms", "20")], Models("m", {}, strict=False), 2)
+    request = parse_query([*RAW, ("latency_budget_ms", "20")], 2)
     assert (request.latency_budget_ms, request.ignored) == (20.0, ())

@@ -67,6 +67,7 @@ COMMANDS = [
 IN_WORDS = {  # values that help texts describe
     "model": {"the shipped model"},
     "lm": {"the shipped one"},
+    "models_file": {"none"},
     "vosk_port": {"none"},
     "threads": {"all cores but one"},
 }

@@ -19,7 +19,8 @@ from websockets.exceptions import InvalidStatus
 from server.resume.seal import new_key
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
-TEXTUAL = [name for name in VARIANTS if name not in {"nemo-480", "zipformer-chunk-32"}]  # bytes make no words to compare
+# Bytes at random make no words that could be compared.
+TEXTUAL = [name for name in VARIANTS if name not in {"nemo-480", "zipformer-chunk-32"}]
 KINDS = [name for name, (kind, changes) in VARIANTS.items() if name == kind]
 Start = Callable[..., LiveServer]
 
@@ -46,7 +47,9 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def listen(server: LiveServer, pcm: np.ndarray, sizes: Callable[[], int], rate: int, **query: Any) -> list[dict[str, Any]]:
+def listen(
+    server: LiveServer, pcm: np.ndarray, sizes: Callable[[], int], rate: int, **query: Any
+) -> list[dict[str, Any]]:
     """Stream it in messages of any number of samples; return the finals."""
     with server.listen(sample_rate=rate, **query) as client:
         at = 0

@@ -97,12 +97,12 @@ def test_finalize_takes_no_longer_than_a_step(live_server: Start) -> None:
     with server.listen() as client:
         for _ in range(20):
             client.send(spell("one")[:-100])
-            before = server.replica.metrics.batches._value.get()
+            before = server.replica.models.default.metrics.batches._value.get()
             asked_s = time.perf_counter()
             client.say("Finalize")
             client.until(lambda f: f.get("from_finalize", False))
             waits.append(time.perf_counter() - asked_s)
-            steps = server.replica.metrics.batches._value.get() - before
+            steps = server.replica.models.default.metrics.batches._value.get() - before
             assert steps <= 3 + 1 + CONFIG.flush_steps, "the audio, its unfinished step, the flush"
         client.finish()
     assert statistics.median(waits) < CONFIG.step_samples / CONFIG.sample_rate
@@ -204,7 +204,7 @@ def test_a_connection_cut_in_mid_batch_leaves_no_state_behind(live_server: Start
         goes.vanish()
         server.wait_until(lambda: len(server.replica.sessions) == 1)
         model.open()
-        server.wait_until(lambda: server.replica.recognizer.slots_used == 1)
+        server.wait_until(lambda: server.replica.models.slots_used == 1)
         with server.listen() as fresh:
             fresh.send(spell("new"))
             assert transcript(fresh.finish()) == "new"
@@ -266,7 +266,7 @@ def test_a_full_server_refuses_before_the_handshake_and_takes_the_next_when_a_sl
         assert body["request_id"] == response.headers["dg-request-id"]
         assert server.http.get("/readyz").status_code == 200, "a full replica is ready"
         second.finish()
-        server.wait_until(lambda: server.replica.recognizer.slots_used == 1)
+        server.wait_until(lambda: server.replica.models.slots_used == 1)
         with pytest.raises(InvalidStatus):
             server.listen(channels=2, multichannel="true")
         with server.listen() as third:
@@ -305,7 +305,7 @@ def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(liv
     runs: list[list[Any]] = []
 
     def batches() -> float:
-        return server.replica.metrics.batches._value.get()
+        return server.replica.models.default.metrics.batches._value.get()
 
     def at_least(count: float) -> bool:
         return batches() >= count

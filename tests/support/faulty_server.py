@@ -8,6 +8,7 @@ import numpy as np
 from spelling import CONFIG, SpellingModel, spelling_decoder
 
 from server import serve
+from server.served_model import LoadedModel
 from server.settings import Settings
 
 FATAL, HANGING = -1, -2  # samples of audio that no other test uses
@@ -34,5 +35,5 @@ def audio(sample):
 
 
 if __name__ == "__main__":
-    serve.load_served = lambda _: (FaultyModel(), spelling_decoder(), None)
+    serve.load_served = lambda _: ([LoadedModel.of(FaultyModel(), spelling_decoder())], None)
     sys.exit(serve.run(Settings(**json.loads(sys.argv[1]))))

@@ -6,12 +6,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from server.protocols.deepgram.query import ListenRequest, parse_query
-from server.served_model import Models
 
-MODELS = Models("small", {"*": "default"}, strict=False)
 RAW = "encoding=linear16&sample_rate=16000"
 
 
 def query(text: str, **options: Any) -> ListenRequest:
     """Parse a query string. Raises: BadParameter."""
-    return parse_query(parse_qsl(text, keep_blank_values=True), MODELS, max_channels=2, **options)
+    return parse_query(parse_qsl(text, keep_blank_values=True), max_channels=2, **options)

@@ -7,7 +7,7 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -24,6 +24,7 @@ from server.audio.pcm import PCM
 from server.http.uvicorn_server import uvicorn_config
 from server.recognition.session import Session
 from server.serve import DrainingServer
+from server.served_model import LoadedModel
 from server.settings import Settings
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}
@@ -42,9 +43,12 @@ class LiveServer:
         make_session: Any = Session,
         **settings: Any,
     ) -> None:
+        """`model` may be several, as `LoadedModel`s, the default first."""
         self.model = model or SpellingModel()
         self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
-        parts = (self.model, decoder or spelling_decoder(), vad_model, clock or perf_counter)
+        one = not isinstance(model, Sequence)
+        models = [LoadedModel.of(self.model, decoder or spelling_decoder())] if one else model
+        parts = (models, vad_model, clock or perf_counter)
         self.application = create_app(self.settings, *parts, make_session=make_session)
         self.app, self.replica = self.application.asgi, self.application.replica
         self.server = _Announcing(uvicorn_config(self.app, self.replica), self.replica)
@@ -99,9 +103,10 @@ class LiveServer:
         )
 
     def metric(self, line: str) -> float:
-        """The value of one sample of `/metrics`, 0 where it is absent."""
-        found = [row for row in self.http.get("/metrics").text.splitlines() if row.startswith(line + " ")]
-        return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
+        """The value of one sample of `/metrics`; without labels the sum over them. 0 where it is absent."""
+        rows = self.http.get("/metrics").text.splitlines()
+        found = [row for row in rows if row.startswith((line + " ", line + "{"))]
+        return sum(float(row.rsplit(" ", 1)[1]) for row in found)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
         """Return when the condition holds; it is checked whenever a batch, a close or a session's end is reported."""
@@ -109,7 +114,7 @@ class LiveServer:
 
     def wait_idle(self) -> None:
         """Return when every session is over and every slot is free."""
-        self.wait_until(lambda: not len(self.replica.sessions) and not self.replica.recognizer.slots_used)
+        self.wait_until(lambda: not len(self.replica.sessions) and not self.replica.models.slots_used)
 
 
 class _Announcing(DrainingServer):
@@ -131,8 +136,9 @@ class _Changes:
 
     def __init__(self, replica: Any) -> None:
         self._waiting: list[tuple[Callable[[], bool], threading.Event]] = []
-        for name in ("_on_event", "_on_vad_event"):
-            setattr(replica.recognizer, name, self._then_check(getattr(replica.recognizer, name)))
+        for recognizer in [service.recognizer for service in replica.models]:
+            for name in ("_on_event", "_on_vad_event"):
+                setattr(recognizer, name, self._then_check(getattr(recognizer, name)))
         replica.sessions.remove = self._then_check(replica.sessions.remove)
         replica.sessions.add = self._then_check(replica.sessions.add)
 

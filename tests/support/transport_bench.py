@@ -27,7 +27,7 @@ from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
-from server.served_model import ModelCard, Models
+from server.served_model import ModelCard
 from server.streaming.adapter import Adapter
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
@@ -35,7 +35,7 @@ from server.streaming.transport import TRANSPORT_EXTENSION
 
 MAX_CHANNELS = 3
 IDLE_S = 0.01  # by the fake clock, which stands still until a test says otherwise
-MODELS, CARD = Models("spelling", {}, strict=False), ModelCard("spelling", "1", "uuid")
+CARD = ModelCard("spelling", "1", "uuid")
 Frame = dict[str, Any]
 
 
@@ -59,7 +59,7 @@ class ConnectionBench:
     ) -> None:
         self.transport, self.clock, self.model = FakeTransport(), FakeClock(), SpellingModel()
         self.metrics = Metrics(max_batch=8, max_streams=8)
-        request = parse_query(query.items(), MODELS, MAX_CHANNELS)
+        request = parse_query(query.items(), MAX_CHANNELS)
         rate = CONFIG.sample_rate
         self._decoder = spelling_decoder()
         self.session = Session(request.live_options(rate), CONFIG, self._decoder, limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -14,9 +14,10 @@ from server.access.guard import tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder_for_request
 from server.errors import BadParameter, ClientGone, Refused
+from server.model_service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.live import DeepgramStream, Projector
-from server.protocols.deepgram.query import ListenRequest, parse_query
+from server.protocols.deepgram.query import BIASING, ListenRequest, parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
 from server.protocols.handshake import Admitted, render_refusal, serve
@@ -41,22 +42,26 @@ class QueryReader:
         self._replica = replica
         self._logged: set[str] = set()
 
-    def read(self, pairs: Iterable[tuple[str, str]], *, live: bool) -> ListenRequest:
-        """Return what a query asks for. An upload has endpoints only if it asks for them. Raises: BadParameter."""
-        replica = self._replica
+    def read(self, pairs: Sequence[tuple[str, str]], *, live: bool) -> tuple[ListenRequest, ModelService]:
+        """Return what a query asks for, and the model that it chooses. Raises: BadParameter.
+
+        An upload has endpoints only if it asks for them.
+        """
+        replica, query = self._replica, dict(pairs)
+        model = replica.models.choose(query.get("model"), query.get("language"))
+        model.check_keyterms(sorted(BIASING & query.keys()))
         request = parse_query(
             pairs,
-            replica.models,
             replica.settings.max_channels,
             default_endpointing=live,
-            supports_keyterms=replica.decoder.supports_bias,
+            supports_keyterms=model.decoder.supports_bias,
             strict_features=replica.settings.strict_features,
         )
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
                 _log.info("query parameter ignored", name=name)
-        return request
+        return request, model
 
 
 def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:
@@ -81,22 +86,23 @@ class Listen:
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
-        request = self._queries.read(socket.query_params.multi_items(), live=True)
+        request, model = self._queries.read(socket.query_params.multi_items(), live=True)
         if request.multichannel:
             replica.guard.add_streams(socket, request.channels - 1)
-        rate = replica.config.sample_rate
+        rate = model.config.sample_rate
         decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
-        session = replica.session(request.live_options(rate), replica.limits)
-        projector = Projector(request, len(session.channels), request_id, created_now(), replica.card)
-        make = self._resumable(socket) if request.resumable else DeepgramStream
+        session = model.session(request.live_options(rate), replica.limits)
+        projector = Projector(request, len(session.channels), request_id, created_now(), model.card)
+        make = self._resumable(socket, model) if request.resumable else DeepgramStream
         stream = make(socket, session, projector, replica.connection_context(), decoder)
         budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
-        return Admitted(stream, session, credentials.subprotocol, answer_headers(request, request_id), budget_s)
+        headers = answer_headers(request, request_id)
+        return Admitted(model, stream, session, credentials.subprotocol, headers, budget_s)
 
-    def _resumable(self, socket: WebSocket) -> Callable[..., DeepgramStream]:
+    def _resumable(self, socket: WebSocket, model: ModelService) -> Callable[..., DeepgramStream]:
         """Return the constructor of a stream that only its own key, with the same query, can resume."""
         tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
-        return partial(ResumableStream, tickets=self._replica.tickets, tenant=tenant)
+        return partial(ResumableStream, tickets=model.tickets, tenant=tenant)
 
 
 class Transcribe:
@@ -112,20 +118,22 @@ class Transcribe:
         request_id = take_request_id()
         try:
             self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
-            asked = self._queries.read(request.query_params.multi_items(), live=False)
+            asked, model = self._queries.read(request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place():
                 body = await self._recordings.read(request)
-                payload = await self._recognise(request, asked, body, request_id)
+                payload = await self._recognise(request, asked, model, body, request_id)
         except Refused as error:
             return render_refusal(self._replica.guard.refuse(error), request_id)
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that left
         return Response(payload, headers=answer_headers(asked, request_id), media_type="application/json")
 
-    async def _recognise(self, request: Request, asked: ListenRequest, body: bytes, request_id: str) -> bytes:
+    async def _recognise(
+        self, request: Request, asked: ListenRequest, model: ModelService, body: bytes, request_id: str
+    ) -> bytes:
         created = created_now()
-        wanted = Wanted(asked.form, asked.multichannel, asked.endpointing_ms, asked.keyterms, asked.style)
+        wanted = Wanted(model, asked.form, asked.multichannel, asked.endpointing_ms, asked.keyterms, asked.style)
         recognised = await self._recordings.recognise(request, body, wanted)
         return recording_answer(
             recognised.words,
@@ -133,7 +141,7 @@ class Transcribe:
             sha256=hashlib.sha256(body).hexdigest(),
             created=created,
             duration_s=recognised.audio_s,
-            model=self._replica.card,
+            model=model.card,
             punctuated=asked.punctuated_words,
         )
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
+from server.model_names import MULTI
 from server.protocols.deepgram.parameters import BUDGETS_MS, DOWNMIX_CHANNELS, MAX_MS, PARAMETERS, SAMPLE_RATES
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, SessionOptions
-from server.served_model import Models
 from server.text.formatting import Style
 
 Pairs = Iterable[tuple[str, str]]
@@ -80,20 +80,21 @@ class ListenRequest:
 
 def parse_query(
     pairs: Pairs,
-    models: Models,
     max_channels: int,
     *,
     default_endpointing: bool = True,
     supports_keyterms: bool = True,
     strict_features: bool = False,
 ) -> ListenRequest:
-    """Read the query; of a parameter given twice the last one counts, but key terms add up. Raises: BadParameter."""
+    """Read the query of a request whose model is chosen. Raises: BadParameter.
+
+    Of a parameter given twice the last one counts, but key terms add up.
+    """
     given = list(pairs)
     query = dict(given)
     for name in query:
         if name.startswith("callback"):
             raise BadParameter("callback: this server sends results on the connection only")
-    models.check(query.get("model", models.name))
     multichannel = _boolean(query, "multichannel")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
     known = KNOWN if supports_keyterms else KNOWN - BIASING
@@ -176,10 +177,10 @@ def _latency_budget(query: Mapping[str, str]) -> float | None:
 
 def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
     """True for a parameter without effect here, unless its value asks for nothing, as `diarize=false` does."""
+    if name == "language":
+        return value.lower() == MULTI  # any other one chose the model
     if name in known or not _NAME.fullmatch(name):
         return False
-    if name == "language":
-        return not value.lower().startswith("en")
     return value.lower() not in _FALSE
 
 

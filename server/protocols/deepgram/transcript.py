@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 from server.protocols.deepgram.messages import Alternative, Alternatives, WordOut
 from server.served_model import ModelCard
 from server.text.formatting import FormattedWord, Sentences, Style
@@ -64,7 +64,7 @@ class Transcript:
         self._parts[kept:] = [_encode(word_out(word, text, self._punctuated)) for word, text in shown[kept:]]
         self._shown = shown
         confidence = sum([word.confidence for word, _ in shown]) / len(shown) if shown else 0.0
-        transcript, mean = _encode(" ".join([text for _, text in shown])), _encode(round(confidence, 4))
+        transcript, mean = _encode(joined([text for _, text in shown])), _encode(round(confidence, 4))
         words_json = b",".join(self._parts)
         json = b'{"alternatives":[{"transcript":%b,"confidence":%b,"words":[%b]}]}' % (transcript, mean, words_json)
         return msgspec.Raw(json), len(shown)
@@ -74,7 +74,7 @@ def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative
     """Build the transcript of the words; its confidence is their mean."""
     out = [word_out(formatted.word, formatted.text, punctuated) for formatted in words]
     confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
-    return Alternative(" ".join(formatted.text for formatted in words), round(confidence, 4), out)
+    return Alternative(joined(formatted.text for formatted in words), round(confidence, 4), out)
 
 
 def word_out(word: Word, text: str, punctuated: bool) -> WordOut:

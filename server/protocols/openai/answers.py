@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from model.ctc.words import joined
 from server.protocols.openai.messages import Usage
 from server.text.formatting import FormattedWord
 
@@ -73,9 +74,9 @@ class VerboseAnswer(msgspec.Struct):
     words: list[WordOut] | UnsetType = UNSET
 
 
-def joined(words: Sequence[FormattedWord]) -> str:
+def text_of(words: Sequence[FormattedWord]) -> str:
     """Return the text of words."""
-    return " ".join(word.text for word in words)
+    return joined(word.text for word in words)
 
 
 def segments(words: Sequence[FormattedWord]) -> list[Sequence[FormattedWord]]:
@@ -97,30 +98,36 @@ def _begins_segment(before: Sequence[FormattedWord], word: FormattedWord) -> boo
 
 
 def answer(
-    form: AnswerFormat, words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str]
+    form: AnswerFormat,
+    words: Sequence[FormattedWord],
+    duration_s: float,
+    granularities: Sequence[str],
+    language: str = "english",
 ) -> tuple[bytes, str]:
-    """Return the body and its media type."""
+    """Return the body and its media type; `language` is the name of the words' language."""
     match form:
         case AnswerFormat.JSON:
             usage = Usage(round(duration_s, 3))
-            return msgspec.json.encode(PlainAnswer(joined(words), usage)), "application/json"
+            return msgspec.json.encode(PlainAnswer(text_of(words), usage)), "application/json"
         case AnswerFormat.VERBOSE_JSON:
-            return msgspec.json.encode(_verbose(words, duration_s, granularities)), "application/json"
+            return msgspec.json.encode(_verbose(words, duration_s, granularities, language)), "application/json"
         case AnswerFormat.TEXT:
-            return (joined(words) + "\n").encode(), "text/plain; charset=utf-8"
+            return (text_of(words) + "\n").encode(), "text/plain; charset=utf-8"
         case AnswerFormat.SRT:
             return _subtitles(words, ",", numbered=True).encode(), "application/x-subrip; charset=utf-8"
         case AnswerFormat.VTT:
             return ("WEBVTT\n\n" + _subtitles(words, ".", numbered=False)).encode(), "text/vtt; charset=utf-8"
 
 
-def _verbose(words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str]) -> VerboseAnswer:
+def _verbose(
+    words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str], language: str
+) -> VerboseAnswer:
     with_segments = "segment" in granularities or "word" not in granularities
     return VerboseAnswer(
         task="transcribe",
-        language="english",
+        language=language,
         duration=round(duration_s, 3),
-        text=joined(words),
+        text=text_of(words),
         usage=Usage(round(duration_s, 3)),
         segments=[_segment(i, part) for i, part in enumerate(segments(words))] if with_segments else UNSET,
         words=[_word(word) for word in words] if "word" in granularities else UNSET,
@@ -128,7 +135,7 @@ def _verbose(words: Sequence[FormattedWord], duration_s: float, granularities: S
 
 
 def _segment(index: int, words: Sequence[FormattedWord]) -> SegmentOut:
-    text = joined(words)
+    text = text_of(words)
     logprobs = [math.log(max(word.word.confidence, 1e-6)) for word in words]
     return SegmentOut(
         id=index,
@@ -153,7 +160,7 @@ def _subtitles(words: Sequence[FormattedWord], point: str, *, numbered: bool) ->
     for number, part in enumerate(segments(words), start=1):
         begin, end = _clock(part[0].word.start_s, point), _clock(part[-1].word.end_s, point)
         lines += [str(number)] if numbered else []
-        lines += [f"{begin} --> {end}", joined(part), ""]
+        lines += [f"{begin} --> {end}", text_of(part), ""]
     return "\n".join(lines) + "\n" if lines else ""
 
 

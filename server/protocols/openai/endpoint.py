@@ -40,18 +40,18 @@ class RealtimeEndpoint:
         replica.guard.enter(socket, credentials)
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server transcribes; ask for intent=transcription")
-        model = query.get("model", replica.models.name)
-        replica.models.check(model)
-        rate = replica.config.sample_rate
+        asked, language = query.get("model"), query.get("language")
+        model = replica.models.choose(asked, language)
+        rate = model.config.sample_rate
         options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS))
         adapter = RealtimeAdapter(
             request_id.replace("-", ""),
-            SessionSettings(model),
-            replica.models,
+            SessionSettings(model.name, asked, language=language),
+            replica.models.names,
             model_rate=rate,
             min_silence_ms=replica.limits.min_endpoint_ms,
         )
-        session = replica.session(options, replica.limits)
+        session = model.session(options, replica.limits)
         stream = AdapterConnection(
             socket,
             session,
@@ -61,7 +61,7 @@ class RealtimeEndpoint:
             encoding=Encoding.LINEAR16,
             request_id=request_id,
         )
-        return Admitted(stream, session, credentials.subprotocol, {"x-request-id": request_id})
+        return Admitted(model, stream, session, credentials.subprotocol, {"x-request-id": request_id})
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:

@@ -10,8 +10,6 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 
 from server.errors import BadParameter
 from server.protocols.openai.answers import AnswerFormat
-from server.recognition.keyterms import NO_KEYTERMS, Keyterms
-from server.served_model import Models
 
 MAX_FIELDS = 256  # key terms among them
 MAX_FIELD_BYTES = 65_536
@@ -21,22 +19,23 @@ _TRUE = ("true", "1")
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionForm:
-    """Options of a request. Those that this server lacks are accepted and ignored."""
+    """Options of a request. Those that this server lacks are accepted and ignored; so are key terms by some models."""
 
     body: bytes
+    model: str | None
+    language: str | None
     answer: AnswerFormat
     granularities: tuple[str, ...]
     stream: bool
-    keyterms: Keyterms
+    keywords: tuple[str, ...]
 
 
-def parse_form(content_type: str, body: bytes, models: Models, *, supports_keyterms: bool) -> TranscriptionForm:
+def parse_form(content_type: str, body: bytes) -> TranscriptionForm:
     """Read a form. Raises: BadParameter."""
     parts = _Parts()
     parts.read(content_type, body)
     if parts.file is None:
         raise BadParameter("file: missing")
-    models.check(parts.one("model", models.name))
     answer = parts.one("response_format", AnswerFormat.JSON.value)
     if answer not in set(AnswerFormat):
         raise BadParameter(f"response_format: must be one of {', '.join(AnswerFormat)}")
@@ -45,10 +44,12 @@ def parse_form(content_type: str, body: bytes, models: Models, *, supports_keyte
         raise BadParameter(f"timestamp_granularities: must be of {', '.join(GRANULARITIES)}")
     return TranscriptionForm(
         parts.file,
+        parts.one("model", "") or None,
+        parts.one("language", "") or None,
         AnswerFormat(answer),
         granularities,
         parts.one("stream", "false").lower() in _TRUE,
-        Keyterms.of_request("keywords", parts.every("keywords")) if supports_keyterms else NO_KEYTERMS,
+        parts.every("keywords"),
     )
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 
 MAX_CHARACTERS = 65_536  # of an item that is never committed: about an hour of speech
 
@@ -32,7 +32,7 @@ class Item:
 
     def grow(self, words: Sequence[Word]) -> str:
         """Add words; return the delta."""
-        text = " ".join([word.text for word in words])
+        text = joined([word.text for word in words])
         delta = " " + text if self.parts and text else text
         if delta:
             self.parts.append(delta)

@@ -13,6 +13,7 @@ import msgspec
 
 from model.ctc.words import Word
 from server.errors import BadFrame, CloseReason
+from server.model_names import ModelNames
 from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
 from server.protocols.openai.messages import (
     COMPLETED,
@@ -37,7 +38,6 @@ from server.recognition.events import (
     StepTiming,
     StreamBroken,
 )
-from server.served_model import Models
 from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say
 from server.streaming.outbox import FrameKind
 
@@ -54,12 +54,12 @@ class RealtimeAdapter:
     """One session."""
 
     def __init__(
-        self, session_id: str, settings: SessionSettings, models: Models, *, model_rate: int, min_silence_ms: float
+        self, session_id: str, settings: SessionSettings, names: ModelNames, *, model_rate: int, min_silence_ms: float
     ) -> None:
         """`min_silence_ms` is the least silence that ends a turn."""
         self._id = session_id
         self._settings = settings
-        self._models = models
+        self._names = names
         self._model_rate = model_rate
         self._min_silence_ms = min_silence_ms
         self._input = self._new_input()
@@ -145,7 +145,7 @@ class RealtimeAdapter:
     def _update(self, event: ClientEvent) -> Iterator[Action]:
         if not event.session:
             raise BadFrame("session: missing")
-        before, self._settings = self._settings, self._settings.updated(event.session, self._models)
+        before, self._settings = self._settings, self._settings.updated(event.session, self._names)
         if (before.format, before.rate) != (self._settings.format, self._settings.rate):
             yield from self._input.tail()
             self._received_before_s = self._received_s

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, BadParameter
-from server.served_model import Models
+from server.model_names import ModelNames
 
 RATE = 24_000  # of audio/pcm, unless the client says another one
 TELEPHONE_RATE = 8_000
@@ -72,9 +72,13 @@ class SessionIn(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings in force. `turns` is None while only the client ends turns."""
+    """Settings in force. `served` is the session's model, `model` what the client calls it; None: nothing yet.
 
-    model: str
+    `turns` is None while only the client ends turns.
+    """
+
+    served: str
+    model: str | None = None
     format: str = "audio/pcm"
     rate: int = RATE
     language: str | None = None
@@ -86,7 +90,7 @@ class SessionSettings:
         """Sample encoding."""
         return _CODECS[self.format]
 
-    def updated(self, raw: msgspec.Raw, models: Models) -> SessionSettings:
+    def updated(self, raw: msgspec.Raw, names: ModelNames) -> SessionSettings:
         """Return the settings after an update. Raises: BadFrame, whose message is meant for the client."""
         try:
             asked = msgspec.json.decode(raw, type=SessionIn)
@@ -95,7 +99,7 @@ class SessionSettings:
         given = asked.audio.input
         settings = self if given.format is UNSET else replace(self, format=given.format.type, rate=_rate(given.format))
         if given.transcription:
-            settings = _with_transcription(settings, given.transcription, models)
+            settings = _with_transcription(settings, given.transcription, names)
         if given.turn_detection is not UNSET:
             settings = replace(settings, turns=_turns(given.turn_detection))
         return settings
@@ -115,7 +119,7 @@ class SessionSettings:
                 silence_ms = round(max(self.silence_ms, min_silence_ms))
                 turns |= {"threshold": 0.5, "prefix_padding_ms": 0, "silence_duration_ms": silence_ms}
         pcm = {"type": self.format, "rate": self.rate} if self.format == "audio/pcm" else {"type": self.format}
-        transcription: dict[str, object] = {"model": self.model, "language": self.language}
+        transcription: dict[str, object] = {"model": self.model or self.served, "language": self.language}
         if self.keywords:
             transcription["keywords"] = self.keywords
         audio = {"format": pcm, "noise_reduction": None, "transcription": transcription, "turn_detection": turns}
@@ -137,16 +141,20 @@ def _rate(given: FormatIn) -> int:
     return rate
 
 
-def _with_transcription(settings: SessionSettings, given: TranscriptionIn, models: Models) -> SessionSettings:
-    if given.model is not None:
-        try:
-            models.check(given.model)
-        except BadParameter as error:
-            raise BadFrame(f"session.audio.input.transcription.{error}") from error
+def _with_transcription(settings: SessionSettings, given: TranscriptionIn, names: ModelNames) -> SessionSettings:
     keywords = settings.keywords if given.keywords is None else tuple(given.keywords)
-    return replace(
-        settings, model=given.model or settings.model, language=given.language or settings.language, keywords=keywords
-    )
+    model, language = given.model or settings.model, given.language or settings.language
+    try:
+        served = names.choose(model, language)
+    except BadParameter as error:
+        raise BadFrame(f"session.audio.input.transcription.{error}") from error
+    if served != settings.served:
+        field = "model" if language == settings.language else "language"
+        raise BadFrame(
+            f"session.audio.input.transcription.{field}: this session has the model {settings.served!r}; "
+            f"open one with model={served}"
+        )
+    return replace(settings, model=model, language=language, keywords=keywords)
 
 
 def _turns(given: TurnDetection | None) -> TurnDetection | None:

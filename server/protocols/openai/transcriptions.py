@@ -13,12 +13,14 @@ from fastapi.responses import StreamingResponse
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, ClientGone, Refused
+from server.model_names import language_name
 from server.operations.logs import take_request_id
-from server.protocols.openai.answers import answer, joined
+from server.protocols.openai.answers import answer, text_of
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognised, Recordings, Wanted
+from server.recognition.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.session import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
@@ -59,25 +61,35 @@ class Transcriptions:
             with ExitStack() as place:
                 place.enter_context(self._recordings.place())
                 form = await self._form(request)
+                wanted = self._wanted(form)
                 if form.stream:
-                    events = self._begin(request, form, place.pop_all())
+                    events = self._begin(request, form, wanted, place.pop_all())
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
-                recognised = await self._recordings.recognise(request, form.body, _wanted(form))
+                recognised = await self._recordings.recognise(request, form.body, wanted)
         except Refused as error:
             return render_error(guard.refuse(error), request_id)
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that left
         (words,) = recognised.words
-        body, kind = answer(form.answer, words, recognised.audio_s, form.granularities)
+        body, kind = answer(
+            form.answer, words, recognised.audio_s, form.granularities, _language(wanted, form.language)
+        )
         return Response(body, headers=headers, media_type=kind)
 
     async def _form(self, request: Request) -> TranscriptionForm:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
-        replica = self._replica
-        keyterms = replica.decoder.supports_bias
-        return await asyncio.to_thread(parse_form, kind, body, replica.models, supports_keyterms=keyterms)
+        return await asyncio.to_thread(parse_form, kind, body)
 
-    def _begin(self, request: Request, form: TranscriptionForm, place: ExitStack) -> AsyncIterator[bytes]:
+    def _wanted(self, form: TranscriptionForm) -> Wanted:
+        """Return the model and the options that a form asks for. Raises: BadParameter."""
+        model = self._replica.models.choose(form.model, form.language)
+        model.check_keyterms(["keywords"] if form.keywords else [])
+        keyterms = Keyterms.of_request("keywords", form.keywords) if model.decoder.supports_bias else NO_KEYTERMS
+        return Wanted(model, audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, keyterms, STYLE)
+
+    def _begin(
+        self, request: Request, form: TranscriptionForm, wanted: Wanted, place: ExitStack
+    ) -> AsyncIterator[bytes]:
         """Recognise in the background, and return the server-sent events of it.
 
         The place is released when recognition ends, even if nothing reads the events: recognition itself notices that
@@ -91,9 +103,7 @@ class Transcriptions:
             if not done.cancelled():
                 done.exception()  # marks it as retrieved, even if nothing reads the events
 
-        running = asyncio.ensure_future(
-            self._recordings.recognise(request, form.body, _wanted(form), segments.put_nowait)
-        )
+        running = asyncio.ensure_future(self._recordings.recognise(request, form.body, wanted, segments.put_nowait))
         running.add_done_callback(ended)
         return _events(running, segments)
 
@@ -105,15 +115,17 @@ async def _events(
     try:
         while (words := await segments.get()) is not None:
             if words:
-                yield _event(_encode(TextDelta(gap + joined(words))))
+                yield _event(_encode(TextDelta(gap + text_of(words))))
                 gap = " "
         yield _last_event(running)
     finally:
         running.cancel()
 
 
-def _wanted(form: TranscriptionForm) -> Wanted:
-    return Wanted(audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, form.keyterms, STYLE)
+def _language(wanted: Wanted, asked: str | None) -> str:
+    """Return the English name of the model's language; of the one asked for where it has several, or tells none."""
+    languages = wanted.model.languages
+    return language_name(languages[0] if len(languages) == 1 else asked or next(iter(languages), "unknown"))
 
 
 def _last_event(done: asyncio.Future[Recognised]) -> bytes:
@@ -125,7 +137,7 @@ def _last_event(done: asyncio.Future[Recognised]) -> bytes:
     except ClientGone:
         return b""
     (words,) = recognised.words
-    return _event(_encode(TextDone(joined(words), Usage(round(recognised.audio_s, 3)))))
+    return _event(_encode(TextDone(text_of(words), Usage(round(recognised.audio_s, 3)))))
 
 
 def _event(payload: bytes) -> bytes:

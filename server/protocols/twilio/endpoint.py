@@ -76,9 +76,10 @@ class TwilioEndpoint:
         if track not in TRACKS:
             raise BadParameter(f"track: must be one of {', '.join(TRACKS)}")
         pairs = [pair for pair in query.multi_items() if pair[0] not in _OWN | _IN_START]
-        request, rate = self._queries.read(pairs, live=True), replica.config.sample_rate
-        session = replica.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
-        projector = Projector(request, 1, request_id, created_now(), replica.card)
+        request, model = self._queries.read(pairs, live=True)
+        rate = model.config.sample_rate
+        session = model.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
+        projector = Projector(request, 1, request_id, created_now(), model.card)
         stream = TwilioStream(
             socket,
             session,
@@ -89,7 +90,7 @@ class TwilioEndpoint:
             request_id=request_id,
             forward_url=None if reply else url,
         )
-        return Admitted(stream, session, headers=answer_headers(request, request_id))
+        return Admitted(model, stream, session, headers=answer_headers(request, request_id))
 
     def _check_caller(self, socket: WebSocket) -> None:
         """Admit what Twilio signed, where the account's token is set, else what has a key. Raises: Refused."""

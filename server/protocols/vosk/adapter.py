@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
 from server.protocols.vosk.messages import DEFAULT_RATE, Config, final_frame, key_terms, parse_frame, partial_frame
@@ -62,7 +62,7 @@ class VoskAdapter:
         """Keep text for the next answer; answer resets and the end."""
         match event:
             case Partial(words=words):
-                self._partial = " ".join([word.text for word in words])
+                self._partial = joined([word.text for word in words])
             case Final(words=words, reason=reason):
                 self._partial = ""
                 self._closed += words

@@ -49,9 +49,10 @@ class VoskEndpoint:
 
     def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: BadParameter."""
-        replica = self._replica
-        rate = replica.config.sample_rate
-        session = replica.session(SessionOptions(rate, partials=True), replica.limits)
+        replica, query = self._replica, socket.query_params
+        model = replica.models.choose(query.get("model"), query.get("language"))
+        rate = model.config.sample_rate
+        session = model.session(SessionOptions(rate, partials=True), replica.limits)
         stream = AdapterConnection(
             socket,
             session,
@@ -61,7 +62,7 @@ class VoskEndpoint:
             encoding=Encoding.LINEAR16,
             request_id=request_id,
         )
-        return Admitted(stream, session)
+        return Admitted(model, stream, session)
 
 
 def _rate(socket: WebSocket, default: int) -> int:

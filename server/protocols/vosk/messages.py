@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 from server.errors import BadFrame
 from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
 
@@ -69,7 +69,7 @@ def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
     characters = 0
     for phrase in phrases:
         words = [word for word in phrase.split() if word != UNKNOWN]
-        text = " ".join(words)
+        text = joined(words)
         if not words or len(words) > MAX_PHRASE_WORDS or characters + len(text) > MAX_CHARACTERS:
             continue
         kept.append(text)
@@ -122,7 +122,7 @@ def partial_frame(text: str) -> bytes:
 
 def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) -> bytes:
     """Encode a final of these words, maybe none."""
-    text = " ".join(word.text for word in words)
+    text = joined(word.text for word in words)
     result = [_word(word) for word in words] if with_words and words else UNSET
     if not alternatives:
         return msgspec.json.encode(Final(text, result))

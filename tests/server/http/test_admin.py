@@ -94,7 +94,7 @@ def test_the_command_drains_and_waits_for_the_end(live_server: Start) -> None:
 
 def test_health_under_kserve_names_follows_readiness(live_server: Start) -> None:
     server = live_server(drain_linger_s=5.0, model_aliases={"nova": "default"})
-    name = server.replica.card.name
+    name = server.replica.models.default.name
     with server.http as http:
         assert http.get("/v2").json() == {
             "name": "tutti",

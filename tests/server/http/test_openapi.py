@@ -82,7 +82,7 @@ def test_parameters_are_those_of_the_parsers_table(document: dict) -> None:
     told = {parameter["name"]: parameter["description"] for parameter in described}
     assert told["vad_events"] == "`SpeechStarted`. Of live streams alone; here it is read and changes nothing."
     assert told["latency"].startswith("Ours: where the time of a result went. Of live streams alone;")
-    assert told["model"] == "Any name, unless the operator is strict."
+    assert told["model"] == "A model by its name; any other is the default, unless names are strict."
 
 
 def test_real_answers_fit_their_schemas(server: LiveServer, document: dict) -> None:

@@ -13,10 +13,9 @@ from server.errors import BadFrame, BadParameter
 from server.http.api_docs import ABOUT
 from server.protocols.deepgram.messages import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
 from server.protocols.deepgram.parameters import PARAMETERS
-from server.protocols.deepgram.query import BIASING, KNOWN, parse_query
+from server.protocols.deepgram.query import BIASING, KNOWN
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import SessionOptions
-from server.served_model import Models
 
 MODEL_RATE = 16_000
 
@@ -62,7 +61,11 @@ PIPECAT = (
         (RAW + "&channels=2&multichannel=true", SessionOptions(16_000, 2, multichannel=True), ()),
         (RAW + "&channels=8", SessionOptions(16_000, 8), ()),
         ("encoding=linear16&sample_rate=8000", SessionOptions(8_000), ()),
-        (RAW + "&language=de&unheard_of=1&sp%20ace=1&bad%0aname=2", SessionOptions(16_000), ("language", "unheard_of")),
+        (
+            RAW + "&language=multi&unheard_of=1&sp%20ace=1&bad%0aname=2",
+            SessionOptions(16_000),
+            ("language", "unheard_of"),
+        ),
     ],
 )
 def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tuple[str, ...]) -> None:
@@ -111,7 +114,7 @@ def test_a_value_that_would_corrupt_the_result_is_refused_with_the_name_of_its_p
 
 
 def test_features_that_the_server_lacks_are_ignored_or_refused_by_a_strict_server() -> None:
-    asked = RAW + "&diarize=true&redact=pii&filler_words=true&language=de"
+    asked = RAW + "&diarize=true&redact=pii&filler_words=true&language=multi"
     assert query(asked).ignored == ("diarize", "filler_words", "language", "redact")
     with pytest.raises(BadParameter, match=r"^diarize: "):
         query(asked, strict_features=True)
@@ -168,15 +171,6 @@ def test_whole_numbers_are_taken_within_the_bounds_of_the_schema_alone(name: str
 def test_key_terms_are_ignored_where_the_decoder_takes_none() -> None:
     assert BIASING < KNOWN
     assert query(RAW + "&keyterm=a&keywords=b", supports_keyterms=False).ignored == ("keyterm", "keywords")
-
-
-def test_any_model_name_is_accepted_unless_names_are_strict() -> None:
-    query(RAW + "&model=nova-3")
-    strict = Models("small", {"nova-3": "small"}, strict=True)
-    for name in ("small", "nova-3"):
-        parse_query([("model", name)], strict, 2)
-    with pytest.raises(BadParameter, match=r"^model: "):
-        parse_query([("model", "whisper")], strict, 2)
 
 
 def test_an_upload_needs_no_rate_and_has_no_endpoints_unless_requested() -> None:

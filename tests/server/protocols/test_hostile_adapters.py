@@ -9,16 +9,17 @@ from adapters import RATE
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.model_names import ModelNames
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.vosk.adapter import VoskAdapter
-from server.served_model import ModelCard, Models
+from server.served_model import ModelCard
 from server.streaming.adapter import Adapter, HangUp
 
-MODELS = Models("tiny", {}, strict=True)
+MODELS = ModelNames({"tiny": ("en",)}, {}, strict=True)
 NAMES = st.sampled_from([
     "type", "event", "event_id", "session", "audio", "input", "format", "rate", "transcription", "model", "keywords",
     "turn_detection", "silence_duration_ms", "config", "sample_rate", "words", "max_alternatives", "phrase_list", "eof",
@@ -36,7 +37,7 @@ TEXTS = st.text(max_size=40) | TREES.map(json.dumps) | st.dictionaries(NAMES, TR
 
 
 def twilio() -> TwilioAdapter:
-    request = parse_query([], MODELS, 1)
+    request = parse_query([], 1)
     projector = Projector(request, 1, "id", "now", ModelCard("tiny", "1", "uuid"))
     return TwilioAdapter(projector, model_rate=RATE, track="inbound")
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from server.audio.pcm import Resampler
 from server.errors import CloseReason
+from server.model_names import ModelNames
 from server.protocols.openai.items import MAX_CHARACTERS
 from server.protocols.openai.messages import COMPLETED, DELTA
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted, StreamBroken
-from server.served_model import Models
 from server.streaming.adapter import Bias, Endpoint, Flush
 
-MODELS = Models("tiny", {"nova-3": "default"}, strict=True)
+MODELS = ModelNames({"tiny": ("en",)}, {"nova-3": "default"}, strict=True)
 MANUAL = {"turn_detection": None}
 COMMITTED, STARTED, STOPPED = (
     f"input_audio_buffer.{what}" for what in ("committed", "speech_started", "speech_stopped")

@@ -30,7 +30,7 @@ from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
-from server.served_model import ModelCard, Models
+from server.served_model import ModelCard
 from server.streaming.adapter import Finish, HangUp
 
 Start = Callable[..., LiveServer]
@@ -64,7 +64,7 @@ STOP = json.dumps({"event": "stop", "sequenceNumber": "9", "stop": {"callSid": "
 
 
 def adapter(track: str = "inbound") -> TwilioAdapter:
-    request = parse_query([("interim_results", "true")], Models("tiny", {}, strict=False), 1)
+    request = parse_query([("interim_results", "true")], 1)
     projector = Projector(request, 1, "id", "now", ModelCard("tiny", "1", "uuid"))
     return TwilioAdapter(projector, model_rate=RATE, track=track)
 

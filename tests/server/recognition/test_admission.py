@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from fixed_capacity import FixedCapacity
 
 from batching.capacity import PERIOD_S, Capacity
 from server.errors import ServerFull
 from server.recognition.admission import FREE_AT_ONCE, Admission
 
 T0 = 8_675_309.25
-
-
-class FixedCapacity(Capacity):
-    """A capacity with a given estimate."""
-
-    def __init__(self, streams: int) -> None:
-        super().__init__(step_s=0.08, objective_s=0.1, max_batch=8)
-        self.estimate = streams
-
-    def streams(self) -> int:
-        return self.estimate
 
 
 class Following:

@@ -33,16 +33,14 @@ from server.recognition.keyterms import (
 )
 from server.recognition.recognizer import Route, Row
 from server.recognition.steps import Marker, StepTag
-from server.served_model import Models
 
 Start = Callable[..., LiveServer]
 RAW = "encoding=linear16&sample_rate=16000"
 
 
 def query(text: str, *, supports_keyterms: bool = True) -> ListenRequest:
-    models = Models("small", {"*": "default"}, strict=False)
     pairs = parse_qsl(text, keep_blank_values=True)
-    return parse_query(pairs, models, max_channels=2, supports_keyterms=supports_keyterms)
+    return parse_query(pairs, max_channels=2, supports_keyterms=supports_keyterms)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class _Bench:
     def __init__(self, streams: int) -> None:
         self.clock = FakeClock()
         self.decoder = _SlowDecoder(self.clock)
-        self.metrics = Metrics(max_batch=8, max_streams=8)
+        self.metrics = Metrics(max_batch=8, max_streams=8).of_model("spelling")
         self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock)
         self.sinks = [_Sink() for _ in range(streams)]
         self.routes = dict(enumerate(map(self._route, self.sinks)))

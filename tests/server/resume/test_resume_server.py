@@ -325,7 +325,7 @@ def test_drain_sends_resumable_streams_elsewhere_at_once(live_server: Start) -> 
     with first.listen() as plain, first.listen(resumable="true") as client:
         plain.send(audio)
         client.send(audio[:half])
-        first.wait_until(lambda: first.replica.recognizer.slots_used == 2)
+        first.wait_until(lambda: first.replica.models.slots_used == 2)
         first.server._loop.call_soon_threadsafe(first.replica.drain.begin)
         frames, code, _ = client.rest()
         assert (code, frames[-1]["type"]) == (1012, "Ticket")

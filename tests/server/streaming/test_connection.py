@@ -21,7 +21,7 @@ from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
-from server.served_model import ModelCard, Models
+from server.served_model import ModelCard
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, **query: str) -> None:
         self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
-        request = parse_query({**QUERY, **query}.items(), Models("spelling", {}, strict=False), 1)
+        request = parse_query({**QUERY, **query}.items(), 1)
         options = request.live_options(CONFIG.sample_rate)
         self.session = Session(options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}

@@ -103,6 +103,13 @@ def test_precision_names_the_instructions_and_warns_of_slow_ways(  # noqa: PLR09
     assert said in finding.found + finding.advice
 
 
+def test_each_of_several_models_is_examined_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_model, "_one_model", lambda settings: [ok("device", f"{settings.model}")])
+    found = [(one.name, one.found) for one in doctor_model.model(Settings(model=["en=a", "es=b"]))]  # type: ignore[arg-type]
+    assert found == [("en: device", "a"), ("es: device", "b")]
+    assert [(one.name, one.found) for one in doctor_model.model(Settings())] == [("device", "None")]
+
+
 def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(doctor_model.model, precision="int8")["arithmetic"].verdict is Verdict.OK
     monkeypatch.setattr(doctor_model, "committed_digest", lambda: "0" * 64)

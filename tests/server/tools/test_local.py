@@ -12,6 +12,7 @@ from spelling import SpellingModel, silence, spell, spelling_decoder
 
 from batching.capacity import Capacity
 from server.replica import Replica, build_replica
+from server.served_model import LoadedModel
 from server.settings import Settings
 from server.tools import local
 from server.tools.local import LocalTranscriber, NotRecognised, open_local
@@ -20,7 +21,10 @@ from tutti_asr_client.messages import Results
 
 def replica(**settings: Any) -> Replica:
     return build_replica(
-        Settings(max_streams=2, **settings), SpellingModel(), spelling_decoder(), None, time.perf_counter
+        Settings(max_streams=2, **settings),
+        [LoadedModel.of(SpellingModel(), spelling_decoder())],
+        None,
+        time.perf_counter,
     )
 
 
@@ -45,18 +49,18 @@ def test_a_recording_gives_its_words_and_a_final_result() -> None:
 
     async def run() -> list[str]:
         served = replica()
-        await served.recognizer.start()
+        await served.models.start()
         try:
             messages = [m async for m in LocalTranscriber(served).stream(pcm())]
         finally:
-            await asyncio.to_thread(served.recognizer.engines.stop, 5.0)
+            await asyncio.to_thread(served.models.stop, 5.0)
         return [m.text for m in messages if isinstance(m, Results) and m.is_final and m.text]
 
     assert asyncio.run(run()) == ["hello there"]
 
 
 def test_however_many_recordings_come_at_once_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "load_served", lambda _: (SpellingModel(), spelling_decoder(), None))
+    monkeypatch.setattr(local, "load_served", lambda _: ([LoadedModel.of(SpellingModel(), spelling_decoder())], None))
     monkeypatch.setattr(Capacity, "possible", lambda _: 4.0)  # live streams; a server would take no more
 
     async def pcm() -> AsyncIterator[bytes]:

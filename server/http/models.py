@@ -1,0 +1,109 @@
+"""`GET /v1/models` and `/v1/models/{id}`: the served models, in one form for OpenAI's clients and for Deepgram's."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from server.access.keys import Credentials
+from server.errors import REFUSALS, BadParameter, Refused
+from server.model_names import SHOWN
+from server.model_service import ModelService
+from server.operations.logs import take_request_id
+from server.protocols.handshake import render_refusal
+from server.replica import Replica
+
+OWNER = "tutti"
+
+
+class ModelOut(msgspec.Struct):
+    """A model: the first four fields are OpenAI's, the others Deepgram's. No languages: not known."""
+
+    id: str
+    created: int  # seconds since 1970: this server's start, for no checkpoint says when it was made
+    object: str
+    owned_by: str
+    name: str
+    canonical_name: str
+    architecture: str
+    languages: tuple[str, ...]
+    version: str
+    uuid: str
+    batch: bool = True
+    streaming: bool = True
+    formatted_output: bool = True
+
+
+class ModelsOut(msgspec.Struct):
+    """All models: OpenAI's clients read `data`, Deepgram's `stt`."""
+
+    object: str
+    data: list[ModelOut]
+    stt: list[ModelOut]
+    tts: list[ModelOut] = []
+
+
+class NoSuchModel(msgspec.Struct):
+    """The answer for a name that is not served, which both kinds of client show."""
+
+    error: dict[str, str]
+    err_code: str
+    err_msg: str
+    request_id: str
+
+
+def models_router(replica: Replica, created: int) -> APIRouter:
+    """Return the routes of `/v1/models`, which ask for a key where streams do. `created` is told of every model."""
+    router = APIRouter(tags=["models"])
+
+    def refusal(request: Request, request_id: str) -> Response | None:
+        try:
+            replica.guard.identify(request, Credentials.read(request.headers.get("authorization"), ()))
+        except Refused as error:
+            return render_refusal(replica.guard.refuse(error), request_id)
+        return None
+
+    @router.get("/v1/models", response_class=Response)
+    async def models(request: Request) -> Response:
+        """List the models that are served, the default first."""
+        listed = [_model(service, created) for service in replica.models]
+        return refusal(request, take_request_id()) or _json(ModelsOut("list", listed, listed))
+
+    @router.get("/v1/models/{name}", response_class=Response)
+    async def model(request: Request, name: str) -> Response:
+        """Describe one model, by its name, its uuid or an alias."""
+        request_id = take_request_id()
+        refused = refusal(request, request_id)
+        if refused is not None:
+            return refused
+        by_uuid = [service for service in replica.models if service.card.uuid == name]
+        service = by_uuid[0] if by_uuid else replica.models.known(name)
+        return _json(_model(service, created)) if service is not None else _unknown(name, request_id)
+
+    return router
+
+
+def _model(service: ModelService, created: int) -> ModelOut:
+    card = service.card
+    return ModelOut(
+        id=card.name,
+        created=created,
+        object="model",
+        owned_by=OWNER,
+        name=card.name,
+        canonical_name=card.name,
+        architecture=card.architecture,
+        languages=service.languages,
+        version=card.version,
+        uuid=card.uuid,
+    )
+
+
+def _unknown(name: str, request_id: str) -> Response:
+    said = f"model: {name[:SHOWN]!r} is not served here"
+    error = {"message": said, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
+    return _json(NoSuchModel(error, REFUSALS[BadParameter].err_code, said, request_id), 404)
+
+
+def _json(answer: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")

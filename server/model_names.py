@@ -1,0 +1,127 @@
+"""Choice of a served model by the name and the language that a client asks for. Pure.
+
+Languages are BCP 47 tags, looked up as RFC 4647 (3.4) does: `en-US` finds a model of `en`, and `en` one of `en-US`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from server.errors import BadParameter
+
+MULTI = "multi"  # Deepgram's word for several languages at once: the default model
+ANY = "*"  # an alias for every name that is not known
+SHOWN = 64  # characters of a client's own text that a refusal repeats
+
+# English names of languages, by the first part of their tags. Source: the tokenizer of OpenAI's whisper.
+# fmt: off
+LANGUAGES = {
+    "af": "afrikaans", "am": "amharic", "ar": "arabic", "as": "assamese", "az": "azerbaijani", "ba": "bashkir",
+    "be": "belarusian", "bg": "bulgarian", "bn": "bengali", "bo": "tibetan", "br": "breton", "bs": "bosnian",
+    "ca": "catalan", "cs": "czech", "cy": "welsh", "da": "danish", "de": "german", "el": "greek", "en": "english",
+    "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish", "fo": "faroese",
+    "fr": "french", "gl": "galician", "gu": "gujarati", "ha": "hausa", "haw": "hawaiian", "he": "hebrew",
+    "hi": "hindi", "hr": "croatian", "ht": "haitian creole", "hu": "hungarian", "hy": "armenian", "id": "indonesian",
+    "is": "icelandic", "it": "italian", "ja": "japanese", "jw": "javanese", "ka": "georgian", "kk": "kazakh",
+    "km": "khmer", "kn": "kannada", "ko": "korean", "la": "latin", "lb": "luxembourgish", "ln": "lingala", "lo": "lao",
+    "lt": "lithuanian", "lv": "latvian", "mg": "malagasy", "mi": "maori", "mk": "macedonian", "ml": "malayalam",
+    "mn": "mongolian", "mr": "marathi", "ms": "malay", "mt": "maltese", "my": "myanmar", "ne": "nepali", "nl": "dutch",
+    "nn": "nynorsk", "no": "norwegian", "oc": "occitan", "pa": "punjabi", "pl": "polish", "ps": "pashto",
+    "pt": "portuguese", "ro": "romanian", "ru": "russian", "sa": "sanskrit", "sd": "sindhi", "si": "sinhala",
+    "sk": "slovak", "sl": "slovenian", "sn": "shona", "so": "somali", "sq": "albanian", "sr": "serbian",
+    "su": "sundanese", "sv": "swedish", "sw": "swahili", "ta": "tamil", "te": "telugu", "tg": "tajik", "th": "thai",
+    "tk": "turkmen", "tl": "tagalog", "tr": "turkish", "tt": "tatar", "uk": "ukrainian", "ur": "urdu", "uz": "uzbek",
+    "vi": "vietnamese", "yi": "yiddish", "yo": "yoruba", "yue": "cantonese", "zh": "chinese",
+}
+# fmt: on
+_TAG = re.compile(r"([A-Za-z]{2,3})(-[A-Za-z]{4})?(-[A-Za-z]{2}|-[0-9]{3})?")  # language, script, region
+_UNKNOWN = 0.5  # closeness of a model whose languages are not known: behind every match
+
+
+def is_language(name: str) -> bool:
+    """Whether a name is a language tag, such as `en` or `zh-CN`, of a language that has a name here."""
+    tag = _TAG.fullmatch(name)
+    return tag is not None and tag[1].lower() in LANGUAGES
+
+
+def language_name(tag: str) -> str:
+    """English name of a tag's language in lower case, as OpenAI's answers have it; the tag itself if it has none."""
+    return LANGUAGES.get(_parts(tag)[0], tag)
+
+
+class ModelNames:
+    """Names and languages of the served models. The first is the default; no languages: not known, any is taken."""
+
+    def __init__(self, served: Mapping[str, tuple[str, ...]], aliases: Mapping[str, str], *, strict: bool) -> None:
+        """`aliases` point to served names, or to anything else for the default. `strict` refuses unknown names."""
+        self._served = dict(served)
+        self._by_name = {name.casefold(): name for name in served}
+        self._aliases = aliases
+        self._strict = strict
+
+    @property
+    def default(self) -> str:
+        """The model of a request that names neither a model nor a language."""
+        return next(iter(self._served))
+
+    def known(self, name: str) -> str | None:
+        """Return the served model that a name or an alias stands for; None for other names."""
+        served = self._by_name.get(name.casefold())
+        if served is not None:
+            return served
+        return self._aliased(name) if name in self._aliases else None
+
+    def choose(self, model: str | None, language: str | None) -> str:
+        """Return the served model for a request. Raises: BadParameter.
+
+        A served name decides, and has to have the language. Without one the language does, with an alias's model, then
+        the default, first among equals.
+        """
+        named = None if model is None else self._by_name.get(model.casefold())
+        if model is not None and named is None and self._strict and model not in self._aliases:
+            raise BadParameter(f"model: {model[:SHOWN]!r} is not served here; there is {self._shown()}")
+        preferred = named or self._aliased(model)
+        if not language or language.lower() == MULTI:
+            return preferred
+        if named is not None:
+            if not _closeness(language, self._served[named]):
+                has = ", ".join(self._served[named])
+                raise BadParameter(f"language: the model {named!r} has {has}, not {language[:SHOWN]!r}")
+            return named
+        closest = max((preferred, *self._served), key=lambda name: _closeness(language, self._served[name]))
+        if not _closeness(language, self._served[closest]):
+            raise BadParameter(f"language: {language[:SHOWN]!r} is not served here; there is {self._shown()}")
+        return closest
+
+    def _aliased(self, name: str | None) -> str:
+        """The model that an alias points to, else the default."""
+        target = "" if name is None else self._aliases.get(name, self._aliases.get(ANY, ""))
+        return self._by_name.get(target.casefold(), self.default)
+
+    def _shown(self) -> str:
+        """All models with their languages, for a refusal."""
+        return ", ".join(
+            f"{name} ({', '.join(languages) or 'any language'})" for name, languages in self._served.items()
+        )
+
+
+def _parts(tag: str) -> list[str]:
+    return tag.replace("_", "-").lower().split("-")
+
+
+def _closeness(asked: str, languages: tuple[str, ...]) -> float:
+    """How well languages fit the one asked for: 0 not at all; the more parts of the tags agree, the more."""
+    if not languages:
+        return _UNKNOWN
+    return max(_agreement(_parts(asked), _parts(language)) for language in languages)
+
+
+def _agreement(asked: list[str], offered: list[str]) -> float:
+    """Leading parts that two tags share, 0 where the language itself differs; more if they are the same tag."""
+    same = 0
+    for one, other in zip(asked, offered, strict=False):
+        if one != other:
+            break
+        same += 1
+    return same + (0.5 if asked == offered else 0.0)

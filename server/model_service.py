@@ -1,0 +1,259 @@
+"""What serves one model: engines, decoder, recognizer, tickets; and the services of all models of a replica."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from batching.batcher import Policy
+from batching.capacity import Capacity
+from batching.engine import Engine
+from model.config import OWN_ARCHITECTURE
+from model.ctc.words import Decoder
+from model.description import ModelDescription
+from server.access.keys import read_secrets
+from server.errors import BadParameter, ServerFull, SettingsError
+from server.model_names import ModelNames
+from server.operations.metrics import Metrics, ModelMetrics
+from server.recognition.admission import Admission, Machine
+from server.recognition.engines import Deliver, Engines, MakeEngine
+from server.recognition.recognizer import Recognizer
+from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
+from server.resume.seal import read_keys
+from server.resume.tickets import TicketService
+from server.served_model import LoadedModel, ModelCard, Servable, VadModel
+from server.settings import Settings
+
+MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, int | None], Session]
+TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSHES = 8  # that may wait in a queue on top of the audio
+VAD_HZ = 16_000  # of silero's windows
+
+
+@dataclass(frozen=True, slots=True)
+class ModelService:
+    """One served model. It admits and recognises streams once its recognizer has started."""
+
+    name: str
+    languages: tuple[str, ...]
+    config: ModelDescription
+    card: ModelCard
+    decoder: Decoder
+    recognizer: Recognizer
+    metrics: ModelMetrics
+    tickets: TicketService
+    window_samples: int | None
+    make_session: MakeSession
+
+    def session(self, options: SessionOptions, limits: Limits) -> Session:
+        """Make the session of one connection or upload."""
+        return self.make_session(options, self.config, self.decoder, limits, self.window_samples)
+
+    def check_keyterms(self, parameters: Iterable[str]) -> None:
+        """Refuse key terms that a published model cannot take; our own, decoded greedily, ignores them and says so.
+
+        `parameters` are the names under which some were given. Raises: BadParameter.
+        """
+        for parameter in parameters:
+            if not self.decoder.supports_bias and self.config.architecture != OWN_ARCHITECTURE:
+                raise BadParameter(
+                    f"{parameter}: the model {self.name!r} ({self.config.architecture}) takes no key terms"
+                )
+
+
+class ModelServices:
+    """The served models by name; the first is the default. Knows which one a request gets."""
+
+    def __init__(self, services: Iterable[ModelService], settings: Settings) -> None:
+        """`services` is not empty."""
+        self._settings = settings
+        self._by_name: dict[str, ModelService] = {}
+        for service in services:
+            self.add(service)
+
+    def add(self, service: ModelService) -> None:
+        """Let clients choose this model, too, once its recognizer has started. Raises: SettingsError."""
+        if service.name.casefold() in (name.casefold() for name in self._by_name):
+            raise SettingsError(f"two models are named {service.name!r}")
+        self._by_name[service.name] = service
+        languages = {name: one.languages for name, one in self._by_name.items()}
+        self.names = ModelNames(languages, self._settings.model_aliases, strict=self._settings.strict_models)
+
+    @property
+    def default(self) -> ModelService:
+        """The model of a request that asks for none."""
+        return self._by_name[self.names.default]
+
+    def choose(self, model: str | None, language: str | None) -> ModelService:
+        """Return the model for a request. Raises: BadParameter."""
+        return self._by_name[self.names.choose(model, language)]
+
+    def known(self, name: str) -> ModelService | None:
+        """Return the model that a name or an alias stands for; None for other names."""
+        served = self.names.known(name)
+        return None if served is None else self._by_name[served]
+
+    def __iter__(self) -> Iterator[ModelService]:
+        """The default first."""
+        return iter(self._by_name.values())
+
+    async def start(self) -> None:
+        """Start all engines, one model after another: a warm-up measures times. Raises: EngineDead."""
+        for service in self:
+            await service.recognizer.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End all engines. Raises: EngineDown if a thread does not end."""
+        with contextlib.ExitStack() as stopping:  # each is stopped, even if one before it hangs
+            for service in self:
+                stopping.callback(service.recognizer.engines.stop, timeout_s)
+
+    def ready(self, stall_s: float) -> bool:
+        """Return whether every model's engines run, are warm and have been at their work for less than `stall_s`."""
+        return all(service.recognizer.engines.ready(stall_s) for service in self)
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that are taken, of all models."""
+        return sum(service.recognizer.slots_used for service in self)
+
+    def refuse_if_full(self) -> None:
+        """Refuse a request before any work on it if no model can take a stream. Raises: ServerFull."""
+        *others, last = self
+        for service in others:
+            with contextlib.suppress(ServerFull):
+                service.recognizer.refuse_if_full()
+                return
+        last.recognizer.refuse_if_full()
+
+
+class ServiceBuilder:
+    """Builds the services of the models of one replica, which share its machine, its metrics and its resume keys."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        vad_model: VadModel | None,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        make_session: MakeSession,
+    ) -> None:
+        """Raises: SettingsError."""
+        self._settings = settings
+        self._vad_model = vad_model
+        self._metrics = metrics
+        self._clock = clock
+        self._make_session = make_session
+        self._machine = Machine()
+        keys = read_keys(read_secrets("resume key", plain(settings.resume_keys), settings.resume_keys_file))
+        self._own_key = not keys
+        self._resume_keys = keys or [os.urandom(32)]
+        metrics.sessions_max.set_function(lambda: float(self._machine.limit(lambda one: one.limit)))
+        metrics.estimated_capacity.set_function(lambda: float(self._machine.limit(lambda one: one.estimate)))
+
+    def build(self, model: LoadedModel) -> ModelService:
+        """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
+        config, metrics = model.acoustic.config, self._metrics.of_model(model.name)
+        window = self._window(model)
+        recognizer = Recognizer(
+            config,
+            model.decoder,
+            metrics,
+            engines=self._engines(model, window),
+            admission=self._admission(config, metrics),
+            machine=self._machine,
+            budget_s=self._settings.latency_budget_ms / 1_000,
+            clock=self._clock,
+        )
+        tickets = self._tickets(model)
+        return ModelService(
+            model.name,
+            model.languages,
+            config,
+            model.card,
+            model.decoder,
+            recognizer,
+            metrics,
+            tickets,
+            window,
+            self._make_session,
+        )
+
+    def _window(self, model: LoadedModel) -> int | None:
+        """Samples of a window of the voice-activity model. Raises: SettingsError."""
+        if self._vad_model is None:
+            return None
+        rate = model.acoustic.config.sample_rate
+        if rate != VAD_HZ:
+            raise SettingsError(
+                f"vad: silero hears {VAD_HZ} Hz, and the model {model.name!r} has {rate}; use --vad off"
+            )
+        return self._vad_model.step_samples
+
+    def _engines(self, model: LoadedModel, window: int | None) -> Engines:
+        config, vad = model.acoustic.config, self._vad_model
+        return Engines(
+            self._engine(config, model.acoustic, config.step_samples, name=f"model {model.name}"),
+            self._engine(config, vad, window, name=f"vad {model.name}") if vad and window else None,
+            step_samples=config.step_samples,
+            clock=self._clock,
+        )
+
+    def _engine(self, config: ModelDescription, model: Servable, step_samples: int, *, name: str) -> MakeEngine:
+        """Return a factory of the engine, to be called with the function that takes its results."""
+        settings, clock = self._settings, self._clock
+        longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
+        max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
+
+        def make(deliver: Deliver) -> Engine:
+            return Engine(
+                model.slots(
+                    capacity=settings.slots,
+                    largest=settings.max_batch,
+                    tile_rows=TILE_ROWS if settings.reproducible else None,
+                ),
+                policy=Policy(settings.policy),
+                max_queued=max_queued,
+                deliver=deliver,
+                step_s=step_samples / config.sample_rate,
+                warm_up=True,
+                clock=clock,
+                name=name,
+            )
+
+        return make
+
+    def _admission(self, config: ModelDescription, metrics: ModelMetrics) -> Admission:
+        settings = self._settings
+        capacity = Capacity(
+            step_s=config.step_samples / config.sample_rate,
+            objective_s=settings.latency_budget_ms / 1_000,
+            max_batch=settings.max_batch,
+        )
+        admission = Admission(settings.slots, capacity, follow=settings.max_streams == "auto")
+        metrics.capacity.set_function(lambda: float(admission.estimate))
+        metrics.reserved.set_function(lambda: float(capacity.reserved()))
+        metrics.slowdown.set_function(lambda: capacity.slowdown)
+        return admission
+
+    def _tickets(self, model: LoadedModel) -> TicketService:
+        settings = self._settings
+
+        def setup() -> tuple[str, ...]:
+            rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
+            return model.acoustic.digest, model.acoustic.precision, model.decoder.digest, repr(rules)
+
+        return TicketService(
+            self._resume_keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time, own_key=self._own_key
+        )
+
+
+def plain(secrets: Iterable[SecretStr]) -> list[str]:
+    """Return secrets as text."""
+    return [secret.get_secret_value() for secret in secrets]

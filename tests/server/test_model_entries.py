@@ -1,0 +1,115 @@
+"""Several models as operators write them: `--model NAME=PATH`, its variable, and tables of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from server.errors import SettingsError
+from server.settings import Settings
+
+
+def read(folder: Path, text: str) -> Settings:
+    file = folder / "models.toml"
+    file.write_text(text)
+    return Settings(models_file=file)
+
+
+def test_one_path_is_one_model_as_ever() -> None:
+    for given in (Path("a/b"), "a/b", ["a/b"], "./x=y"):
+        settings = Settings(model=given)  # type: ignore[arg-type]
+        assert settings.model == Path(given[0] if isinstance(given, list) else given)
+        assert settings.of_models() == ((None, settings),)
+    assert Settings().of_models()[0][1].model is None
+
+
+def test_named_paths_are_models_the_first_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Settings(model=["en=models/a", "es=b"])  # type: ignore[arg-type]
+    monkeypatch.setenv("TUTTI_MODEL", "en=models/a,es=b")
+    for settings in (told, Settings()):
+        models = [(entry.name, own.model) for entry, own in settings.of_models() if entry is not None]
+        assert models == [("en", Path("models/a")), ("es", Path("b"))]
+    monkeypatch.setenv("TUTTI_MODEL", "models/a")
+    assert Settings().model == Path("models/a")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["en=a", "b"], "'b' is not NAME=PATH"),
+        (["en=a", "EN=b"], "two models are named 'EN'"),
+    ],
+)
+def test_a_wrong_list_is_refused(given: list[str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Settings(model=given)  # type: ignore[arg-type]
+
+
+def test_a_file_of_models_with_settings_of_their_own(tmp_path: Path) -> None:
+    settings = read(
+        tmp_path,
+        """
+        [[model]]
+        name = "en"
+        path = "english"
+
+        [[model]]
+        name = "iberia"
+        path = "/models/iberia"
+        languages = ["es", "pt"]
+        decoder = "beam"
+        lm = "es.arpa"
+        default = true
+        """,
+    )
+    (first, iberia), (second, english) = settings.of_models()
+    assert first is not None
+    assert second is not None
+    assert (first.name, first.languages, second.name, second.languages) == ("iberia", ("es", "pt"), "en", ())
+    assert (iberia.model, iberia.decoder, iberia.lm) == (Path("/models/iberia"), "beam", tmp_path / "es.arpa")
+    assert (english.model, english.decoder, english.lm) == (tmp_path / "english", "auto", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no table"),
+        ("model = 3", "there is no table"),
+        ("[en]\npath='a'", "the key 'en' is not known; each model is a table"),
+        ("[[model]]\npath='a'", r"\[\[model\]\] 1: name: field required"),
+        ("[[model]]\nname='en'", r"\[\[model\]\] 1 \('en'\): path: field required"),
+        ("[[model]]\nname='a b'\npath='a'", r"\[\[model\]\] 1 \('a b'\): name: string should match"),
+        (
+            "[[model]]\nname='en'\npath='a'\n[[model]]\nname='es'\npath='b'\ndecodr='beam'",
+            r"\[\[model\]\] 2 \('es'\): decodr: is not a key of a model",
+        ),
+        (
+            "[[model]]\nname='en'\npath='a'\ndecoder='best'",
+            r"\[\[model\]\] 1 \('en'\): decoder: input should be 'auto'",
+        ),
+        ("[[model]]\nname='en'\npath='a'\nlanguages='en'", r"\[\[model\]\] 1 \('en'\): languages: input should be"),
+        ("[[model]]\nname='en'\npath='a'\n[[model]]\nname='En'\npath='b'", "name: two models are named 'En'"),
+        (
+            "[[model]]\nname='en'\npath='a'\ndefault=true\n[[model]]\nname='es'\npath='b'\ndefault=true",
+            "default: only one model can be the default, and 'en' and 'es' are",
+        ),
+        ("[[model]", "models.toml: "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_table_and_key(tmp_path: Path, text: str, said: str) -> None:
+    settings = read(tmp_path, text)
+    with pytest.raises(SettingsError, match=said) as refused:
+        settings.of_models()
+    assert "\n" not in str(refused.value).removesuffix("\n")
+
+
+def test_a_file_and_a_model_are_not_given_together(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="not by both"):
+        Settings(models_file=tmp_path / "x", model=tmp_path)
+
+
+def test_a_file_that_is_missing_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"models_file: .*No such file"):
+        Settings(models_file=tmp_path / "none.toml").of_models()

@@ -1,0 +1,94 @@
+"""Choice of a model by name and language: names in any case, aliases, tags looked up as BCP 47 says, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.errors import BadParameter
+from server.model_names import ModelNames, is_language, language_name
+
+SERVED: dict[str, tuple[str, ...]] = {"en": ("en",), "Iberia": ("es", "pt-BR"), "paris": ("fr-FR",)}
+ALIASES = {"nova-3-es": "iberia", "nova-3": "default"}
+
+
+def names(served: dict[str, tuple[str, ...]] | None = None, *, strict: bool = False) -> ModelNames:
+    return ModelNames(served or SERVED, ALIASES, strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("model", "language", "chosen"),
+    [
+        (None, None, "en"),
+        ("iberia", None, "Iberia"),
+        ("IBERIA", "es-419", "Iberia"),
+        ("nova-3", None, "en"),
+        ("nova-3", "es", "Iberia"),
+        ("nova-3-es", None, "Iberia"),
+        ("nova-3-es", "fr", "paris"),
+        ("whatever", "pt", "Iberia"),
+        (None, "en-US", "en"),
+        (None, "EN_gb", "en"),
+        (None, "fr", "paris"),
+        (None, "fr-CA", "paris"),
+        (None, "multi", "en"),
+        ("", "", "en"),
+    ],
+)
+def test_name_alias_and_language_choose(model: str | None, language: str | None, chosen: str) -> None:
+    assert names().choose(model, language) == chosen
+
+
+@pytest.mark.parametrize(
+    ("model", "language", "said"),
+    [
+        (None, "de", "language: 'de' is not served here; there is en (en), Iberia (es, pt-BR), paris (fr-FR)"),
+        ("whatever", "english", "language: 'english' is not served here"),
+        ("paris", "en", "language: the model 'paris' has fr-FR, not 'en'"),
+        ("iberia", "e", "language: the model 'Iberia' has es, pt-BR, not 'e'"),
+    ],
+)
+def test_a_language_that_is_not_served_is_refused_with_what_is(model: str | None, language: str, said: str) -> None:
+    with pytest.raises(BadParameter) as refused:
+        names().choose(model, language)
+    assert str(refused.value).startswith(said)
+
+
+def test_the_closest_tag_wins_and_a_model_of_unknown_languages_takes_what_is_left() -> None:
+    served: dict[str, tuple[str, ...]] = {"any": (), "zh-CN": ("zh-CN",), "zh-TW": ("zh-TW",), "en": ("en",)}
+    chosen = {tag: names(served).choose(None, tag) for tag in ("zh-TW", "zh-CN", "zh", "en-US", "sw", "x!")}
+    assert chosen == {"zh-TW": "zh-TW", "zh-CN": "zh-CN", "zh": "zh-CN", "en-US": "en", "sw": "any", "x!": "any"}
+    assert names(served).choose("ANY", "es") == "any"
+
+
+def test_the_default_is_first_among_models_of_one_language() -> None:
+    served: dict[str, tuple[str, ...]] = {"small": ("en",), "large": ("en",)}
+    assert names(served).choose(None, "en-US") == "small"
+    assert names(served).choose("large", "en-US") == "large"
+
+
+def test_strict_names_are_served_ones_and_aliases() -> None:
+    strict = names(strict=True)
+    assert [strict.choose(name, None) for name in ("EN", "nova-3", "nova-3-es")] == ["en", "en", "Iberia"]
+    with pytest.raises(BadParameter, match="model: 'whisper-1' is not served here; there is en"):
+        strict.choose("whisper-1", None)
+
+
+def test_an_alias_for_any_name() -> None:
+    chosen = ModelNames(SERVED, {"*": "paris"}, strict=False)
+    assert [chosen.choose(name, None) for name in ("whisper-1", "en", None)] == ["paris", "en", "en"]
+
+
+def test_names_that_are_known() -> None:
+    found = {name: names().known(name) for name in ("iberia", "nova-3", "nova-3-es", "whisper-1")}
+    assert found == {"iberia": "Iberia", "nova-3": "en", "nova-3-es": "Iberia", "whisper-1": None}
+
+
+def test_language_tags_and_their_names() -> None:
+    assert [is_language(tag) for tag in ("en", "zh-CN", "zh-Hant-TW", "yue")] == [True] * 4
+    assert [is_language(name) for name in ("small", "big", "en-large", "e", "tutti")] == [False] * 5
+    assert [language_name(tag) for tag in ("en", "es-419", "pt_BR", "tlh")] == [
+        "english",
+        "spanish",
+        "portuguese",
+        "tlh",
+    ]

@@ -1,0 +1,33 @@
+"""Two spelling models for one server, `en` and `es`: the second hears "m" where "n" is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spelling import SpellingModel, spelling_decoder
+from torch import Tensor
+
+from model.config import ENGLISH
+from server.served_model import LoadedModel
+
+N, M = ENGLISH.index("n"), ENGLISH.index("m")
+
+
+class Spanish(SpellingModel):
+    """A spelling model of other weights that hears "m" where "n" is said."""
+
+    digest = "11spanish"
+
+    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        log_probs, state = super().step(inputs, state)
+        swapped = log_probs.clone()
+        swapped[:, :, M], swapped[:, :, N] = log_probs[:, :, N], log_probs[:, :, M]
+        return swapped, state
+
+
+def two_models(english: Any = None, spanish: Any = None) -> tuple[LoadedModel, LoadedModel]:
+    """The default `en`, and `es`."""
+    return (
+        LoadedModel.of(english or SpellingModel(), spelling_decoder(), "en"),
+        LoadedModel.of(spanish or Spanish(), spelling_decoder(), "es", ("es",)),
+    )
