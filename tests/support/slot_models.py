@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from fakes import EchoModel
 from needs import missing, need_precision
+from published import model_of
 from quantized_networks import random_slots
 from torch import Tensor
 
@@ -85,4 +86,8 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=4),
     "int8": lambda c, n: random_slots(capacity=c, largest=n),
     "silero-vad": lambda c, n: _vad().slots(capacity=c, largest=n),
+    "published, CTC": lambda c, n: model_of("t-one-ctc").slots(capacity=c, largest=n, tile_rows=1),
+    "published, states on two axes": lambda c, n: model_of("zipformer2-ctc").slots(capacity=c, largest=n, tile_rows=1),
+    "published, one row": lambda c, n: model_of("wenet-ctc").slots(capacity=c, largest=n),
+    "published, transducer": lambda c, n: model_of("nemo-transducer").slots(capacity=c, largest=n, tile_rows=1),
 }
