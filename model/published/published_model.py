@@ -21,7 +21,7 @@ from model.published.features import FbankWindows, RawWindows
 from model.published.files import PublishedFiles, find_files
 from model.published.metadata import Graph
 from model.published.slots import PublishedSlots
-from model.published.stepping import GraphSlots, check_graph
+from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent, Stateless
 
@@ -58,6 +58,7 @@ class PublishedModel:
     contract: Contract
     graph: Graph
     result_shape: tuple[int, ...]
+    least_rows: int
     transducer: Stateless | Recurrent | None
 
     @classmethod
@@ -102,6 +103,7 @@ class PublishedModel:
             contract=contract,
             graph=graph,
             result_shape=shape,
+            least_rows=least_rows(graph, contract, shape),
             transducer=transducer,
         )
 
@@ -119,6 +121,7 @@ class PublishedModel:
         """Return the model over `capacity` streams, in batches of at most `largest`, and of `LARGEST_BATCH`.
 
         With `tile_rows`, whatever it is, each row is run by itself: then nothing in the graph can depend on the others.
+        Without, a batch of one row is padded where that makes its bits those of every other batch.
         """
         largest = min(largest, capacity, LARGEST_BATCH)
         at_once = 1 if tile_rows is not None else largest
@@ -126,7 +129,14 @@ class PublishedModel:
             RawWindows(self.config)
             if self.contract.fbank is None
             else FbankWindows(self.contract.fbank, self.config, capacity=capacity),
-            GraphSlots(self.graph, self.contract, self.result_shape, capacity=capacity, largest=at_once),
+            GraphSlots(
+                self.graph,
+                self.contract,
+                self.result_shape,
+                capacity=capacity,
+                largest=at_once,
+                least=1 if tile_rows is not None else self.least_rows,
+            ),
             None if self.transducer is None else self.transducer.over(capacity),
             step_samples=self.config.step_samples,
             bins_first=self.bins_first,

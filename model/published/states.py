@@ -82,12 +82,12 @@ class SlotStates:
     def gather(self, slots: NDArray[np.int64]) -> None:
         """Copy the states of these slots into `before`."""
         if self.state_bytes:
-            copy_rows(self._units, slots, self._before_units, self._table, True)
+            gather_rows(self._units, slots, self._before_units, self._table)
 
-    def scatter(self, slots: NDArray[np.int64]) -> None:
-        """Copy `after` into these slots."""
+    def scatter(self, slots: NDArray[np.int64], rows: int) -> None:
+        """Copy `after`, of so many rows, into these slots; rows beyond them pad the batch."""
         if self.state_bytes:
-            copy_rows(self._units, slots, self._after_units, self._table, False)
+            scatter_rows(self._units, slots, self._after_units, self._table, rows)
 
     def reset(self, slot: int) -> None:
         """Make a slot fresh."""
@@ -115,8 +115,8 @@ def _aligned(size: int) -> Bytes:
 
 
 @entry_point
-def copy_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], gathers: bool) -> None:
-    """Copy the rows of `slots` in slab (capacity, units) to an arena of batched tensors, or back.
+def gather_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64]) -> None:
+    """Copy the rows of `slots` in slab (capacity, units) to an arena of batched tensors.
 
     A row of `table` is a tensor: its start in a slot and in the arena, its pieces, and their length, in units.
     """
@@ -129,7 +129,18 @@ def copy_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArra
                 here = start + piece * inner
                 there = first + (piece * rows + row) * inner
                 for at in range(inner):
-                    if gathers:
-                        arena[there + at] = slab[slot, here + at]
-                    else:
-                        slab[slot, here + at] = arena[there + at]
+                    arena[there + at] = slab[slot, here + at]
+
+
+@entry_point
+def scatter_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], rows: int) -> None:
+    """Copy the first rows of an arena of tensors of `rows` rows to `slots`: the other way round."""
+    for number in range(len(table)):
+        start, first, outer, inner = table[number]
+        for row in range(len(slots)):
+            slot = slots[row]
+            for piece in range(outer):
+                here = start + piece * inner
+                there = first + (piece * rows + row) * inner
+                for at in range(inner):
+                    slab[slot, here + at] = arena[there + at]

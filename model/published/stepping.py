@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.published.contracts import WENET_CHUNK, Contract, Feed, expected_inputs
+from model.published.features import BINS
 from model.published.metadata import Graph
 from model.published.states import ALIGNMENT, SlotStates
 
@@ -24,12 +25,14 @@ class GraphSlots:
     """A graph's states in slots, and its step over any of them."""
 
     def __init__(
-        self, graph: Graph, contract: Contract, result: tuple[int, ...], *, capacity: int, largest: int
+        self, graph: Graph, contract: Contract, result: tuple[int, ...], *, capacity: int, largest: int, least: int = 1
     ) -> None:
-        """`result` is the shape of one stream's result."""
+        """`result` is the shape of one stream's result; batches below `least` rows are padded with a scratch row."""
         self._graph, self._contract, self.result_shape = graph, contract, result
-        self.largest = 1 if contract.one_row else largest
-        self.states = SlotStates(contract.states, capacity=capacity, largest=self.largest)
+        self._least = 1 if contract.one_row else least
+        self.largest = 1 if contract.one_row else max(largest, self._least)
+        self._scratch = capacity  # one slot more, whose state is always fresh
+        self.states = SlotStates(contract.states, capacity=capacity + 1, largest=self.largest)
         rows = self.largest
         kind, shape = next(
             each for each, feed in zip(expected_inputs(contract), contract.feeds, strict=True) if feed in _WINDOWS
@@ -47,13 +50,15 @@ class GraphSlots:
         results = np.empty((len(slots), *self.result_shape), np.float32)
         for first in range(0, len(slots), self.largest):
             members = slots[first : first + self.largest]
-            rows = len(members)
-            part = windows[first : first + rows]
-            self._window[:rows] = part.transpose(0, 2, 1) if "bins first" in self._contract.feeds else part
-            self.states.gather(members)
+            count = len(members)
+            part = windows[first : first + count]
+            self._window[:count] = part.transpose(0, 2, 1) if "bins first" in self._contract.feeds else part
+            rows = max(count, self._least)
+            self._window[count:rows] = 0
+            self.states.gather(np.append(members, [self._scratch] * (rows - count)) if rows > count else members)
             self._compute(rows)
-            self.states.scatter(members)
-            results[first : first + rows] = self._result[:rows]
+            self.states.scatter(members, rows)
+            results[first : first + count] = self._result[:count]
         return results
 
     def _compute(self, rows: int) -> None:
@@ -110,6 +115,30 @@ class GraphSlots:
 
 
 _WINDOWS: tuple[Feed, ...] = ("window", "bins first")
+
+
+def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int:
+    """Rows from which on a row's bits do not depend on their number: 1, or 2 where one row takes another kernel.
+
+    2 also means that rows of larger batches agree; where they do not, no padding would help, and it is 1.
+    """
+    if contract.one_row:
+        return 1
+    slots = GraphSlots(graph, contract, result, capacity=3, largest=3)
+    dice = np.random.default_rng(1)
+    shape = (2, 3, contract.step_samples, 1) if contract.fbank is None else (2, 3, contract.window, BINS)
+    scale = 1_000 if contract.fbank is None else 3
+    windows = np.asarray(dice.standard_normal(shape) * scale, np.int32 if contract.fbank is None else np.float32)
+
+    def row_of(rows: int) -> bytes:
+        """Results and state of the first row after two windows, in a batch of so many."""
+        for slot in range(rows):
+            slots.states.reset(slot)
+        found = [slots.run(np.arange(rows), each[:rows])[0].tobytes() for each in windows]
+        return b"".join(found) + slots.states.export(0)
+
+    alone, of_two = row_of(1), row_of(2)
+    return 2 if alone != of_two and of_two == row_of(3) else 1
 
 
 def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ class LocalTranscriber:
         asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
-            self._model.check_keyterms(sorted(BIASING & asked.keys()))
+            self._model.check_keyterms(sorted(name for name in BIASING & asked.keys() if asked[name]))
             self._request = parse_query(
                 query_pairs(asked),
                 replica.settings.max_channels,

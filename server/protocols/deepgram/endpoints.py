@@ -49,7 +49,7 @@ class QueryReader:
         """
         replica, query = self._replica, dict(pairs)
         model = replica.models.choose(query.get("model"), query.get("language"))
-        model.check_keyterms(sorted(BIASING & query.keys()))
+        model.check_keyterms(sorted(name for name in BIASING & query.keys() if query[name].strip()))
         request = parse_query(
             pairs,
             replica.settings.max_channels,
