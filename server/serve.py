@@ -25,6 +25,7 @@ from server.app import create_app
 from server.audio.decoder import load_codecs
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
+from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import EXIT_LOST, end_within, files_needed, raise_file_limit, reopen_closed_stdio
@@ -99,6 +100,7 @@ def run(settings: Settings) -> int:
     load_codecs()
     model, decoder, vad = load_served(settings)
     _log.info("model loaded", precision=model.precision, device=str(model.device), instructions=instruction_set())
+    warn_of_dependent_rows(model, settings.reproducible)
     application = create_app(settings, model, decoder, vad, make_session=make_session)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
