@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +26,8 @@ FACTORIES = {
 RAW_SILENCE_S = 0.66
 """Silence after the audio of a model that takes samples: as in sherpa-onnx's examples."""
 UNWRITTEN = "<unk>"  # which sherpa-onnx leaves out of some models' tokens
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,13 @@ def sherpa_tokens(model: PublishedModel, pcm: NDArray[np.int16]) -> list[str]:
 
 
 def as_shown(tokens: Sequence[str]) -> list[str]:
-    """Tokens as both sides show them: `▁` as a space, without those that only one of them writes."""
-    return [token.replace("▁", " ") for token in tokens if token != UNWRITTEN]
+    """Tokens as both sides show them: `▁` as a space, printable bytes as letters, without those that one side drops."""
+    return [_BYTE.sub(_letter, token).replace("▁", " ") for token in tokens if token != UNWRITTEN]
+
+
+def _letter(byte: re.Match[str]) -> str:
+    letter = chr(int(byte[1], 16))
+    return letter if letter.isascii() and letter.isprintable() else byte[0]
 
 
 def first_difference(ours: Sequence[str], theirs: Sequence[str]) -> Difference | None:
