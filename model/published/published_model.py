@@ -75,7 +75,7 @@ class PublishedModel:
             transducer, frames = None, shape[0]
         else:
             graph, decoder, joiner = (graphs[role] for role in ("encoder", "decoder", "joiner"))
-            recurrent = len(decoder.outputs) > 1
+            recurrent = any(key.startswith("cache_last_") for key in graph.metadata)  # NeMo's
             if not recurrent:
                 _check_encoder_kind(graph)
             contract = (
