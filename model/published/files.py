@@ -60,9 +60,9 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
     if not tokens.is_file():
         raise PublishedModelError(f"{folder} has no {TOKENS}, which lists the model's symbols")
     found = [named] if named is not None and _role(named) is None else sorted(folder.glob("*.onnx"))
-    by_role = {role: [each for each in found if _role(each) == role] for role in ROLES}
+    by_role: dict[str, Sequence[Path]] = {role: [each for each in found if _role(each) == role] for role in ROLES}
     if named is not None and (role := _role(named)) is not None:
-        by_role = {each: _named_alike(named, role, found) for each, found in by_role.items()} | {role: [named]}
+        by_role = {each: _named_alike(named, role, paths) for each, paths in by_role.items()} | {role: [named]}
     if any(by_role.values()):
         if missing := [role for role in ROLES if not by_role[role]]:
             raise PublishedModelError(f"{folder} has part of a transducer: no {' and no '.join(missing)} graph")
