@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from probes import make_probe
+from server_process import REAL, ServerProcess
 from structlog.testing import capture_logs
 
 from model.acoustic import load_model, load_own
@@ -13,6 +14,7 @@ from model.published.rows import QUICK_SIZES, SIZES, check_rows, check_rows_quic
 from server.operations.dependent_rows import warn_of_dependent_rows
 
 QUANTIZED = {"quantized": True}
+DEPENDENT = "a stream's outputs depend on the other rows of its batch: --reproducible steps rows one at a time"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,13 @@ def test_serving_warns_once_of_rows_that_depend_on_their_batch(quantized):
         warn_of_dependent_rows(quantized, reproducible=False)
     (line,) = lines
     assert (line["log_level"], line["batches"], line["precision"]) == ("warning", list(QUICK_SIZES), "int8")
-    assert "--reproducible steps rows one at a time" in line["event"]
+    assert line["event"] == DEPENDENT
+
+
+def test_a_server_says_it_in_its_log_at_the_start(quantized):
+    with ServerProcess(program=("-c", REAL), model=str(quantized.files.folder), max_streams=4) as server:
+        line = server.wait_for(DEPENDENT)
+    assert (line["level"], line["batches"]) == ("warning", list(QUICK_SIZES))
 
 
 def test_it_says_nothing_of_rows_that_are_stepped_one_at_a_time_or_are_ours(quantized, loaded):

@@ -9,9 +9,11 @@ import sys
 import pytest
 from needs import need_package
 from probes import KINDS, make_probe
+from probes.tokens import symbols
 from speech import SAMPLES
 from typer.testing import CliRunner
 
+from model.ctc.tokens import Tokens
 from server.cli import app
 from server.tools import model_check
 from server.tools.model_check_report import lines
@@ -106,6 +108,21 @@ def test_what_cannot_be_loaded_or_decoded_is_one_sentence(arguments, said, tmp_p
     assert (done.exit_code, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("style", "spelling"),
+    [
+        ("bpe", "pieces"),
+        ("bytes", "pieces and bytes"),
+        ("byte-bpe", "byte-level BPE"),
+        ("characters", "characters"),
+        ("chinese", "characters"),
+    ],
+)
+def test_the_spelling_is_told_from_the_symbols(style, spelling):
+    names = symbols("zipformer2-ctc", style, 320 if style == "bytes" else 60, seed=0)
+    assert Tokens.of([name or " " for name in names], names.index("<blk>")).spelling == spelling
 
 
 def test_tokens_are_compared_as_both_sides_show_them():
