@@ -25,6 +25,7 @@ from server.app import create_app
 from server.audio.decoder import load_codecs
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
+from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import EXIT_LOST, end_within, files_needed, raise_file_limit, reopen_closed_stdio
@@ -103,6 +104,7 @@ def run(settings: Settings) -> int:
     for model in models:
         how = {"precision": model.acoustic.precision, "device": str(model.acoustic.device)}
         _log.info("model loaded", model=model.name, languages=model.languages, instructions=instruction_set(), **how)
+        warn_of_dependent_rows(model.acoustic, settings.reproducible)
     application = create_app(settings, models, vad, make_session=make_session)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)

@@ -19,6 +19,7 @@ BLANKS = ("<blk>", "<eps>", "<blank>")
 WORD_START = "▁"
 SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols that are no text
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
 _IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 
@@ -67,6 +68,16 @@ class Tokens:
         if len(found) != size:
             raise PublishedModelError(f"{path} has {len(found)} symbols, and the model writes {size}")
         return cls.of([found[number] for number in range(size)], blank)
+
+    @property
+    def spelling(self) -> str:
+        """How the symbols spell words: in characters, pieces, pieces and bytes, or icefall's byte-level BPE."""
+        if _is_byte_bpe(self.symbols):
+            return "byte-level BPE"
+        if "<0x00>" in self.symbols and "<0xFF>" in self.symbols:
+            return "pieces and bytes"
+        named = (symbol.removeprefix(WORD_START) for symbol in self.symbols if not _NAMED.fullmatch(symbol))
+        return "pieces" if any(len(symbol) > 1 for symbol in named) else "characters"
 
     def word(self, numbers: Sequence[int]) -> str:
         """Text of one word's symbols; bytes that are no UTF-8 yet are left out."""

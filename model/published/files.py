@@ -41,8 +41,8 @@ class PublishedFiles:
 
 
 def is_published(path: Path) -> bool:
-    """Whether a path names a published model: an ONNX file, or a folder that holds one."""
-    return path.suffix == ".onnx" or (path.is_dir() and any(path.glob("*.onnx")))
+    """Whether a path names a published model: an ONNX file or a folder. Our own checkpoints are files."""
+    return path.suffix == ".onnx" or path.is_dir()
 
 
 def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
@@ -54,13 +54,15 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
         raise PublishedModelError(f"{path} does not exist")
     folder = path if path.is_dir() else path.parent
     named = None if path.is_dir() else path
+    if path.is_dir() and not any(path.glob("*.onnx")):
+        raise PublishedModelError(f"{path} holds no .onnx file: a published model is a folder with graphs and {TOKENS}")
     tokens = folder / TOKENS
-    if not tokens.exists():
+    if not tokens.is_file():
         raise PublishedModelError(f"{folder} has no {TOKENS}, which lists the model's symbols")
     found = [named] if named is not None and _role(named) is None else sorted(folder.glob("*.onnx"))
-    by_role = {role: [each for each in found if _role(each) == role] for role in ROLES}
+    by_role: dict[str, Sequence[Path]] = {role: [each for each in found if _role(each) == role] for role in ROLES}
     if named is not None and (role := _role(named)) is not None:
-        by_role[role] = [named]
+        by_role = {each: _named_alike(named, role, paths) for each, paths in by_role.items()} | {role: [named]}
     if any(by_role.values()):
         if missing := [role for role in ROLES if not by_role[role]]:
             raise PublishedModelError(f"{folder} has part of a transducer: no {' and no '.join(missing)} graph")
@@ -70,6 +72,13 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
 
 def _role(path: Path) -> str | None:
     return next((role for role in ROLES if path.name.startswith(role)), None)
+
+
+def _named_alike(named: Path, role: str, found: Sequence[Path]) -> Sequence[Path]:
+    """Of a role's graphs those whose names go on as the named one's, `encoder-….onnx`, if there are any."""
+    ending = named.name.removeprefix(role).removesuffix(".onnx").removesuffix(".int8")
+    alike = [path for path in found if path.name.partition(".")[0].endswith(ending)] if ending else []
+    return alike or found
 
 
 def _one(role: str, found: Sequence[Path], precision: str) -> Path:

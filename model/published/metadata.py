@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from model.errors import PublishedModelError
 
 
@@ -72,6 +74,16 @@ class Graph:
         if any(value < least for value in found) or (count is not None and len(found) != count):
             raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, which cannot be")
         return found
+
+    def try_out(self, occasion: str, *inputs: NDArray[Any]) -> list[NDArray[Any]]:
+        """Run once, inputs by position; `occasion` is what they are. Raises: PublishedModelError."""
+        feeds = {declared.name: array for declared, array in zip(self.inputs, inputs, strict=True)}
+        try:
+            outputs: list[NDArray[Any]] = self.session.run(None, feeds)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0]
+            raise PublishedModelError(f"{self.path.name} does not run on {occasion}: {reason}") from error
+        return outputs
 
     def check_inputs(self, expected: Sequence[tuple[str, tuple[int | None, ...]]]) -> None:
         """Compare the inputs, by position, with (type, shape); None is an axis of any size.

@@ -76,22 +76,23 @@ class PublishedModel:
             transducer, frames = None, shape[0]
         else:
             graph, decoder, joiner = (graphs[role] for role in ("encoder", "decoder", "joiner"))
-            recurrent = len(decoder.outputs) > 1
+            recurrent = any(key.startswith("cache_last_") for key in graph.metadata)  # NeMo's
+            if not recurrent:
+                _check_encoder_kind(graph)
             contract = (
                 contracts.nemo(graph, "nemo-transducer")
                 if recurrent
                 else contracts.zipformer2(graph, "zipformer2-transducer")
             )
-            if not recurrent and graph.metadata.get("model_type") != "zipformer2":
-                kind = graph.metadata.get("model_type")
-                raise PublishedModelError(f"{graph.path.name}: transducers of kind {kind!r} are not served")
             shape = check_graph(graph, contract)
             size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
             tokens = Tokens.read(files.tokens, size)
+            width, frames = shape if recurrent else shape[::-1]
             transducer = (
-                Recurrent.of(graph, decoder, joiner, tokens) if recurrent else Stateless.of(decoder, joiner, tokens)
+                Recurrent.of(graph, decoder, joiner, tokens, width)
+                if recurrent
+                else Stateless.of(decoder, joiner, tokens, width)
             )
-            frames = shape[1] if recurrent else shape[0]
         digest = files.digest()
         return cls(
             config=_description(files, contract, frames, digest),
@@ -151,6 +152,16 @@ def _device(asked: str) -> torch.device:
 
         return torch.device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
     return resolve_device(asked)
+
+
+def _check_encoder_kind(encoder: Graph) -> None:
+    kind = encoder.metadata.get("model_type")
+    if kind is None:
+        raise PublishedModelError(f"{encoder.path.name} has no 'model_type' in its metadata")
+    if kind != "zipformer2":
+        raise PublishedModelError(
+            f"{encoder.path.name}: transducers of kind {kind!r} are not served, but zipformer2 and NeMo's are"
+        )
 
 
 def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:

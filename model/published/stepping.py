@@ -150,11 +150,7 @@ def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
     states = len(contract.states) - ("offset" in contract.feeds)
     graph.need_outputs(1 + contract.ignored + states)
     silence = GraphSlots(graph, contract, (), capacity=1, largest=1)
-    try:
-        outputs = graph.session.run(None, silence.feeds(1))
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise PublishedModelError(f"{graph.path.name} does not run on a window of silence: {reason}") from error
+    outputs = graph.try_out("a window of silence", *silence.feeds(1).values())
     returned = outputs[1 + contract.ignored :]
     for number, (tensor, state) in enumerate(zip(returned, contract.states, strict=False)):
         if tensor.shape != state.batched(1) or tensor.dtype != state.dtype:

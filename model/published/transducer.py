@@ -58,13 +58,16 @@ class Stateless:
     tokens: Tokens
 
     @classmethod
-    def of(cls, decoder: Graph, joiner: Graph, tokens: Tokens) -> Stateless:
-        """Raises: PublishedModelError."""
+    def of(cls, decoder: Graph, joiner: Graph, tokens: Tokens, width: int) -> Stateless:
+        """`width` is that of the encoder's frames. Raises: PublishedModelError."""
         context = decoder.number("context_size")
+        joiner.number("joiner_dim")  # which sherpa-onnx asks for
         decoder.check_inputs([("tensor(int64)", (None, context))])
         decoder.need_outputs(1)
         if tokens.blank != 0:
             raise PublishedModelError(f"the blank of a zipformer2 transducer is symbol 0, here it is {tokens.blank}")
+        decoded = decoder.try_out("the symbols of a fresh stream", np.full((1, context), tokens.blank, np.int64))[0]
+        _check_joiner(joiner, (1, width), decoded.shape, len(tokens.symbols))
         return cls(decoder, joiner, context, tokens)
 
     def over(self, capacity: int) -> StatelessSearch:
@@ -132,8 +135,8 @@ class Recurrent:
     blank: int
 
     @classmethod
-    def of(cls, encoder: Graph, decoder: Graph, joiner: Graph, tokens: Tokens) -> Recurrent:
-        """Raises: PublishedModelError."""
+    def of(cls, encoder: Graph, decoder: Graph, joiner: Graph, tokens: Tokens, width: int) -> Recurrent:
+        """`width` is that of the encoder's frames. Raises: PublishedModelError."""
         layers, hidden = encoder.number("pred_rnn_layers"), encoder.number("pred_hidden")
         state = ("tensor(float)", (layers, None, hidden))
         decoder.check_inputs([("tensor(int32)", (None, None)), ("tensor(int32)", (None,)), state, state])
@@ -141,7 +144,9 @@ class Recurrent:
         if tokens.blank != len(tokens.symbols) - 1:
             raise PublishedModelError(f"the blank of a NeMo transducer is its last symbol, here it is {tokens.blank}")
         zeros = np.zeros((layers, 1, hidden), np.float32)
-        output = _run_all(decoder, np.full((1, 1), tokens.blank, np.int32), np.ones(1, np.int32), zeros, zeros)[0]
+        blank, length = np.full((1, 1), tokens.blank, np.int32), np.ones(1, np.int32)
+        output = decoder.try_out("the blank of a fresh stream", blank, length, zeros, zeros)[0]
+        _check_joiner(joiner, (1, width, 1), output.shape, len(tokens.symbols))
         return cls(decoder, joiner, layers, hidden, output.shape[1], tokens.blank)
 
     def over(self, capacity: int) -> RecurrentSearch:
@@ -218,6 +223,14 @@ class RecurrentSearch:
         targets, lengths = symbols.astype(np.int32)[:, np.newaxis], np.ones(count, np.int32)
         output, _, *after = _run_all(self._graphs.decoder, targets, lengths, by_layer[0], by_layer[1])
         return output.reshape(count, -1), np.stack(after).transpose(2, 0, 1, 3)
+
+
+def _check_joiner(joiner: Graph, encoded: tuple[int, ...], decoded: tuple[int, ...], symbols: int) -> None:
+    """Run a joiner on one frame of zeros in these shapes. Raises: PublishedModelError."""
+    joiner.check_inputs([("tensor(float)", (None, *shape[1:])) for shape in (encoded, decoded)])
+    logits = joiner.try_out("one frame", np.zeros(encoded, np.float32), np.zeros(decoded, np.float32))[0]
+    if logits.shape[-1] != symbols:
+        raise PublishedModelError(f"{joiner.path.name} writes {logits.shape[-1]} symbols, and there are {symbols}")
 
 
 def _run(graph: Graph, *inputs: NDArray[Any]) -> Floats:

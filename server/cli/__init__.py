@@ -15,6 +15,8 @@ from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.lm import lm as lm_commands
 from server.cli.loadtest import ceiling, demo, loadtest
+from server.cli.model import export
+from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
 from server.cli.options import SettingsCommand
 from server.cli.plan import calibrate, plan
@@ -56,6 +58,7 @@ for command in (
     synthesize,
     ceiling,
     evaluate,
+    export,
     calibrate,
     plan,
     doctor,
@@ -63,6 +66,7 @@ for command in (
 ):
     app.command(cls=SettingsCommand)(command)
 app.add_typer(lm_commands, name="lm")
+app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
 
 

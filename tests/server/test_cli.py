@@ -62,6 +62,7 @@ COMMANDS = [
         ["evaluate"],
     ),
     *(["calibrate"], ["plan"], ["doctor"], ["drain"], ["lm", "train"], ["lm", "perplexity"], ["lm", "tune"]),
+    *(["model", "check"], ["export"]),
     *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
 ]
 IN_WORDS = {  # values that help texts describe

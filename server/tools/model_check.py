@@ -1,0 +1,178 @@
+"""`tutti model check`: what a model is, whether its rows are independent, how fast it is here, what it recognises.
+
+Every figure is in one document, which the command prints as JSON or as lines.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batching.capacity import Capacity
+from batching.stepper import Stepper
+from model.acoustic import AcousticModel, load_model, log_probs_of
+from model.checkpoint import SHIPPED
+from model.config import BLANK
+from model.ctc.tokens import Tokens
+from model.decoder import decoder_of
+from model.published.published_model import PublishedModel
+from model.published.rows import SIZES, check_rows, tokens_of
+from model.runtime import set_up_torch
+from server.audio.formats import AudioForm, Encoding
+from server.audio.pcm import downmix
+from server.audio.recording import Recording
+from server.errors import BadAudio, Refused
+from server.settings import Settings
+from server.tools.sherpa import as_shown, first_difference, sherpa_tokens, sherpa_version
+
+BATCHES = (1, 8, 32, 128)
+LONGEST_S = 3_600.0  # of the audio
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command."""
+
+    model: Path | None
+    audio: Path | None
+    device: str
+    precision: str
+
+
+def check(asked: Asked, settings: Settings) -> Document:
+    """Load the model and answer every question. Raises: ModelError, BadAudio."""
+    set_up_torch(settings.threads)
+    model = load_model(asked.model, device=asked.device, precision=asked.precision)
+    tokens = _tokens(model)
+    heard = None if asked.audio is None else _recognised(model, tokens, asked.audio)
+    rows = _rows(model, tokens.blank)
+    wrong = []
+    if others := [str(size) for size, same in rows["equal_tokens"].items() if not same]:
+        wrong.append(f"streams in batches of {', '.join(others)} have other symbols than alone: --reproducible")
+    if heard is not None and heard["sherpa"].get("equal") is False:
+        wrong.append("sherpa-onnx writes other tokens")
+    return {
+        "model": _facts(model, tokens, asked.model or SHIPPED),
+        "rows": rows,
+        "speed": _speed(model, settings),
+        **({} if heard is None else {"audio": heard}),
+        "wrong": wrong,
+        "ok": not wrong,
+    }
+
+
+def _tokens(model: AcousticModel) -> Tokens:
+    return model.tokens if isinstance(model, PublishedModel) else Tokens.of(model.config.vocabulary, BLANK)
+
+
+def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
+    config = model.config
+    step_ms = 1_000 * config.step_samples / config.sample_rate
+    if isinstance(model, PublishedModel):
+        described = model.config
+        files = (*model.files.graphs.values(), model.files.tokens)
+        window_ms = step_ms if described.raw else 1_000.0 * described.window * described.hop / described.sample_rate
+        latency_ms = 1_000 * described.latency_s
+    else:
+        files, window_ms, latency_ms = (path,), step_ms, step_ms + 1_000 * config.delay_frames * config.frame_s
+    return {
+        "kind": config.architecture,
+        "name": config.name,
+        "version": config.version,
+        "precision": model.precision,
+        "languages": list(config.languages),
+        "sample_rate": config.sample_rate,
+        "window_ms": round(window_ms, 1),
+        "shift_ms": round(step_ms, 1),
+        "frame_ms": round(1_000 * config.frame_s, 1),
+        "latency_ms": round(latency_ms, 1),
+        "symbols": len(tokens.symbols),
+        "spelling": tokens.spelling,
+        "file_bytes": sum(file.stat().st_size for file in files),
+        "state_bytes": model.slots(capacity=1, largest=1).state_bytes,
+    }
+
+
+def _rows(model: AcousticModel, blank: int) -> Document:
+    found = check_rows(model, blank)
+    return {
+        "one_row": isinstance(model, PublishedModel) and model.contract.one_row,
+        "left_out": [size for size in SIZES if size not in found.equal_bits],
+        **asdict(found),
+    }
+
+
+def _speed(model: AcousticModel, settings: Settings) -> Document:
+    """Batches timed as a server's start times them, and the estimate of live streams that it makes of that."""
+    slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
+    batch_s = Stepper(slots).warm_up(time.perf_counter)
+    step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
+    objective_s = settings.latency_budget_ms / 1_000
+    capacity = Capacity(step_s=step_s, objective_s=objective_s, max_batch=largest)
+    capacity.warmed_up(batch_s)
+    shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
+    return {
+        "batch_ms": {rows: round(1_000 * seconds, 3) for rows, seconds in shown.items()},
+        "real_time_factor": {rows: round(seconds / (rows * step_s), 6) for rows, seconds in shown.items()},
+        "largest_batch": largest,
+        "left_out": [rows for rows in BATCHES if rows > largest],
+        "objective_ms": settings.latency_budget_ms,
+        "live_streams": capacity.streams() if capacity.possible() else 0,
+    }
+
+
+def _recognised(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
+    """Text of a recording, and whether sherpa-onnx writes the same tokens."""
+    pcm = _read(path, model.config.sample_rate)
+    config = model.config
+    if not isinstance(model, PublishedModel):  # whose outputs end with the audio
+        pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
+    (outputs,) = log_probs_of(model, [pcm])
+    decoder = decoder_of(model, decoder="greedy")
+    state = decoder.start(config.delay_frames)
+    decoder.advance([state], outputs[np.newaxis])
+    numbers = tokens_of(outputs[config.delay_frames :], tokens.blank)
+    return {
+        "file": path.name,
+        "seconds": round(len(pcm) / config.sample_rate, 2),
+        "text": " ".join(word.text for word in decoder.words(state)),
+        "sherpa": _sherpa(model, as_shown([tokens.symbols[number] for number in numbers]), pcm),
+    }
+
+
+def _sherpa(model: AcousticModel, ours: list[str], pcm: NDArray[np.int16]) -> Document:
+    found = sherpa_version()
+    if not isinstance(model, PublishedModel):
+        return {"version": found, "left_out": "it does not read checkpoints of ours: see `tutti export`"}
+    if found is None:
+        return {"version": None, "left_out": "it is not installed"}
+    different = first_difference(ours, sherpa_tokens(model, pcm))
+    return {
+        "version": found,
+        "equal": different is None,
+        "tokens": len(ours),
+        **({} if different is None else {"first_difference": asdict(different)}),
+    }
+
+
+def _read(path: Path, sample_rate: int) -> NDArray[np.int16]:
+    """Samples (S,) of any file that an upload may be, mixed down. Raises: BadAudio, which names the file."""
+    blocks = []
+    try:
+        form = AudioForm(Encoding.CONTAINER, None)
+        recording = Recording(path.read_bytes(), form, rate=sample_rate, max_s=LONGEST_S)
+        while (block := recording.next_block()) is not None:
+            blocks.append(downmix(block))
+    except OSError as error:
+        raise BadAudio(f"{path}: {error.strerror}") from error
+    except Refused as error:
+        raise BadAudio(f"{path}: {error}") from error
+    if not sum(map(len, blocks)):
+        raise BadAudio(f"{path} holds no audio")
+    return np.concatenate(blocks)

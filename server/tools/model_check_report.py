@@ -1,0 +1,82 @@
+"""The document of `tutti model check` as lines for people: a name, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Document = dict[str, Any]
+MB = 1e6
+NAME_WIDTH = 16
+
+
+def lines(document: Document) -> Iterator[str]:
+    """All lines, those of what is wrong last."""
+    rows = [*_facts(document["model"]), *_rows(document["rows"]), *_speed(document["speed"])]
+    if "audio" in document:
+        rows += _audio(document["audio"])
+    yield from (f"{name:{NAME_WIDTH}} {text}" for name, text in rows)
+    yield from (f"{'wrong':{NAME_WIDTH}} {text}" for text in document["wrong"])
+
+
+def _facts(model: Document) -> Iterator[tuple[str, str]]:
+    languages = f", {', '.join(model['languages'])}" if model["languages"] else ""
+    yield "model", f"{model['name']} ({model['version']}){languages}"
+    yield "kind", f"{model['kind']}, {model['precision']}"
+    window, shift = f"window {model['window_ms']:g} ms", f"shift {model['shift_ms']:g} ms"
+    yield "audio", f"{model['sample_rate']} Hz, {window}, {shift}, output frames of {model['frame_ms']:g} ms"
+    latency = f"{model['latency_ms']:g} ms at most from a sound until the step that decodes it has its audio"
+    yield "latency", latency if model["kind"] == "ctc-rnn" else f"{latency}, by the window"
+    yield "symbols", f"{model['symbols']}: {model['spelling']}"
+    yield "size", f"{model['file_bytes'] / MB:.1f} MB of files, {model['state_bytes'] / 1024:.1f} KiB of state a stream"
+
+
+def _rows(rows: Document) -> Iterator[tuple[str, str]]:
+    if rows["one_row"]:
+        yield "rows", "independent: the graph takes one row, so streams are stepped one at a time"
+        return
+    bits, tokens = _sizes(rows["equal_bits"], same=False), _sizes(rows["equal_tokens"], same=False)
+    sizes = _sizes(rows["equal_bits"], same=True)
+    if sizes:
+        yield "rows", f"in batches of {sizes} as alone, to the bit"
+    if bits:
+        largest = f"outputs by {rows['largest_difference']:.1e} at most"
+        yield "", f"in batches of {bits} not to the bit, {largest}: --reproducible steps rows one at a time"
+        yield "", f"other symbols in batches of {tokens}" if tokens else "the same symbols in all of them"
+    yield from _too_large(rows["left_out"], "this model's largest is smaller")
+
+
+def _too_large(sizes: Sequence[int], reason: str) -> Iterator[tuple[str, str]]:
+    if sizes:
+        yield "", f"no batches of {', '.join(map(str, sizes))}: {reason}"
+
+
+def _sizes(equal: Mapping[int, bool], *, same: bool) -> str:
+    return ", ".join(str(size) for size, found in equal.items() if found is same)
+
+
+def _speed(speed: Document) -> Iterator[tuple[str, str]]:
+    name = "speed"
+    for rows, milliseconds in speed["batch_ms"].items():
+        yield name, f"batch of {rows}: {milliseconds:.1f} ms, real-time factor {speed['real_time_factor'][rows]:.4f}"
+        name = ""
+    yield from _too_large(speed["left_out"], f"this model's largest is {speed['largest_batch']}")
+    objective = f"answers within {speed['objective_ms']:g} ms"
+    yield "live streams", f"about {speed['live_streams']} on this machine, {objective}, as a server's start estimates"
+
+
+def _audio(audio: Document) -> Iterator[tuple[str, str]]:
+    yield "text", audio["text"] or "(none)"
+    sherpa = audio["sherpa"]
+    if "left_out" in sherpa:
+        yield "sherpa-onnx", f"not compared: {sherpa['left_out']}"
+    elif sherpa["equal"]:
+        yield "sherpa-onnx", f"{sherpa['version']}: the same {sherpa['tokens']} tokens"
+    else:
+        place = sherpa["first_difference"]
+        found = f"token {place['place']} is {_token(place['theirs'])} there, {_token(place['ours'])} here"
+        yield "sherpa-onnx", f"{sherpa['version']}: {found}"
+
+
+def _token(token: str | None) -> str:
+    return "no more" if token is None else repr(token)

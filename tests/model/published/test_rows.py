@@ -1,0 +1,94 @@
+"""Rows of a batch compared with streams alone: dependence is found where it is, and said once at the start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from probes import make_probe
+from server_process import REAL, ServerProcess
+from structlog.testing import capture_logs
+
+from model.acoustic import load_model, load_own
+from model.config import BLANK
+from model.published.rows import QUICK_SIZES, SIZES, check_rows, check_rows_quickly, tokens_of
+from server.operations.dependent_rows import warn_of_dependent_rows
+
+QUANTIZED = {"quantized": True}
+DEPENDENT = "a stream's outputs depend on the other rows of its batch: --reproducible steps rows one at a time"
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Loads a probe of a kind."""
+    return lambda kind, **changes: load_model(make_probe(kind, tmp_path_factory.mktemp(kind), **changes).folder)
+
+
+@pytest.fixture(scope="module")
+def quantized(loaded):
+    return loaded("zipformer2-ctc", **QUANTIZED)
+
+
+def test_rows_of_our_own_model_are_those_of_streams_alone_to_the_bit():
+    found = check_rows(load_own(), BLANK)
+    assert found.equal_bits == found.equal_tokens == dict.fromkeys(SIZES, True)
+    assert found.largest_difference == 0
+
+
+@pytest.mark.parametrize("kind", ["t-one-ctc", "wenet-ctc", "nemo-transducer", "zipformer2-transducer"])
+def test_rows_of_graphs_of_floats_have_the_symbols_of_streams_alone(loaded, kind):
+    model = loaded(kind)
+    found = check_rows(model, model.tokens.blank)
+    assert found.equal_tokens == dict.fromkeys(SIZES, True)
+    assert found.largest_difference < 1e-3
+    assert (found.largest_difference == 0) == (not found.dependent_bits)
+
+
+def test_rows_of_a_quantised_graph_are_not(quantized):
+    found = check_rows(quantized, quantized.tokens.blank)
+    assert found.dependent_bits == (2, 3, 8, 32)
+    assert set(found.dependent_tokens) <= {2, 3, 8, 32}
+    assert found.dependent_tokens
+    assert check_rows_quickly(quantized, quantized.tokens.blank).dependent_bits == QUICK_SIZES
+
+
+def test_stepped_one_at_a_time_they_are(quantized):
+    found = check_rows(quantized, quantized.tokens.blank, tile_rows=16)
+    assert not found.dependent_bits
+    assert not found.dependent_tokens
+
+
+def test_tokens_are_the_best_path_or_what_a_transducer_wrote():
+    log_probs = np.eye(4, dtype=np.float32)[[3, 1, 1, 3, 1, 2, 2]]
+    assert tokens_of(log_probs, 3) == [1, 1, 2]
+    assert tokens_of(log_probs, 1) == [3, 3, 2]
+    written = np.array([[[5, -0.1], [2, -0.2]], [[-1, -1], [-1, -1]], [[0, -0.3], [-1, -1]]], np.float32)
+    assert tokens_of(written, 0) == [5, 2, 0]
+
+
+def test_serving_warns_once_of_rows_that_depend_on_their_batch(quantized):
+    with capture_logs() as lines:
+        warn_of_dependent_rows(quantized, reproducible=False)
+    (line,) = lines
+    assert (line["log_level"], line["batches"], line["precision"]) == ("warning", list(QUICK_SIZES), "int8")
+    assert line["event"] == DEPENDENT
+
+
+def test_a_server_says_it_in_its_log_at_the_start(quantized):
+    with ServerProcess(program=("-c", REAL), model=str(quantized.files.folder), max_streams=4) as server:
+        line = server.wait_for(DEPENDENT)
+    assert (line["level"], line["batches"]) == ("warning", list(QUICK_SIZES))
+
+
+def test_it_says_nothing_of_rows_that_are_stepped_one_at_a_time_or_are_ours(quantized, loaded):
+    with capture_logs() as lines:
+        warn_of_dependent_rows(quantized, reproducible=True)
+        warn_of_dependent_rows(load_own(), reproducible=False)
+    assert not lines
+
+
+def test_a_graph_that_takes_one_row_is_no_warning(loaded):
+    with capture_logs() as lines:
+        warn_of_dependent_rows(loaded("wenet-ctc"), reproducible=False)
+    (line,) = lines
+    assert line["log_level"] == "info"
+    assert "one row" in line["event"]
