@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import compiled
+from model.compiled import compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
 from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
@@ -101,7 +101,7 @@ def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int) -> 
     stream.header[at.HYPOTHESES] = size
 
 
-@compiled
+@compiled_inline
 def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
     """Make the hypothesis of a candidate with a new symbol."""
     origin, symbol = work.origins[place], work.symbols[place]

@@ -18,6 +18,7 @@ from model.compiled import (
     LongArray,
     carray,
     compiled,
+    compiled_inline,
     compiled_maker,
     float32_at,
     float64_at,
@@ -122,7 +123,7 @@ def unknown_score(texts: Texts, letters: int) -> float:
     return -float(texts.weights[UNKNOWN_COST] + texts.weights[UNKNOWN_LETTER_COST] * letters)
 
 
-@compiled
+@compiled_inline
 def add_letters(
     texts: Texts, stream: Stream, node: int, symbol: int
 ) -> tuple[float, float, float, float, int, int, int]:
