@@ -9,6 +9,7 @@ import model
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder
 from model.lm.language_model import LanguageModel
@@ -31,6 +32,24 @@ def make_decoder(
     language = None if path is None else LanguageModel.load(path)
     search = BeamDecoder(config.vocabulary, config.frame_s, beams=beams, lm=language, weights=_weights(path))
     search.warm_up()  # compiles what streams will run
+    return search
+
+
+def decoder_for(
+    tokens: Tokens, frame_s: float, *, decoder: DecoderName = "auto", beams: int = BEAMS, lm: LanguageModelName = None
+) -> Decoder:
+    """Return the decoder of a published CTC model's symbols, ready for its first stream.
+
+    The shipped language model, of English words, is used where its path is given alone; `auto` is beam search where a
+    path is given. Raises: LanguageModelError, VocabularyError, which are ModelErrors.
+    """
+    path = lm if isinstance(lm, Path) else None
+    if decoder == "greedy" or (decoder == "auto" and path is None):
+        return GreedyDecoder(tokens, frame_s)
+    language = None if path is None else LanguageModel.load(path)
+    weights = DecodingWeights(word_bonus=0.0) if path is None else _weights(path)  # the default is our own model's
+    search = BeamDecoder(tokens, frame_s, beams=beams, lm=language, weights=weights)
+    search.warm_up()
     return search
 
 

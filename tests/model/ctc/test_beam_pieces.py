@@ -11,6 +11,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
+from model.ctc.weights import DecodingWeights
 from model.errors import VocabularyError
 
 SYMBOLS = (*PIECES[1:], "<blk>")  # the blank last
@@ -128,7 +129,7 @@ def test_a_word_is_stable_once_the_next_has_begun_in_all_hypotheses():
 def test_words_keep_the_case_of_their_pieces_and_are_known_without_it():
     symbols = ("▁CA", "▁A", "B", "C", "<unk>", "<blk>")
     rows = log_probs_of(symbols, ["▁CA", "_", "B", "_", "▁A"], certainty=0.97)
-    rows[2, symbols.index("C")] = rows[2, symbols.index("B")] + 1.0
+    rows[2, [symbols.index("C"), symbols.index("B")]] = np.log(0.7), np.log(0.27)
     assert texts(decoder(symbols=symbols, lm=False), rows) == ["CAC", "A"]
     assert texts(decoder(symbols=symbols), rows) == ["CAB", "A"]
 
@@ -142,7 +143,7 @@ def test_a_key_term_spelled_by_pieces_wins_over_likelier_pieces():
         rows[place] = np.log(1e-3)
         rows[place, NAMES.index(("▁SA", "W", "_", "▁SH", "I", "V", "A", "UGH", "N")[place])] = np.log(0.2)
         rows[place, 0 if rival == "_" else NAMES.index(rival)] = np.log(0.79)
-    made = decoder(symbols=NAMES, lm=False)
+    made = decoder(64, symbols=NAMES, lm=False)
     assert texts(made, rows) == ["SAW", "SHIWAUGH"]
     assert texts(made, rows, Bias.of([("Shivaughn", 1.0)])) == ["SAW", "SHIVAUGHN"]
     assert texts(made, rows, Bias.of([("saw shivaughn", 1.0)])) == ["SAW", "SHIVAUGHN"]
@@ -194,7 +195,7 @@ def test_words_without_end_and_noise_stay_bounded(beams):
     pieces = [first + second for first in letters for second in letters[:19]]
     for begin in (0, 200):
         symbols = ("<blk>", *("▁" * (place < begin) + piece for place, piece in enumerate(pieces)))
-        made = decoder(beams, symbols=symbols)
+        made = decoder(beams, symbols=symbols, lm=False, weights=DecodingWeights(word_bonus=9.0))
         state = made.start(0)
         made.advance([state], random_log_probs(3, 400, len(symbols))[None])
         words = made.take(state)
