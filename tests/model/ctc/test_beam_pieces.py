@@ -134,6 +134,17 @@ def test_words_keep_the_case_of_their_pieces_and_are_known_without_it():
     assert texts(decoder(symbols=symbols), rows) == ["CAB", "A"]
 
 
+@pytest.mark.parametrize("with_lm", [False, True])
+def test_a_single_hypothesis_takes_the_piece_whose_letters_score_best(with_lm):
+    """The last frame is for `b` by 1.4; another word earns 3, and `cab a` is known where `cabb` is not."""
+    rows = log_probs_of(SYMBOLS, ["▁c", "ab", "b"], certainty=0.999)
+    rows[2, [SYMBOLS.index("b"), SYMBOLS.index("▁a")]] = np.log(0.8), np.log(0.199)
+    plain = decoder(1, lm=with_lm, weights=PLAIN)
+    assert texts(plain, rows) == ["cabb"]
+    weights = {"lm_weight": 1.0, "unknown_cost": 5.0} if with_lm else {"word_bonus": 3.0}
+    assert texts(decoder(1, lm=with_lm, weights=DecodingWeights(**weights)), rows) == ["cab", "a"]
+
+
 NAMES = ("<blk>", "▁I", "▁SH", "I", "V", "A", "UGH", "N", "▁SA", "W", "<unk>", "<sos/eos>")
 
 
