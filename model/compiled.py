@@ -81,6 +81,11 @@ def compiled(function: F) -> F:
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
 
 
+def compiled_inline(function: F) -> F:
+    """Compile into its callers: a call passes each number of each array, a hundred words for the arrays of a search."""
+    return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(function))
+
+
 def compiled_maker(function: F) -> F:
     """Compile a function that returns arrays; entry points alone call it."""
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))

@@ -10,6 +10,7 @@ from model.acoustic import AcousticModel
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder
 from model.errors import PublishedModelError
@@ -43,13 +44,32 @@ def decoder_of(
     """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
     if not isinstance(acoustic, PublishedModel):
         return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm)
+    frame_s = acoustic.config.frame_s
+    if acoustic.transducer is None:
+        return decoder_for(acoustic.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
     if decoder == "beam" or isinstance(lm, Path):
         raise PublishedModelError(
-            f"the symbols of {acoustic.config.name} are searched greedily: leave out --decoder beam and --lm"
+            f"{acoustic.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
         )
-    if acoustic.transducer is not None:
-        return TransducerDecoder(acoustic.tokens, acoustic.config.frame_s)
-    return GreedyDecoder(acoustic.tokens, acoustic.config.frame_s)
+    return TransducerDecoder(acoustic.tokens, frame_s)
+
+
+def decoder_for(
+    tokens: Tokens, frame_s: float, *, decoder: DecoderName = "auto", beams: int = BEAMS, lm: LanguageModelName = None
+) -> Decoder:
+    """Return the decoder of a published CTC model's symbols, ready for its first stream.
+
+    The shipped language model, of English words, is used where its path is given alone; `auto` is beam search where a
+    path is given. Raises: LanguageModelError, VocabularyError, which are ModelErrors.
+    """
+    path = lm if isinstance(lm, Path) else None
+    if decoder == "greedy" or (decoder == "auto" and path is None):
+        return GreedyDecoder(tokens, frame_s)
+    language = None if path is None else LanguageModel.load(path)
+    weights = DecodingWeights(word_bonus=0.0) if path is None else _weights(path)  # the default is our own model's
+    search = BeamDecoder(tokens, frame_s, beams=beams, lm=language, weights=weights)
+    search.warm_up()
+    return search
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

@@ -3,6 +3,7 @@
 ModelError
 ├── CheckpointError     the operator: the file is missing, damaged, or of another format version
 ├── PublishedModelError the operator: a published model is damaged, incomplete, or of a kind that is not served
+├── VocabularyError     the operator: the beam search cannot spell the symbols of a model; greedy decoding can
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
 ├── ManifestError       the author of the manifest: a line cannot be read
 ├── AudioError          the owner of the recording: the file cannot be decoded
@@ -37,6 +38,10 @@ class CheckpointError(ModelError):
 
 class PublishedModelError(ModelError):
     """A published model cannot be served; the message names the file and what is wrong with it."""
+
+
+class VocabularyError(ModelError):
+    """The beam search cannot spell a model's symbols; the message names one of them. Greedy decoding takes any."""
 
 
 class PrecisionError(ModelError):

@@ -1,5 +1,9 @@
 """Prefix beam search over CTC log-probabilities, with a language model and key terms, frame by frame.
 
+A prefix is a sequence of symbols: characters, or pieces of words as published models write them. A piece is one step of
+the search, as CTC counts repeats by symbols, and its score is the sum over its letters, by which the language model and
+key terms know words. The same text in other pieces is another hypothesis.
+
 The decoder owns weights and language model; each state owns one block of memory that compiled code works on, and that
 is freed with it. The result of a frame depends on the stream's frames alone: never on the batch, nor on how the frames
 were divided into calls.
@@ -21,10 +25,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model.config import BEAMS, BLANK, MAX_BEAMS
+from model.config import BEAMS, MAX_BEAMS
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.search import kernel
-from model.ctc.search.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_LETTERS, block_bytes, out_offsets
+from model.ctc.search.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_PIECES, block_bytes, out_offsets
 from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
 from model.ctc.search.saved_beam import (
     VERSION,
@@ -35,12 +39,14 @@ from model.ctc.search.saved_beam import (
     tree_parts,
     write_root,
 )
-from model.ctc.search.tables import columns, model_table, weight_row
+from model.ctc.search.symbols import Symbols
+from model.ctc.search.tables import model_table, weight_row
+from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
 
-MAX_SYMBOLS = 63  # a hypothesis keeps one bit for each
+MAX_KEPT_SYMBOLS = 63  # a hypothesis keeps one bit for each
 KEPT_SHARE = 0.99  # Source: Amodei et al. 2016, section 7.3, as is the next
 KEPT_SYMBOLS = 40
 
@@ -80,11 +86,9 @@ class BeamState:
 class BeamDecoder:
     """Owns weights and language model; the states belong to its callers."""
 
-    supports_bias = True
-
     def __init__(
         self,
-        vocabulary: Sequence[str],
+        vocabulary: Sequence[str] | Tokens,
         frame_s: float,
         *,
         beams: int = BEAMS,
@@ -93,22 +97,31 @@ class BeamDecoder:
         kept_share: float = KEPT_SHARE,
         kept_symbols: int = KEPT_SYMBOLS,
     ) -> None:
-        """Symbols are single characters, the blank is "". A `kept_share` of 1 keeps all symbols. Raises: ValueError."""
+        """A vocabulary has single characters, the first is the blank, ""; `Tokens` are spelled letter by letter.
+
+        A `kept_share` of 1 keeps `kept_symbols` of each frame. Raises: VocabularyError for tokens that cannot be
+        spelled, with a language model those that it has no letters for; ValueError.
+        """
         if not 1 <= beams <= MAX_BEAMS:
             raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
-        if not 1 <= len(vocabulary) <= MAX_SYMBOLS or vocabulary[BLANK] != "":
-            raise ValueError(f"a vocabulary has at most {MAX_SYMBOLS} symbols, and the first is the blank")
-        if any(len(symbol) != 1 for symbol in vocabulary[1:]):
-            raise ValueError("each symbol but the blank is one character")
-        if not (0 < kept_share <= 1 and kept_symbols >= 1):
+        if isinstance(vocabulary, Tokens):
+            self.vocabulary = vocabulary.symbols
+            self.symbols = Symbols.of_tokens(vocabulary, known_letters=lm is not None)
+        else:
+            self.vocabulary = tuple(vocabulary)
+            self.symbols = Symbols.of_characters(vocabulary)
+        if not (0 < kept_share <= 1 and 1 <= min(kept_symbols, len(self.vocabulary)) <= MAX_KEPT_SYMBOLS):
             raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
-        self.vocabulary, self.frame_s = tuple(vocabulary), frame_s
+        self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
         model, self._kept_alive = model_table(lm)
         limits = np.array([kept_share, kept_symbols], np.float64)
-        self._setup = Setup(beams, limits, columns(vocabulary), weight_row(self.weights), model)
+        symbols = self.symbols
+        self._setup = Setup(
+            beams, limits, symbols.blank, symbols.space, 1 + symbols.has_starts, symbols.table, symbols.columns,
+            weight_row(self.weights), model,
+        )  # fmt: skip
         self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
-        self._space = self.vocabulary.index(" ") if " " in self.vocabulary else -1
         self._start_state = lm.start_state if lm is not None else 0
 
     def warm_up(self) -> None:
@@ -127,7 +140,7 @@ class BeamDecoder:
         """Return a fresh state that ignores the first `skip_frames` frames."""
         block = np.zeros(block_bytes(self.beams), np.uint8)
         state = BeamState(block, block.ctypes.data, bias)
-        kernel.start_stream(state.address, self.beams, skip_frames, self._start_state, bias.table)
+        kernel.start_stream(state.address, skip_frames, self._start_state, bias.table, self._setup)
         return state
 
     def set_bias(self, state: BeamState, bias: Bias) -> None:
@@ -148,7 +161,9 @@ class BeamDecoder:
         limits = [repr(value) for value in self._setup.limits.tolist()]
         weights = [repr(value) for value in self._setup.weights.tolist()]
         model = "" if self.lm is None else self.lm.digest or repr(self.lm.words)
-        return digest_of(f"beam {VERSION} {self.beams} {self.frame_s!r}", model, *limits, *weights, *self.vocabulary)
+        symbols = [self.symbols.table.tobytes().hex(), self.symbols.columns.tobytes().hex(), *self.symbols.texts]
+        head = f"beam {VERSION} {self.beams} {self.frame_s!r} {self.symbols.blank}"
+        return digest_of(head, model, *limits, *weights, *symbols)
 
     def save(self, state: BeamState) -> bytes:
         """Return all of a state but its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
@@ -160,7 +175,7 @@ class BeamDecoder:
             taken=state.taken,
             last_end=state.last_end,
             committed=tuple((word.text, word.start_s, word.end_s, word.confidence) for word in state.committed),
-            **tree_parts(Memory(state.block, self.beams), self._space),
+            **tree_parts(Memory(state.block, self.beams), self.symbols),
         )
         return msgspec.msgpack.encode(saved)
 
@@ -170,8 +185,7 @@ class BeamDecoder:
         if read.version != VERSION:
             raise ValueError("this state was saved by another version")
         sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), bias.table[0])
-        symbols = len(self.vocabulary)
-        tree = checked_tree(read, beams=self.beams, symbols=symbols, space=self._space, sizes=sizes)
+        tree = checked_tree(read, beams=self.beams, symbols=self.symbols, sizes=sizes)
         block = np.zeros(block_bytes(self.beams), np.uint8)
         state = BeamState(block, block.ctypes.data, bias)
         memory = Memory(block, self.beams)
@@ -259,15 +273,15 @@ class BeamDecoder:
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
         """Return the words that a kernel has written, and the frame after the last of them."""
         records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
-        letters = np.frombuffer(state.block, np.int32, int(records[OUT_LETTERS::OUT_INTS].sum()), self._out_symbols)
+        symbols = np.frombuffer(state.block, np.int32, int(records[OUT_PIECES::OUT_INTS].sum()), self._out_symbols)
         sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
-        text = "".join(map(self.vocabulary.__getitem__, letters.tolist()))
+        texts = list(map(self.symbols.texts.__getitem__, symbols.tolist()))
         words, at, end = [], 0, state.last_end
         for (start, last, length), log_prob in zip(records.reshape(-1, OUT_INTS).tolist(), sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)
             words.append(
                 Word(
-                    text=text[at : at + length],
+                    text="".join(texts[at : at + length]),
                     start_s=begin * self.frame_s,
                     end_s=end * self.frame_s,
                     confidence=math.exp(min(0.0, log_prob / length)),

@@ -66,8 +66,9 @@ def _opener(settings: Settings, codec: str | None, keyterms: Sequence[str]) -> O
 
 
 def _decoder_name(settings: Settings) -> str:
-    published = settings.model is not None and is_published(settings.model)
-    return "greedy" if published else resolve_decoder(settings.decoder, settings.lm)
+    if settings.model is None or not is_published(settings.model):
+        return resolve_decoder(settings.decoder, settings.lm)
+    return "beam" if settings.decoder == "beam" or isinstance(settings.lm, Path) else "greedy"
 
 
 def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utterance]) -> list[Figures]:

@@ -11,9 +11,10 @@ from spelling import CONFIG
 from model import decoder as decoders
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
-from model.decoder import language_model_path, make_decoder, resolve_decoder, weights_path
-from model.errors import ModelError
+from model.decoder import decoder_for, language_model_path, make_decoder, resolve_decoder, weights_path
+from model.errors import ModelError, VocabularyError
 from server.settings import Settings
 
 ARPA = """\\data\\
@@ -98,3 +99,35 @@ def test_a_missing_language_model_is_named(tmp_path: Path) -> None:
 def test_a_setting_outside_its_range_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**options)
+
+
+PIECES = Tokens.of(["▁KI", "TE", "▁FLEW", "<unk>", "<blk>"], 4)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "lm", "kind"),
+    [
+        ("auto", None, GreedyDecoder),
+        ("auto", "off", GreedyDecoder),
+        ("auto", "arpa", BeamDecoder),
+        ("greedy", "arpa", GreedyDecoder),
+        ("beam", None, BeamDecoder),
+        ("beam", "off", BeamDecoder),
+        ("beam", "arpa", BeamDecoder),
+    ],
+)
+def test_published_symbols_are_searched_where_a_language_model_is_named_or_it_was_asked_for(
+    decoder: str, lm: str | None, kind: type, arpa: Path
+) -> None:
+    made = decoder_for(PIECES, 0.04, decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
+    assert type(made) is kind
+    if isinstance(made, BeamDecoder):
+        assert made.beams == 3
+        assert (made.lm is not None) == (lm == "arpa")
+
+
+def test_published_symbols_take_no_language_model_of_other_letters(arpa: Path) -> None:
+    cyrillic = Tokens.of(["<blk>", "▁да"], 0)
+    assert isinstance(decoder_for(cyrillic, 0.04, decoder="beam"), BeamDecoder)
+    with pytest.raises(VocabularyError, match="language model"):
+        decoder_for(cyrillic, 0.04, lm=arpa)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from model.compiled import ZERO, DoubleArray, IntArray, compiled
-from model.config import BLANK
 from model.ctc.search import layout as at
 from model.ctc.search.candidates import UNEXTENDED, Work, push
-from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN, Stream, copy_row
+from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
 from model.ctc.search.logs import add_logs
 from model.ctc.search.prefix_score import Texts
 
@@ -48,7 +47,7 @@ def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int
         ints, floats = work.on_i[h], work.on_f[h]
         symbol = stream.nodes_i[ints[at.NODE], at.SYMBOL]
         end_in_blank(ints, floats, stream.header[at.FRAMES])
-        own = work.log_p[symbol] if symbol != BLANK and texts.columns[symbol] != SPACE_COLUMN else -np.inf
+        own = work.log_p[symbol] if symbol != texts.blank and texts.symbols[symbol, at.ROLE] != at.SPACE else -np.inf
         again = floats[at.BLANK_P] + own  # the same letter again, after a blank
         floats[at.BLANK_P] = floats[at.TOTAL_P] + _rest_log_p(texts, stream, work, kept, ints[at.NODE])
         if stream.nodes_i[ints[at.NODE], at.LETTERS] >= MAX_LETTERS:
@@ -73,15 +72,16 @@ def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int
 @compiled
 def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) -> float:
     """Return the log-probability of the symbols that leave a prefix as it is, a repeat of its letter left out."""
-    rest, letters = work.log_p[BLANK], stream.nodes_i[node, at.LETTERS]
+    rest, letters = work.log_p[texts.blank], stream.nodes_i[node, at.LETTERS]
     if 0 < letters < MAX_LETTERS:
         return float(rest)
     own = stream.nodes_i[node, at.SYMBOL]
     for k in range(kept):
         c = work.kept[k]
-        stays = texts.columns[c] == SPACE_COLUMN  # further spaces do not change the text
+        role = texts.symbols[c, at.ROLE]
+        stays = role == at.SPACE  # further spaces do not change the text
         if letters > 0:
-            stays = not stays and c != BLANK and c != own  # noqa: PLR1714  not a tuple, to the compiler
+            stays = role == at.WRITES and c != own
         if stays:
             rest = add_logs(rest, work.log_p[c])
     return float(rest)
@@ -92,23 +92,28 @@ def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
     """Add the alignments of the hypothesis one symbol shorter, if it is alive, that write that symbol."""
     node = int(stream.hypotheses_i[h, at.NODE])
     parent = stream.nodes_i[node, at.PARENT]
+    closes = parent >= 0 and stream.nodes_i[parent, at.SYMBOL] == len(texts.symbols) - 1  # the boundary
+    if closes:
+        parent = stream.nodes_i[parent, at.PARENT]
     origin = int(stream.nodes_i[parent, at.HYPOTHESIS]) if parent >= 0 else -1
-    if origin < 0:
-        return
     symbol = int(stream.nodes_i[node, at.SYMBOL])
-    work.written[origin] |= 1 << symbol
-    if work.log_p[symbol] == -np.inf:
+    if origin < 0 or work.log_p[symbol] == -np.inf:
         return
+    work.written[origin] |= 1 << work.places[symbol]
     ints, floats = work.on_i[h], work.on_f[h]
     log_p, start, last, total = extension_of(stream, origin, symbol)
     log_p += work.log_p[symbol]
-    if texts.columns[symbol] == SPACE_COLUMN:
+    if texts.symbols[symbol, at.ROLE] == at.SPACE:
         if log_p > floats[at.BLANK_P] and stream.nodes_i[node, at.CHILD] < 0:  # else the next word may begin too early
             record_word(stream, node, start, last, total)
             ints[at.BLANK_LAST] = last
         floats[at.BLANK_P] = add_logs(floats[at.BLANK_P], log_p)
     else:
         if log_p > floats[at.LETTER_P]:
+            if closes:
+                if stream.nodes_i[node, at.CHILD] < 0:
+                    record_word(stream, node, start, last, total)
+                start, total = int(stream.header[at.FRAMES]), 0.0
             ints[at.LETTER_START] = start
             floats[at.LETTER_PEAK] = work.log_p[symbol]
             floats[at.LETTER_SUM] = total + work.log_p[symbol]
@@ -134,6 +139,6 @@ def extension_of(stream: Stream, origin: int, symbol: int) -> tuple[float, int, 
 
 @compiled
 def record_word(stream: Stream, node: int, start: int, last: int, total: float) -> None:
-    """Record the word that a space closes at `node`."""
+    """Record the word that `node` closes: a space, or a piece that begins the next word."""
     stream.nodes_i[node, at.WORD_START], stream.nodes_i[node, at.WORD_LAST] = start, last
     stream.nodes_f[node, at.WORD_SUM] = total

@@ -9,6 +9,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
 from model.ctc.search import layout as at
 from model.ctc.search.logs import exp
+from model.ctc.search.prefix_score import Texts
 
 UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
@@ -17,8 +18,9 @@ class Work(NamedTuple):
     """Scratch of one kernel call, B beams."""
 
     kept: LongArray  # (V,) symbols that count in this frame, the likeliest first
-    log_p: DoubleArray  # (V,) of the symbols in this frame, -inf for those not kept
-    written: LongArray  # (B,) bit c: the prefix longer by symbol c is also alive
+    log_p: DoubleArray  # (V + 1,) of the symbols in this frame, -inf for those not kept
+    places: LongArray  # (V,) of the kept symbols, in `kept`
+    written: LongArray  # (B,) bit k: the prefix longer by symbol kept[k] is also alive
     on_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses without a new symbol
     on_f: DoubleArray
     next_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses after the frame
@@ -34,7 +36,8 @@ def work_for(beams: int, symbols: int) -> Work:
     """Allocate the scratch of one call."""
     return Work(
         np.empty(symbols, np.int64),
-        np.empty(symbols, np.float64),
+        np.full(symbols + 1, -np.inf),
+        np.empty(symbols, np.int64),
         np.empty(beams, np.int64),
         np.empty((beams, at.HYPOTHESIS_INTS), np.int32),
         np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
@@ -48,10 +51,11 @@ def work_for(beams: int, symbols: int) -> Work:
 
 
 @compiled
-def keep_symbols(row: FloatArray, share: float, limit: int, work: Work) -> int:
+def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: Work) -> int:
     """Keep the fewest symbols of a frame (V,) that have `share` of the probability together, at most `limit`.
 
-    A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf. Returns their number.
+    A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf, and so does one of a
+    symbol that writes nothing but the blank. Returns their number.
     """
     for c in range(len(row)):
         work.log_p[c] = -np.inf
@@ -59,12 +63,17 @@ def keep_symbols(row: FloatArray, share: float, limit: int, work: Work) -> int:
     while count < min(limit, len(row)) and (total < share or share >= 1.0):
         best = -1
         for c in range(len(row)):
-            if work.log_p[c] == -np.inf and abs(row[c]) < np.inf and (best < 0 or row[c] > row[best]):
+            if (
+                (best < 0 or row[c] > row[best])
+                and work.log_p[c] == -np.inf
+                and abs(row[c]) < np.inf
+                and (texts.symbols[c, at.ROLE] != at.NEVER or c == texts.blank)
+            ):
                 best = c
         if best < 0:
             break
         work.log_p[best] = row[best]
-        work.kept[count] = best
+        work.kept[count], work.places[best] = best, count
         total += exp(np.float64(row[best]))
         count += 1
     return count

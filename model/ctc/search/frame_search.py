@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import compiled
-from model.config import BLANK
+from model.compiled import compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
 from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
-from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN, Stream, copy_row
-from model.ctc.search.prefix_score import KEYTERM_BOOST, WORD_BONUS, Texts, add_letter, close_word
-from model.ctc.search.prefix_tree import add_child, find_child
+from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
+from model.ctc.search.prefix_score import KEYTERM_BOOST, WORD_BONUS, Texts, add_letters, close_word
+from model.ctc.search.prefix_tree import add_boundary, add_child, find_child
 
 
 @compiled
@@ -46,13 +45,13 @@ def _extend(texts: Texts, stream: Stream, work: Work, kept: int, size: int) -> i
         repeat = stream.nodes_i[node, at.SYMBOL]
         for k in range(kept):
             c = work.kept[k]
-            if c == BLANK or (work.written[h] >> c) & 1:
+            if c == texts.blank or (work.written[h] >> k) & 1:
                 continue
             log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
-            most = log_p + _highest_score(texts, stream, node, texts.columns[c])
+            most = log_p + _highest_score(texts, stream, node, c)
             if most == -np.inf or (size == full and most <= work.scores[0]):  # cannot be among the best: not scored
                 continue
-            score = log_p + _score(texts, stream, node, texts.columns[c])
+            score = log_p + _score(texts, stream, node, c)
             if size < full:
                 push(work, size, score, h, c)
                 size += 1
@@ -62,22 +61,25 @@ def _extend(texts: Texts, stream: Stream, work: Work, kept: int, size: int) -> i
 
 
 @compiled
-def _highest_score(texts: Texts, stream: Stream, node: int, column: int) -> float:
+def _highest_score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
     """Upper bound of the score of a prefix extended by one symbol, -inf where there is none."""
-    letters = stream.nodes_i[node, at.LETTERS]
-    most = stream.nodes_f[node, at.SCORE] + texts.weights[KEYTERM_BOOST] * texts.values[0, at.TERM_GAIN]
-    if column == SPACE_COLUMN:
+    letters, role = stream.nodes_i[node, at.LETTERS], texts.symbols[symbol, at.ROLE]
+    gain = texts.weights[KEYTERM_BOOST] * texts.values[0, at.TERM_GAIN]
+    most = stream.nodes_f[node, at.SCORE] + gain * texts.symbols[symbol, at.COUNT]
+    if role == at.SPACE:
         return most - stream.nodes_f[node, at.LOOK] if letters > 0 else -np.inf
+    if role == at.BEGINS and letters > 0:
+        return float(most + gain - stream.nodes_f[node, at.LOOK] + max(0.0, texts.weights[WORD_BONUS]))
     if letters >= MAX_LETTERS:
         return -np.inf
     return float(most + max(0.0, texts.weights[WORD_BONUS])) if letters == 0 else float(most)
 
 
 @compiled
-def _score(texts: Texts, stream: Stream, node: int, column: int) -> float:
-    if column == SPACE_COLUMN:
+def _score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
+    if texts.symbols[symbol, at.ROLE] == at.SPACE:
         return close_word(texts, stream, node)[0]
-    return add_letter(texts, stream, node, column)[0]
+    return add_letters(texts, stream, node, symbol)[0]
 
 
 @compiled
@@ -99,7 +101,7 @@ def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int) -> 
     stream.header[at.HYPOTHESES] = size
 
 
-@compiled
+@compiled_inline
 def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
     """Make the hypothesis of a candidate with a new symbol."""
     origin, symbol = work.origins[place], work.symbols[place]
@@ -107,12 +109,18 @@ def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
     log_p, start, last, total = extension_of(stream, origin, symbol)
     own = work.log_p[symbol]
     log_p += own
+    role = texts.symbols[symbol, at.ROLE]
+    is_space = role == at.SPACE
+    closes = role == at.BEGINS and stream.nodes_i[parent, at.LETTERS] > 0
+    if closes:
+        parent = add_boundary(texts, stream, parent)
     node = find_child(stream, parent, symbol)
-    is_space = texts.columns[symbol] == SPACE_COLUMN
     if node < 0:
         node = add_child(texts, stream, parent, symbol)
-        if is_space:
+        if is_space or closes:
             record_word(stream, node, start, last, total)
+    if closes:
+        start, total = int(stream.header[at.FRAMES]), 0.0
     ints, floats = work.next_i[place], work.next_f[place]
     ints[at.NODE], ints[at.LETTER_START], ints[at.BLANK_START], ints[at.BLANK_LAST] = node, start, start, last
     floats[at.TOTAL_P] = log_p

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
-from model.config import BLANK
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import advance_by_blank
 from model.ctc.search.candidates import Work, keep_symbols, work_for
@@ -35,12 +34,12 @@ Table = tuple[int, int, int]  # of a `Bias`
 
 
 @entry_point
-def start_stream(address: int, beams: int, skip: int, lm_state: int, terms: Table) -> None:
+def start_stream(address: int, skip: int, lm_state: int, terms: Table, setup: Setup) -> None:
     """Initialise the zeroed block at `address` as a fresh stream."""
-    stream = stream_at(address, beams)
+    stream = stream_at(address, setup.beams)
     stream.header[at.SKIP] = skip
     _point_to(stream, terms)
-    _begin(stream, int(BLANK), lm_state, ZERO - 1)
+    _begin(stream, setup.blank, lm_state, ZERO - 1)
 
 
 @entry_point
@@ -51,7 +50,7 @@ def advance_streams(
 
     `report` (B, REPORT) is written.
     """
-    work = work_for(setup.beams, len(setup.columns))
+    work = work_for(setup.beams, log_probs.shape[2])
     for b in range(len(addresses)):
         stream = stream_at(addresses[b], setup.beams)
         texts = texts_of(setup, stream.header)
@@ -67,15 +66,15 @@ def advance_streams(
 def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: DoubleArray) -> None:
     header = stream.header
     if (
-        limits[0] < 1.0 and np.inf > row[BLANK] and exp(np.float64(row[BLANK])) >= limits[0]
+        limits[0] < 1.0 and np.inf > row[texts.blank] and exp(np.float64(row[texts.blank])) >= limits[0]
     ):  # `keep_symbols` would keep the blank alone
         advance_by_blank(stream)
     else:
         beams = len(work.scores)
-        if header[at.NODES] + beams > tree_nodes(beams):
+        if header[at.NODES] + beams * texts.growth > tree_nodes(beams):
             make_room(stream, work.moved)
         before = stream.hypotheses_i[header[at.BEST], at.NODE]
-        kept = keep_symbols(row, limits[0], int(limits[1]), work)
+        kept = keep_symbols(texts, row, limits[0], int(limits[1]), work)
         search_frame(texts, stream, work, kept)
         if stream.hypotheses_i[header[at.BEST], at.NODE] != before:
             header[at.CHANGES] += 1
@@ -228,23 +227,23 @@ def _last_letter(stream: Stream, hypothesis: int) -> int:
 def _write_path(stream: Stream, hypothesis: int) -> int:
     """Write the words of a hypothesis, the open one last, after the committed ones; return their number."""
     ints, node = stream.nodes_i, stream.hypotheses_i[hypothesis, at.NODE]
-    letters = ints[node, at.LETTERS]
-    boundary = int(node)
-    for _ in range(letters):
-        boundary = ints[boundary, at.PARENT]
-    words = write_words(stream, boundary)
-    if letters == 0:
+    boundary, below, count = int(node), ZERO - 1, ZERO
+    while ints[boundary, at.LETTERS] > 0:
+        below, boundary = boundary, int(ints[boundary, at.PARENT])
+        count += 1
+    words = write_words(stream, boundary, below)
+    if count == 0:
         return words
     symbols = 0
     for word in range(words):
-        symbols += stream.out_words[word, at.OUT_LETTERS]
-    for i in range(symbols + letters - 1, symbols - 1, -1):
+        symbols += stream.out_words[word, at.OUT_PIECES]
+    for i in range(symbols + count - 1, symbols - 1, -1):
         stream.out_symbols[i] = ints[node, at.SYMBOL]
         node = ints[node, at.PARENT]
     sounding = _in_letter(stream, hypothesis)
     start = at.LETTER_START if sounding else at.BLANK_START
     stream.out_words[words, at.OUT_START] = stream.hypotheses_i[hypothesis, start]
     stream.out_words[words, at.OUT_LAST] = _last_letter(stream, hypothesis)
-    stream.out_words[words, at.OUT_LETTERS] = letters
+    stream.out_words[words, at.OUT_PIECES] = count
     stream.out_sums[words] = stream.hypotheses_f[hypothesis, at.LETTER_SUM if sounding else at.BLANK_SUM]
     return words + 1

@@ -27,6 +27,14 @@ BLOCK_FRAMES = 64
 MAX_LETTERS = 48
 """Most letters of a word; further letters count as blank, so that a word without end stays bounded."""
 
+# symbol, int32 (`Symbols.table`)
+ROLE = 0
+FIRST = 1  # place of its first letter among those of all symbols
+COUNT = 2  # of its letters
+SYMBOL_INTS = 3
+WRITES, BEGINS, SPACE, NEVER = range(4)
+"""Roles: letters of the open word; letters of a new word, with a space before them; a space; none, as blank has."""
+
 # header, int64
 SKIP = 0  # frames still to skip
 FRAMES = 1
@@ -70,17 +78,19 @@ LETTERS = 6  # of the open word; 0 at a word boundary
 LM_STATE = 7  # before the open word
 SPELLING = 8  # node of the vocabulary's letters that the open word leads to, -1: out of vocabulary
 BIAS_STATE = 9
-WORD_START = 10  # of the word that a space closed here
+WORD_START = 10  # of the word that a space closed here, or RECORDED_BELOW
 WORD_LAST = 11
 NEXT_STATE = 12  # LM state after the open word, once CLOSING is known
 NODE_INTS = 13
+RECORDED_BELOW = -1
+"""At a boundary: the word's record is with the piece that begins the next word, of which there may be several."""
 
 # node, float64
 BASE = 0  # final score of the text up to here
 SCORE = 1  # BASE with the expected scores of the open word and the open key term
 LOOK = 2  # expected score of the open word
 WAIVED = 3  # cost of unknown words forgiven to the open key term
-WORD_SUM = 4  # of the word that a space closed here
+WORD_SUM = 4  # of that word
 CLOSING = 5  # LM score of the open word if it ended here, NaN until computed
 NODE_FLOATS = 6
 
@@ -99,13 +109,13 @@ TERM_INTS = 5
 # automaton of key terms, float64 (`Bias.floats`)
 TERM_VALUE = 0
 TERM_BANK = 1  # earned by complete phrases, and kept when the state is left by TERM_FAIL
-TERM_GAIN = 2  # row 0: the most that one symbol can add
+TERM_GAIN = 2  # row 0: the most that one letter can add
 TERM_FLOATS = 3
 
 # words written for the caller, int32
 OUT_START = 0
 OUT_LAST = 1
-OUT_LETTERS = 2
+OUT_PIECES = 2  # symbols of the word, each a letter or more
 OUT_INTS = 3
 
 

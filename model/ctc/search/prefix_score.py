@@ -18,6 +18,7 @@ from model.compiled import (
     LongArray,
     carray,
     compiled,
+    compiled_inline,
     compiled_maker,
     float32_at,
     float64_at,
@@ -42,7 +43,11 @@ class Setup(NamedTuple):
 
     beams: int
     limits: DoubleArray  # (2,) share of the probability and number of symbols that a frame keeps
-    columns: IntArray  # (V,) column of each symbol's letter: a to z, apostrophe, space; -1 for others
+    blank: int
+    space: int  # the symbol, -1 if there is none
+    growth: int  # most nodes that a symbol adds: with the boundary, two
+    symbols: IntArray  # (V + 1, SYMBOL_INTS) `Symbols.table`, the boundary last
+    columns: IntArray  # (N,) of their letters: a to z, apostrophe, space; -1 for others
     weights: DoubleArray  # (5,)
     model: LongArray  # (12,)
 
@@ -50,8 +55,11 @@ class Setup(NamedTuple):
 class Texts(NamedTuple):
     """Arrays that the texts of one stream are scored with: language model, its `Bias`, the weights."""
 
+    blank: int
+    space: int
+    growth: int
+    symbols: IntArray
     columns: IntArray
-    space: int  # the symbol, -1 if there is none
     weights: DoubleArray
     has_lm: bool
     first: IntArray
@@ -72,13 +80,12 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
     """Return the views of a decoder's and a stream's arrays."""
     model = setup.model
     nodes, spellings, states = model[NODES], model[SPELLINGS], header[at.BIAS_STATES]
-    space = -1
-    for symbol in range(len(setup.columns)):
-        if setup.columns[symbol] == SPACE_COLUMN:
-            space = symbol
     return Texts(
+        setup.blank,
+        setup.space,
+        setup.growth,
+        setup.symbols,
         setup.columns,
-        space,
         setup.weights,
         model[HAS_LM] != 0,
         carray(int32_at(model[FIRST]), (nodes + 1,), np.int32),
@@ -116,33 +123,43 @@ def unknown_score(texts: Texts, letters: int) -> float:
     return -float(texts.weights[UNKNOWN_COST] + texts.weights[UNKNOWN_LETTER_COST] * letters)
 
 
-@compiled
-def add_letter(texts: Texts, stream: Stream, node: int, column: int) -> tuple[float, float, float, float, int, int]:
-    """Extend a prefix by a letter: SCORE, BASE, LOOK, WAIVED, SPELLING and BIAS_STATE of the longer one."""
+@compiled_inline
+def add_letters(
+    texts: Texts, stream: Stream, node: int, symbol: int
+) -> tuple[float, float, float, float, int, int, int]:
+    """Extend a prefix by a symbol's letters.
+
+    Returns SCORE, BASE, LOOK, WAIVED, SPELLING, BIAS_STATE and LETTERS of the longer one. A symbol that begins a word
+    closes the open one before.
+    """
     ints, floats = stream.nodes_i, stream.nodes_f
-    letters = ints[node, at.LETTERS] + 1
-    state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], column)
-    boost = texts.weights[KEYTERM_BOOST]
-    base, waived = floats[node, at.BASE] + boost * earned, floats[node, at.WAIVED]
-    if broke:
-        base, waived = base - waived, 0.0
-    spelling = 0
-    if letters == 1:
-        base += texts.weights[WORD_BONUS]
+    letters, spelling, look = int(ints[node, at.LETTERS]), int(ints[node, at.SPELLING]), float(floats[node, at.LOOK])
+    if letters > 0 and texts.symbols[symbol, at.ROLE] == at.BEGINS:
+        _, base, waived, _, state = close_word(texts, stream, node)
+        letters, look = 0, 0.0
     else:
-        spelling = ints[node, at.SPELLING]
-    look = 0.0
-    if texts.has_lm:
-        spelling = texts.child[spelling, column] if spelling >= 0 and column >= 0 else -1
-        if spelling >= 0:
-            look = max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown_score(texts, letters))
-        elif texts.terms[
-            state, at.TERM_COVERS
-        ]:  # an unknown word of a key term goes on as the likeliest word it began as
-            look = floats[node, at.LOOK]
-        else:
-            look = unknown_score(texts, letters)
-    return base + look + boost * texts.values[state, at.TERM_VALUE], base, look, waived, spelling, state
+        base, waived, state = floats[node, at.BASE], floats[node, at.WAIVED], int(ints[node, at.BIAS_STATE])
+    boost = texts.weights[KEYTERM_BOOST]
+    first = int(texts.symbols[symbol, at.FIRST])
+    for place in range(first, first + texts.symbols[symbol, at.COUNT]):
+        column = int(texts.columns[place])
+        state, earned, broke = follow_terms(texts.terms, texts.values, state, column)
+        base += boost * earned
+        if broke:
+            base, waived = base - waived, 0.0
+        letters += 1
+        if letters == 1:
+            base += texts.weights[WORD_BONUS]
+            spelling = 0
+        if texts.has_lm:
+            spelling = int(texts.child[spelling, column]) if spelling >= 0 and column >= 0 else -1
+            if spelling >= 0:
+                look = max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown_score(texts, letters))
+            elif not texts.terms[
+                state, at.TERM_COVERS
+            ]:  # an unknown word of a key term goes on as the likeliest word it began as
+                look = unknown_score(texts, letters)
+    return base + look + boost * texts.values[state, at.TERM_VALUE], base, look, waived, spelling, state, letters
 
 
 @compiled

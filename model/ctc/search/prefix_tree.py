@@ -1,6 +1,8 @@
 """Tree of prefixes of one stream: growth, committing of the text that all hypotheses share, bounds.
 
-Scores come from `prefix_score`; `frame_search` decides which prefixes are alive.
+Scores come from `prefix_score`; `frame_search` decides which prefixes are alive. A node is a symbol, of as many letters
+as it writes. Where a piece begins a word after another, a node of the boundary stands between the two, so that every
+closed word ends in a node without open letters, by which it is shared and committed.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ import numpy as np
 
 from model.compiled import ZERO, IntArray, compiled
 from model.ctc.search import layout as at
-from model.ctc.search.layout import SPACE_COLUMN, Stream, copy_row, tree_nodes
-from model.ctc.search.prefix_score import Texts, add_letter, close_word
+from model.ctc.search.layout import Stream, copy_row, tree_nodes
+from model.ctc.search.prefix_score import Texts, add_letters, close_word
 
 
 @compiled
@@ -41,18 +43,29 @@ def add_child(texts: Texts, stream: Stream, node: int, symbol: int) -> int:
 
 
 @compiled
+def add_boundary(texts: Texts, stream: Stream, node: int) -> int:
+    """Return the boundary after a prefix, which pieces that begin a word share; add it where there is none."""
+    symbol = len(texts.symbols) - 1
+    child = find_child(stream, node, symbol)
+    if child < 0:
+        child = add_child(texts, stream, node, symbol)
+        stream.nodes_i[child, at.WORD_START] = at.RECORDED_BELOW
+    return child
+
+
+@compiled
 def score_child(texts: Texts, stream: Stream, child: int) -> None:
     """Compute the scores of a prefix from those of its parent."""
     ints, floats = stream.nodes_i, stream.nodes_f
     node = ints[child, at.PARENT]
-    column = texts.columns[ints[child, at.SYMBOL]]
-    if column == SPACE_COLUMN:
+    symbol = ints[child, at.SYMBOL]
+    if texts.symbols[symbol, at.ROLE] == at.SPACE:
         score, base, waived, lm_state, state = close_word(texts, stream, node)
         ints[child, at.LETTERS], ints[child, at.SPELLING], floats[child, at.LOOK] = 0, 0, 0.0
     else:
-        score, base, look, waived, spelling, state = add_letter(texts, stream, node, column)
+        score, base, look, waived, spelling, state, letters = add_letters(texts, stream, node, symbol)
         lm_state = ints[node, at.LM_STATE]
-        ints[child, at.LETTERS] = ints[node, at.LETTERS] + 1
+        ints[child, at.LETTERS] = letters
         ints[child, at.SPELLING], floats[child, at.LOOK] = spelling, look
     floats[child, at.SCORE], floats[child, at.BASE], floats[child, at.WAIVED] = score, base, waived
     ints[child, at.LM_STATE], ints[child, at.BIAS_STATE] = lm_state, state
@@ -96,7 +109,10 @@ def commit_shared(stream: Stream) -> None:
 @compiled
 def commit(stream: Stream, node: int) -> None:
     """Make the word boundary `node` the root and write the words up to it. All hypotheses must extend it."""
-    write_words(stream, node)
+    below, known = ZERO - 1, stream.hypotheses_i[stream.header[at.BEST], at.NODE]
+    while known != node:
+        below, known = int(known), stream.nodes_i[known, at.PARENT]
+    write_words(stream, node, below)
     header = stream.header
     ints, root, known = stream.nodes_i, header[at.ROOT], node
     while known != root:
@@ -110,8 +126,11 @@ def commit(stream: Stream, node: int) -> None:
 
 
 @compiled
-def write_words(stream: Stream, node: int) -> int:
-    """Write the closed words from the root to `node` after the committed ones; return their number."""
+def write_words(stream: Stream, node: int, below: int) -> int:
+    """Write the closed words from the root to `node` after the committed ones; return their number.
+
+    `below` is the node after `node` in the hypothesis, -1 if there is none.
+    """
     header, ints, root = stream.header, stream.nodes_i, stream.header[at.ROOT]
     words, letters, known = 0, 0, node
     while known != root:
@@ -124,14 +143,16 @@ def write_words(stream: Stream, node: int) -> int:
     while node != root:
         if ints[node, at.LETTERS] == 0:
             word -= 1
-            stream.out_words[word, at.OUT_START] = ints[node, at.WORD_START]
-            stream.out_words[word, at.OUT_LAST] = ints[node, at.WORD_LAST]
-            stream.out_words[word, at.OUT_LETTERS] = ints[ints[node, at.PARENT], at.LETTERS]
-            stream.out_sums[word] = stream.nodes_f[node, at.WORD_SUM]
+            record = below if ints[node, at.WORD_START] == at.RECORDED_BELOW else node
+            stream.out_words[word, at.OUT_START] = ints[record, at.WORD_START]
+            stream.out_words[word, at.OUT_LAST] = ints[record, at.WORD_LAST]
+            stream.out_words[word, at.OUT_PIECES] = 0
+            stream.out_sums[word] = stream.nodes_f[record, at.WORD_SUM]
         else:
             symbol -= 1
             stream.out_symbols[symbol] = ints[node, at.SYMBOL]
-        node = ints[node, at.PARENT]
+            stream.out_words[word, at.OUT_PIECES] += 1
+        below, node = int(node), ints[node, at.PARENT]
     return words
 
 
@@ -169,7 +190,7 @@ def compact(stream: Stream, moved: IntArray) -> None:
 
 @compiled
 def make_room(stream: Stream, moved: IntArray) -> None:
-    """Free rows for one frame and a few more: drop dead nodes, else force the best first word, else drop hypotheses."""
+    """Free rows for two frames at least: drop dead nodes, else force the best first word, else drop hypotheses."""
     beams = len(stream.hypotheses_i)
     compact(stream, moved)
     while stream.header[at.NODES] + 4 * beams > tree_nodes(beams):

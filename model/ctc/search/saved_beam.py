@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.compiled import DoubleArray, IntArray, LongArray
-from model.config import BLANK
 from model.ctc.search import layout as at
 from model.ctc.search.layout import tree_nodes_of
+from model.ctc.search.symbols import Symbols
 
-VERSION = 1
+VERSION = 2
 SavedWord = tuple[str, float, float, float]
 _KEPT = (at.SKIP, at.FRAMES, at.CHANGES, at.BEST, at.QUIET)  # of the header, as they are
 _STAMPS = [at.WORD_START, at.WORD_LAST]
@@ -31,8 +31,8 @@ class SavedBeam(msgspec.Struct, array_like=True, frozen=True):
     header: tuple[int, ...]  # of `_KEPT`
     nodes: int  # rows of the tree in use, unreachable ones included
     parents: bytes  # (N - 1,) uint16, of all but the root, which is 0; parents come first
-    symbols: bytes  # (N - 1,) uint8
-    stamps: bytes  # (W, 2) int32, of those that end in a space
+    symbols: bytes  # (N - 1,) uint16
+    stamps: bytes  # (W, 2) int32, of those that close a word: spaces, and pieces that begin one
     sums: bytes  # (W,) float64
     root: bytes  # (NODE_INTS,) int32
     root_f: bytes  # (NODE_FLOATS,) float64
@@ -64,8 +64,8 @@ class Memory:
         return array
 
 
-def tree_parts(memory: Memory, space: int) -> dict[str, Any]:
-    """The fields of `SavedBeam` that the block holds. `space` is the symbol of the space, -1 if there is none."""
+def tree_parts(memory: Memory, symbols: Symbols) -> dict[str, Any]:
+    """The fields of `SavedBeam` that the block holds."""
     header = memory.header
     used, root, alive = int(header[at.NODES]), int(header[at.ROOT]), int(header[at.HYPOTHESES])
     parents = memory.nodes[:used, at.PARENT]
@@ -73,15 +73,15 @@ def tree_parts(memory: Memory, space: int) -> dict[str, Any]:
     place = np.zeros(used, np.int32)
     place[kept] = np.arange(len(kept))
     rest = kept[1:]
-    symbols = memory.nodes[rest, at.SYMBOL]
-    closed = rest[symbols == space]
+    written = memory.nodes[rest, at.SYMBOL]
+    closed = rest[_closing(written, symbols)]
     hypotheses = memory.hypotheses[:alive].copy()
     hypotheses[:, at.NODE] = place[hypotheses[:, at.NODE]]
     return {
         "header": tuple(header[list(_KEPT)].tolist()),
         "nodes": used,
         "parents": place[parents[rest]].astype(np.uint16).tobytes(),
-        "symbols": symbols.astype(np.uint8).tobytes(),
+        "symbols": written.astype(np.uint16).tobytes(),
         "stamps": memory.nodes[closed][:, _STAMPS].tobytes(),
         "sums": memory.nodes_f[closed, at.WORD_SUM].tobytes(),
         "root": memory.nodes[root].tobytes(),
@@ -89,6 +89,13 @@ def tree_parts(memory: Memory, space: int) -> dict[str, Any]:
         "hypotheses": hypotheses.tobytes(),
         "hypotheses_f": memory.hypotheses_f[:alive].tobytes(),
     }
+
+
+def _closing(written: IntArray, symbols: Symbols) -> NDArray[np.bool_]:
+    """Which of these symbols can close a word, (N,) bool."""
+    roles = symbols.table[written, at.ROLE]
+    closing: NDArray[np.bool_] = (roles == at.SPACE) | (roles == at.BEGINS)
+    return closing
 
 
 def _below_root(parents: IntArray, root: int) -> NDArray[np.bool_]:
@@ -106,7 +113,7 @@ class Tree(msgspec.Struct):
 
     parents: IntArray
     symbols: IntArray
-    closed: NDArray[np.int64]  # rows that end in a space
+    closed: NDArray[np.int64]  # rows that close a word
     stamps: IntArray
     sums: DoubleArray
     root: IntArray
@@ -115,17 +122,19 @@ class Tree(msgspec.Struct):
     hypotheses_f: DoubleArray
 
 
-def checked_tree(saved: SavedBeam, *, beams: int, symbols: int, space: int, sizes: tuple[int, int, int]) -> Tree:
+def checked_tree(saved: SavedBeam, *, beams: int, symbols: Symbols, sizes: tuple[int, int, int]) -> Tree:
     """Read the arrays; `sizes` are those of the language model's trie, its spellings, and the key terms' states.
 
     Raises: ValueError where compiled code would leave its memory.
     """
     states, spellings, terms = sizes
-    written = np.frombuffer(saved.symbols, np.uint8).astype(np.int32)
+    written = np.frombuffer(saved.symbols, np.uint16).astype(np.int32)
+    if not (written <= symbols.boundary).all() or (symbols.table[written, at.ROLE] == at.NEVER).any():
+        raise ValueError("this is no state of the beam search")
     tree = Tree(
         np.frombuffer(saved.parents, np.uint16).astype(np.int32),
         written,
-        np.flatnonzero(written == space) + 1,
+        np.flatnonzero(_closing(written, symbols)) + 1,
         np.frombuffer(saved.stamps, np.int32).reshape(-1, len(_STAMPS)),
         np.frombuffer(saved.sums, np.float64),
         np.frombuffer(saved.root, np.int32),
@@ -140,12 +149,11 @@ def checked_tree(saved: SavedBeam, *, beams: int, symbols: int, space: int, size
         and len(tree.stamps) == len(tree.sums) == len(tree.closed)
         and rows <= saved.nodes <= tree_nodes_of(beams)
         and bool((tree.parents < np.arange(1, rows)).all())
-        and bool(((tree.symbols > BLANK) & (tree.symbols < symbols)).all())
         and (root.shape, tree.root_f.shape) == ((at.NODE_INTS,), (at.NODE_FLOATS,))
         and 0 <= root[at.LM_STATE] < max(1, states)
         and -1 <= root[at.SPELLING] < max(1, spellings)
         and 0 <= root[at.BIAS_STATE] < max(1, terms)
-        and 0 <= root[at.SYMBOL] < symbols
+        and 0 <= root[at.SYMBOL] <= symbols.boundary
         and root[at.LETTERS] == 0
         and 1 <= len(tree.hypotheses) == len(tree.hypotheses_f) <= beams
         and bool(((tree.hypotheses[:, at.NODE] >= 0) & (tree.hypotheses[:, at.NODE] < rows)).all())

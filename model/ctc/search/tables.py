@@ -1,27 +1,16 @@
-"""Vocabulary, weights and language model as arrays of numbers, which the beam search passes to compiled code."""
+"""Weights and language model as arrays of numbers, which the beam search passes to compiled code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import DoubleArray, IntArray, LongArray
+from model.compiled import DoubleArray, LongArray
 from model.ctc.search.layout import SPACE_COLUMN
 from model.ctc.weights import DecodingWeights
-from model.lm.characters import LETTERS
 from model.lm.language_model import LanguageModel
-
-
-def columns(vocabulary: Sequence[str]) -> IntArray:
-    """Return the column of each symbol's letter, -1 where the language model and key terms know no such letter."""
-    return np.array([SPACE_COLUMN if symbol == " " else _letter(symbol) for symbol in vocabulary], np.int32)
-
-
-def _letter(symbol: str) -> int:
-    return LETTERS.find(symbol) if symbol else -1
 
 
 def weight_row(weights: DecodingWeights) -> DoubleArray:

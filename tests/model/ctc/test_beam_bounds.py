@@ -122,7 +122,7 @@ def test_log_probs_of_another_shape_are_refused(shape):
         made.advance([state], np.zeros(shape, np.float32))
 
 
-UNFIT = [(0, LETTERS), (65, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", *"x" * 63)), (4, ("", "ab")), (4, ("", ""))]
+UNFIT = [(0, LETTERS), (65, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", "ab")), (4, ("", ""))]
 
 
 @pytest.mark.parametrize(("beams", "vocabulary"), UNFIT)
