@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.ctc.words import IDEOGRAPHS
 from model.errors import PublishedModelError
 
 BLANKS = ("<blk>", "<eps>", "<blank>")
@@ -21,6 +20,8 @@ SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols that are no text
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
+IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+"""Scripts that are written without spaces, as a range of a regular expression: Hiragana, Katakana, Han."""
 _IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 
 

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.tokens import IDEOGRAPHS
 
 LogProbs = NDArray[np.float32]
 
-IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-"""Scripts that are written without spaces, as a range of a regular expression: Hiragana, Katakana, Han."""
 _BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}]) (?=[{IDEOGRAPHS}])")
 
 
