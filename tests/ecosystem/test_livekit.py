@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from driving import Driver
 from holding import Holders
+from needs import need_package
+from published import probe_of
 from recordings import BYTES_PER_S, Spoken, audio, plain, text
 from relay import Relay
 from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
@@ -131,3 +133,21 @@ def test_it_waits_for_room(
     assert len(before.connections) == 2
     assert told(events) == [START, FINAL, END]
     check_stream(before.connections[-1], text("order"))
+
+
+def test_a_published_model_behind_it(relay: Before, livekit: Driver, spoken: Spoken) -> None:
+    """A probe of random weights says nothing that could be read: its words are those that an upload has."""
+    need_package("onnx")
+    folder = probe_of("zipformer2-ctc").folder
+    parts = ("order", 1.6, "porch_fan", 1.6)
+    with ServerProcess(model=folder) as server:
+        before = relay(server)
+        steps = [("push", spoken(*parts))]
+        livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 400})
+        livekit.until(lambda event: event["event"] == FINAL)
+        before.wait(lambda: before.connections[-1].close_code is not None)
+        livekit.say(end=True)
+        livekit.rest()
+        stream = before.only()
+    assert sum(len(frame["channel"]["alternatives"][0]["words"]) for frame in stream.results if frame["is_final"]) > 5
+    assert stream.close_code == 1000

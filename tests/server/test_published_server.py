@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import soundfile
 from live_server import LiveServer, transcript
+from needs import need_package
 from published import VARIANTS, at_rate, decoder_for, model_of, reference
 from resume_client import ResumingClient
 from websockets.exceptions import InvalidStatus
 
 from server.resume.seal import new_key
+from server.served_model import LoadedModel
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
 # Bytes at random make no words that could be compared.
@@ -142,3 +145,45 @@ def test_texts_of_many_streams_do_not_depend_on_one_another(served: Any) -> None
             for client in clients
         ]
     assert texts == [alone[(60_000, 90_000)[number % 2]] for number in range(24)]
+
+
+def test_deepgrams_sdk_streams_to_a_published_model(served: Any) -> None:
+    need_package("deepgram")
+    from deepgram import DeepgramClient
+    from deepgram.core.events import EventType
+    from deepgram.environment import DeepgramClientEnvironment
+
+    server = served("t-one-ctc")
+    pcm = speech("t-one-ctc")
+    http, ws = f"http://{server.host}", f"ws://{server.host}"
+    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+    client = DeepgramClient(api_key="any", environment=here)
+    finals: list[Any] = []
+    options = {"encoding": "linear16", "sample_rate": 8_000, "endpointing": "false"}
+    with client.listen.v1.connect(model="nova-3", **options) as stream:
+        stream.on(EventType.MESSAGE, lambda each: finals.append(each) if getattr(each, "is_final", None) else None)
+        reader = threading.Thread(target=stream.start_listening)
+        reader.start()
+        for at in range(0, len(pcm), 777):
+            stream.send_media(pcm[at : at + 777].tobytes())
+        stream.send_close_stream()
+        reader.join(timeout=20)
+    text = "".join(each.channel.alternatives[0].transcript for each in finals)
+    assert squeezed(text) == words_of("t-one-ctc", pcm)[0]
+
+
+def test_models_of_two_rates_are_chosen_by_language(live_server: Start) -> None:
+    """The shipped rate beside telephone's, in one replica; a language that neither has is refused."""
+    wide, narrow = model_of("zipformer2-ctc"), model_of("t-one-ctc")
+    models = [
+        LoadedModel.of(wide, decoder_for(wide), "wide", ("en",)),
+        LoadedModel.of(narrow, decoder_for(narrow), "narrow", ("ru",)),
+    ]
+    server = live_server(model=models)
+    for language, variant, rate in (("en-US", "zipformer2-ctc", 16_000), ("ru", "t-one-ctc", 8_000)):
+        pcm = speech(variant)
+        finals = listen(server, pcm, lambda: 1_000, rate, language=language, endpointing="false")
+        assert squeezed(transcript(finals)) == words_of(variant, pcm)[0]
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen(language="fr")
+    assert refused.value.response.status_code == 400
