@@ -227,12 +227,16 @@ class Playback:
         return self._answered > before
 
     def _cover_long(self, cursor_s: float, sent: int, now: float) -> bool:
-        """Account for the message in which the cursor lies; those before it had to wait for it, whatever the load."""
+        """Account for the message in which the cursor lies; those before it had to wait for it, whatever the load.
+
+        What comes after `CloseStream` answers that, not a message.
+        """
         before = self._answered
         while self._answered < sent and self.recording.ends_s[self._answered] < cursor_s:
             self._answered += 1
         if self._answered < sent and (self._answered == 0 or self.recording.ends_s[self._answered - 1] < cursor_s):
-            self._recorder.step_answered(self._due_s[self._answered], now)
+            if self._closing_s is None:
+                self._recorder.step_answered(self._due_s[self._answered], now)
             self._answered += 1
         return self._answered > before
 

@@ -48,3 +48,12 @@ def test_without_the_option_every_message_that_it_covers_is_measured() -> None:
     recorder = Recorder()
     answer(playback(recorder, long_steps=False), 0.24, 100.25)
     assert recorder.latencies == [0.17, 0.09, 0.01]
+
+
+def test_what_answers_the_close_is_no_step() -> None:
+    recorder = Recorder()
+    playing = playback(recorder, long_steps=True)
+    answer(playing, 0.3, 100.33)
+    playing.close(100.8)
+    answer(playing, 0.8, 100.95)
+    assert recorder.latencies == [0.01]
