@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from model.compiled import entry_point
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # of each tensor, a cache line; the runtime asks for 8
 Bytes = NDArray[np.uint8]
 Units = NDArray[np.unsignedinteger[Any]]
 

@@ -16,7 +16,7 @@ from model.errors import PublishedModelError
 from model.published.contracts import WENET_CHUNK, Contract, Feed, expected_inputs
 from model.published.features import BINS
 from model.published.metadata import Graph
-from model.published.states import ALIGNMENT, SlotStates
+from model.published.states import SlotStates
 
 ELEMENTS = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
@@ -161,6 +161,3 @@ def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
     if outputs[0].ndim != 3 or outputs[0].dtype != np.float32 or len(outputs[0]) != 1:
         raise PublishedModelError(f"{graph.path.name} gives {outputs[0].dtype} {list(outputs[0].shape)}, not frames")
     return tuple(outputs[0].shape[1:])
-
-
-assert ALIGNMENT % 8 == 0, "the runtime reads tensors of 8-byte numbers"
