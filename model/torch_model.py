@@ -15,7 +15,8 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.network import Network, State
 from model.precision import cast, resolve_device, resolve_precision
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 from model.traced import SlabStep, TracedStep
 
 MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2}
