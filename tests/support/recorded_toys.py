@@ -24,7 +24,9 @@ class EagerStep:
         least = max(rows, self.model.min_rows)
         samples = block.pcm.shape[1] // steps
         state = {name: slab[block.read[:rows].long()] for name, slab in self.slabs.items()}
-        padded = {name: torch.cat([each, each.new_zeros(least - rows, *each.shape[1:])]) for name, each in state.items()}
+        padded = {
+            name: torch.cat([each, each.new_zeros(least - rows, *each.shape[1:])]) for name, each in state.items()
+        }
         outputs = []
         for step in range(steps):
             inputs = block.pcm[:, step * samples : (step + 1) * samples]
