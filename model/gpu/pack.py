@@ -115,7 +115,7 @@ def layout_of(hidden: int) -> Layout:
 
 
 def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
-    """Row and column of U (3H + 1, H + 1) of each packed half, in the packed shape; the last row and column are zero."""
+    """Row and column of U (3H + 1, H + 1) of each packed half, in the packed shape; the last row and column are 0."""
     lane = torch.arange(LANES)[:, None, None]
     register = torch.arange(4)[:, None]
     half = torch.arange(2)

@@ -76,7 +76,7 @@ class Layer:
         self.packed = pack(self.weights, self.layout)
         self.workspace = torch.zeros(self.layout.workspace_words, dtype=torch.int32)
 
-    def launch(self, gates, x_in, x_out, slab, read, write, rows, frames, when=None) -> int:
+    def launch(self, gates, x_in, x_out, slab, read, write, rows, frames, when=None) -> int:  # noqa: PLR0917
         when = when or schedule()
         tensors = (self.packed, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace)
         assert all(t.is_contiguous() for t in tensors)
@@ -89,7 +89,7 @@ class Layer:
 
 
 def reference(weights: Tensor, bias: Tensor, gates: Tensor, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs (B, T, H) and last state (B, H) in float64; states are rounded to fp16 every frame, as the contract says."""
+    """Outputs (B, T, H) and last state (B, H) in float64; states are rounded to fp16 every frame."""
     u, c, hidden = weights.double(), bias.double(), weights.shape[1]
     state, out = first.double(), torch.empty(x.shape, dtype=torch.float64)
     for t in range(gates.shape[1]):
