@@ -65,4 +65,4 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
 def _persistent_fits(network: Network, device: torch.device) -> bool:
     from model.gpu.persistent import fits
 
-    return fits(network.config.hidden, device)
+    return fits(network.config.hidden, torch.cuda.get_device_properties(device))
