@@ -20,7 +20,7 @@ MELS = 16  # in one program
 _FLOOR, _CONTEXT = tl.constexpr(FLOOR), tl.constexpr(CONTEXT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "frames", "pcm_row"])
 def spectrum_kernel(
     slab, pcm, read, cosine, sine, power, count, frames, pcm_row,
     OVERLAP: tl.constexpr, HOP: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
@@ -62,7 +62,7 @@ def copy_block(source, target, COUNT: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(target + at, tl.load(source + at, mask=at < COUNT), mask=at < COUNT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "frames"])
 def mel_kernel(
     power, filters, mean, scale, input0, input1, slab0, slab1, read, count, frames,
     MEL: tl.constexpr, CHANNELS: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,

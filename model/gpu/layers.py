@@ -25,7 +25,7 @@ def normalise(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
     return (scaled * w + tl.load(bias + unit, mask=unit < H, other=0.0)).to(tl.float16)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "frames", "pcm_row", "samples"])
 def norm_kernel(
     x, weight, bias, y, input0, input1, pcm, slab0, slab1, slab_pcm, write, columns, frames, pcm_row, samples,
     H: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, LEAVE: tl.constexpr,
@@ -53,7 +53,7 @@ def norm_kernel(
         copy_block(samples_end - OVERLAP, slab_pcm + target * OVERLAP, OVERLAP, 1024)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["frames"])
 def lookahead_kernel(
     x, slab, read, mix, weight, bias, y, frames,
     H: tl.constexpr, AHEAD: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
@@ -78,7 +78,7 @@ def lookahead_kernel(
     tl.store(y + column * H + unit, normalise(total, unit, weight, bias, EPS, H), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["frames"])
 def shift_kernel(
     x, slab, read, write, frames, H: tl.constexpr, AHEAD: tl.constexpr, FRAMES: tl.constexpr, BLOCK: tl.constexpr
 ):

@@ -25,7 +25,7 @@ NARROWEST, WIDEST = 16, 64  # columns of one program
 WARPS = 2  # fewer than the four of a warp group, so that Triton takes mma.sync and not wgmma: one family of bits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "frames", "y_row"])
 def product_kernel(
     weights, x, bias, y, partial, counters, columns, frames, y_row,
     M: tl.constexpr, K: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr,

@@ -32,7 +32,7 @@ def gate_sum(here, gate: tl.constexpr, SEGMENTS: tl.constexpr, TILE: tl.constexp
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "frame", "frames"])
 def recurrent_kernel(
     weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames,
     H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,

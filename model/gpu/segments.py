@@ -12,6 +12,8 @@ RECURRENT_SEGMENTS = 8
 """Segments of a recurrent product: one for each warp of a block of the persistent kernel."""
 TILE_ROWS = 64
 """Rows of the weights in one program of a product."""
+SHALLOWEST = 128
+"""Least depth of a segment, about."""
 LARGEST_WAVE = 396
 """Programs of one launch that are resident together: three on each of 132 multiprocessors."""
 
@@ -50,13 +52,11 @@ def block_depth(depth: int) -> int:
 def product_segments(rows: int, depth: int, *, whole: bool = False) -> int:
     """Segments of a product with weights (rows, depth): about two to three programs a multiprocessor.
 
-    Of the counts that give so many, the one with the least padding is taken, and of those the largest; no segment is
-    shorter than a block of the kernel's loop. `whole` is a layer whose rows all belong to one tile: the head.
+    Of the counts that give so many, the one with the least padding is taken, and of those the largest; segments are
+    about 128 deep or more, or their sums cost more than they save. `whole` is a layer with one tile of rows: the head.
     """
-    if whole:
-        return max(1, min(8, depth // STEP // 2))
     block = block_depth(depth)
-    tiles = -(-rows // TILE_ROWS)
-    most = max(1, min(LARGEST_WAVE // tiles, depth // block))
-    least = max(1, min(LARGEST_WAVE * 2 // 3 // tiles, most))
+    tiles = 1 if whole else -(-rows // TILE_ROWS)
+    most = max(1, min(LARGEST_WAVE // tiles, -(-depth // SHALLOWEST)))
+    least = max(1, min(LARGEST_WAVE * 2 // 3, most * tiles) // tiles)
     return min(range(least, most + 1), key=lambda s: (s * padded_length(depth, s, block), -s))
