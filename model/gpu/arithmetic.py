@@ -43,3 +43,12 @@ def arrives_last(counter, segments: tl.constexpr):
     if last:
         tl.store(counter, 0)
     return last
+
+
+@triton.jit
+def segment_sum(here, SEGMENTS: tl.constexpr, STRIDE: tl.constexpr):
+    """Partial sums added in ascending order, read past the first-level cache, which may be old."""
+    total = tl.load(here, cache_modifier=".cg")
+    for segment in tl.static_range(1, SEGMENTS):
+        total += tl.load(here + segment * STRIDE, cache_modifier=".cg")
+    return total

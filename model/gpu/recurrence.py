@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import arrives_last, segment_first, segment_length, sigmoid, tanh
+from model.gpu.arithmetic import arrives_last, segment_first, segment_length, segment_sum, sigmoid, tanh
 from model.gpu.products import Scratch, column_tile, pack, stages
 from model.gpu.segments import STEP, padded_length, recurrent_segments
 
@@ -21,15 +21,6 @@ UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync what
 BLOCK = 32  # of the loop over K
 WARPS = 2
 GATES = 3  # reset, update, candidate
-
-
-@triton.jit
-def gate_sum(here, gate: tl.constexpr, SEGMENTS: tl.constexpr, TILE: tl.constexpr):
-    """One gate's partial sums, added in ascending order of segments."""
-    total = tl.load(here + gate * TILE, cache_modifier=".cg")
-    for segment in tl.static_range(1, SEGMENTS):
-        total += tl.load(here + (segment * 3 + gate) * TILE, cache_modifier=".cg")
-    return total
 
 
 @triton.jit(do_not_specialize=["rows", "frame", "frames"])
@@ -76,9 +67,9 @@ def recurrent_kernel(
         unit = tile * BU + unit
         inside = unit < H
         wanted = inside[:, None] & (row < rows)[None, :]
-        reset = gate_sum(here, 0, SEGMENTS, BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
-        update = gate_sum(here, 1, SEGMENTS, BU * BN) + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
-        candidate = gate_sum(here, 2, SEGMENTS, BU * BN) + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
+        reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
+        update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
+        candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
         column = (taken * frames + frame)[None, :]
         gate_at = gates + column * (3 * H) + unit[:, None]
         reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
