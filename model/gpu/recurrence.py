@@ -20,7 +20,7 @@ from model.gpu.segments import STEP, padded_length, recurrent_segments
 
 UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
 BLOCK = 32  # of the loop over K
-WARPS = 2
+WARPS = 4
 GATES = 3  # reset, update, candidate
 
 
