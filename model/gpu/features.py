@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.gpu.arithmetic import begin, prefetch_part
 from model.gpu.fourier import DEPTH, fourier_matrix
+from model.gpu.launching import PLAIN, Launching
 from model.network import CONTEXT, FLOOR, LogMel
 
 FRAMES = 16  # of one program
@@ -20,16 +22,20 @@ MELS = 16  # in one program
 _FLOOR, _CONTEXT = tl.constexpr(FLOOR), tl.constexpr(CONTEXT)
 
 
-@triton.jit(do_not_specialize=["count", "frames", "pcm_row"])
+@triton.jit(do_not_specialize=["count", "frames", "pcm_row", "ahead_bytes"])
 def spectrum_kernel(
-    slab, pcm, read, cosine, sine, power, count, frames, pcm_row,
+    slab, pcm, read, cosine, sine, power, count, frames, pcm_row, ahead, ahead_bytes,
     OVERLAP: tl.constexpr, HOP: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
-    BF: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr,
+    BF: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Power (count, PADDED) float32 of `count` frames, `frames` of each row; grid (frame tiles, bin tiles).
 
     slab (capacity + 2, OVERLAP) int16, pcm (B, samples) int16, cosine and sine (STEPS * BK, PADDED) float32.
     """
+    if AHEAD:
+        part = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+        prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1))
+    begin(PDL)
     frame = tl.program_id(0) * BF + tl.arange(0, BF)
     taken = tl.minimum(frame, count - 1)
     row, start = taken // frames, (taken % frames) * HOP
@@ -67,12 +73,14 @@ def mel_kernel(
     power, filters, mean, scale, input0, input1, slab0, slab1, read, count, frames,
     MEL: tl.constexpr, CHANNELS: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
     BF: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, MELS_PADDED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Log-mel frames of `count` frames to input0 (B, 4 + frames, MEL) fp16; grid (frame tiles + B, mel tiles).
 
     The programs beyond the frame tiles copy one row's carried frames: slab0 to input0, slab1 to the front of input1
     (B, 4 + frames / 2, CHANNELS).
     """
+    begin(PDL)
     tile, part = tl.program_id(0), tl.program_id(1)
     tiles = tl.cdiv(count, BF)
     if tile < tiles:
@@ -118,19 +126,24 @@ class Features:
         self.power = torch.empty(largest_frames, self.padded, device=device)
 
     def enqueue(
-        self, pcm: Tensor, slabs: dict[str, Tensor], read: Tensor, input0: Tensor, input1: Tensor, rows: int, frames: int
-    ) -> None:
-        """pcm (B, S) int16 and the states of `rows` rows to conv0's input, `frames` new frames a row."""
+        self, pcm: Tensor, slabs: dict[str, Tensor], read: Tensor, input0: Tensor, input1: Tensor, rows: int,
+        frames: int, launching: Launching = PLAIN, ahead: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """pcm (B, S) int16 and the states of `rows` rows to conv0's input, `frames` new frames a row.
+
+        `ahead` are weights to be fetched meanwhile. The first launch does not overlap what is before the step.
+        """
         count = rows * frames
         tiles = -(-count // FRAMES)
         spectrum_kernel[tiles, self.padded // BINS](
             slabs["pcm"], pcm, read, self.cosine, self.sine, self.power, count, frames, pcm.stride(0),
             OVERLAP=self.overlap, HOP=self.hop, WINDOW=self.window, PADDED=self.padded,
             STEPS=self.cosine.shape[0] // DEPTH, BF=FRAMES, BB=BINS, BK=DEPTH, num_warps=4, enable_fp_fusion=False,
+            **launching.fetched(ahead, self.cosine), PDL=False,
         )  # fmt: skip
         mel_kernel[tiles + rows, self.mels_padded // MELS](
             self.power, self.filters, self.mean, self.scale, input0, input1, slabs["conv0"], slabs["conv1"], read,
             count, frames, MEL=self.mel, CHANNELS=self.channels, PADDED=self.padded,
             STEPS=self.filters.shape[0] // DEPTH, BF=FRAMES, BM=MELS, BK=DEPTH, MELS_PADDED=self.mels_padded,
-            num_warps=4, enable_fp_fusion=False,
+            num_warps=4, enable_fp_fusion=False, **launching.options,
         )  # fmt: skip

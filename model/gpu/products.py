@@ -15,22 +15,34 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import LOG2E, arrives_last, segment_first, segment_length, sigmoid
+from model.gpu.arithmetic import (
+    LOG2E,
+    arrives_last,
+    begin,
+    prefetch_part,
+    segment_first,
+    segment_length,
+    segment_sum,
+    sigmoid,
+)
+from model.gpu.launching import PLAIN, Launching
 from model.gpu.segments import STEP, TILE_ROWS, block_depth, cut_points, padded_length, product_segments
 
 IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
 CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: model.network.CONTEXT
 _SILU, _LOG_SOFTMAX = tl.constexpr(SILU), tl.constexpr(LOG_SOFTMAX)
 NARROWEST, WIDEST = 16, 64  # columns of one program
+WIDEST_SLICE = 32  # columns whose sums and activations are computed at once: more do not fit the registers
 WARPS = 2  # fewer than the four of a warp group, so that Triton takes mma.sync and not wgmma: one family of bits
 
 
-@triton.jit(do_not_specialize=["columns", "frames", "y_row"])
+@triton.jit(do_not_specialize=["columns", "frames", "y_row", "ahead_bytes"])
 def product_kernel(
-    weights, x, bias, y, partial, counters, columns, frames, y_row,
+    weights, x, bias, y, partial, counters, columns, frames, y_row, ahead, ahead_bytes,
     M: tl.constexpr, K: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr,
     STEPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-    CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
+    CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr, SLICE: tl.constexpr,
+    AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, one segment, one tile of columns; grid (column tiles, row tiles, segments).
 
@@ -49,37 +61,47 @@ def product_kernel(
         start = taken * K
     weight_at = weights + (tile * SEGMENTS + segment) * (STEPS * BM * BK) + tl.arange(0, BM)[:, None] * BK + k[None, :]
     x_at = x + start[:, None] + first + k[None, :]
+    begin(PDL)
     total = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(0, STEPS, num_stages=STAGES):
         w = tl.load(weight_at + step * (BM * BK))
         v = tl.load(x_at + step * BK, mask=(step * BK + k)[None, :] < length, other=0.0)
         total = tl.dot(w, tl.trans(v), total)
-    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    if AHEAD:
+        part = (segment * tl.num_programs(1) + tile) * tl.num_programs(0) + column_tile
+        prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
     place = tl.num_programs(0) * tile + column_tile
-    here = partial + place * (SEGMENTS * BM * BN) + at
-    last = True
-    if SEGMENTS > 1:
-        tl.store(here + segment * (BM * BN), total)
-        last = arrives_last(counters + place, SEGMENTS)
-    if last:
-        if SEGMENTS > 1:
-            total = tl.load(here, cache_modifier=".cg")
-            for other in tl.static_range(1, SEGMENTS):
-                total += tl.load(here + other * (BM * BN), cache_modifier=".cg")
-        row = tile * BM + tl.arange(0, BM)
-        total += tl.load(bias + row)[:, None]
-        stored = (row < M)[:, None] & (column < columns)[None, :]
-        if ACT == _LOG_SOFTMAX:
-            total = tl.where((row < M)[:, None], total, float("-inf"))
-            total -= tl.max(total, axis=0)[None, :]
-            total -= tl.log(tl.sum(tl.exp2(total * LOG2E), axis=0))[None, :]
-            out_at = (column // frames) * y_row + (column % frames) * M
-            tl.store(y + out_at[None, :] + row[:, None], total, mask=stored)
-        else:
-            if ACT == _SILU:
-                total = total * sigmoid(total)
-            out_at = (column + LEAD * (column // frames + 1)) * M
-            tl.store(y + out_at[None, :] + row[:, None], total.to(tl.float16), mask=stored)
+    here = partial + place * (SEGMENTS * BM * BN) + tl.arange(0, BM)[:, None] * BN
+    tl.store(here + segment * (BM * BN) + tl.arange(0, BN)[None, :], total)
+    if arrives_last(counters + place, SEGMENTS):
+        for offset in tl.static_range(0, BN, SLICE):
+            finish(
+                here + offset + tl.arange(0, SLICE)[None, :], bias, y, tile, column_tile * BN + offset, columns, frames,
+                y_row, M, SEGMENTS, BM, BN, SLICE, LEAD, ACT,
+            )  # fmt: skip
+
+
+@triton.jit
+def finish(
+    here, bias, y, tile, first_column, columns, frames, y_row, M: tl.constexpr, SEGMENTS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SLICE: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
+):  # fmt: skip
+    """Add the segments of SLICE columns of a tile, add the bias, apply the activation, store."""
+    row = tile * BM + tl.arange(0, BM)
+    column = first_column + tl.arange(0, SLICE)
+    total = segment_sum(here, SEGMENTS, BM * BN) + tl.load(bias + row)[:, None]
+    stored = (row < M)[:, None] & (column < columns)[None, :]
+    if ACT == _LOG_SOFTMAX:
+        total = tl.where((row < M)[:, None], total, float("-inf"))
+        total -= tl.max(total, axis=0)[None, :]
+        total -= tl.log(tl.sum(tl.exp2(total * LOG2E), axis=0))[None, :]
+        out_at = (column // frames) * y_row + (column % frames) * M
+        tl.store(y + out_at[None, :] + row[:, None], total, mask=stored)
+    else:
+        if ACT == _SILU:
+            total = total * sigmoid(total)
+        out_at = (column + LEAD * (column // frames + 1)) * M
+        tl.store(y + out_at[None, :] + row[:, None], total.to(tl.float16), mask=stored)
 
 
 def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
@@ -166,16 +188,24 @@ class Product:
             "M": self.m, "K": self.k, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps,
             "BM": self.bm, "BN": width, "BK": self.bk, "STAGES": stages(steps, (self.bm + width) * self.bk * 2),
             "CHANNELS": self.channels, "LEAD": self.lead, "ACT": self.act,
+            "SLICE": min(width, WIDEST_SLICE),
             "num_warps": WARPS, "enable_fp_fusion": False,
         }  # fmt: skip
 
-    def enqueue(self, x: Tensor, y: Tensor, columns: int, frames: int, scratch: Scratch, y_row: int = 0) -> None:
-        """Multiply `columns` frames, `frames` of each row; `y_row` is the stride of a row of log-probabilities."""
+    def enqueue(
+        self, x: Tensor, y: Tensor, columns: int, frames: int, scratch: Scratch, y_row: int = 0,
+        launching: Launching = PLAIN, ahead: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Multiply `columns` frames, `frames` of each row; `y_row` is the stride of a row of log-probabilities.
+
+        `ahead` are the weights of the next product, to be fetched meanwhile.
+        """
         constants = self.constants(columns)
         grid = (-(-columns // constants["BN"]), self.tiles, self.segments)
         product_kernel[grid](
-            self.weights, x, self.bias, y, scratch.partial, scratch.counters, columns, frames, y_row, **constants
-        )
+            self.weights, x, self.bias, y, scratch.partial, scratch.counters, columns, frames, y_row, **constants,
+            **launching.fetched(ahead, self.weights), **launching.options,
+        )  # fmt: skip
 
 
 def stages(steps: int, stage_bytes: int, budget: int = 72 * 1024) -> int:

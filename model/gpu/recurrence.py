@@ -13,31 +13,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import arrives_last, segment_first, segment_length, sigmoid, tanh
+from model.gpu.arithmetic import arrives_last, begin, prefetch_part, segment_first, segment_length, segment_sum, sigmoid, tanh
+from model.gpu.launching import PLAIN, Launching
 from model.gpu.products import Scratch, column_tile, pack, stages
 from model.gpu.segments import STEP, padded_length, recurrent_segments
 
 UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
 BLOCK = 32  # of the loop over K
-WARPS = 2
+WARPS = 4
 GATES = 3  # reset, update, candidate
 
 
-@triton.jit
-def gate_sum(here, gate: tl.constexpr, SEGMENTS: tl.constexpr, TILE: tl.constexpr):
-    """One gate's partial sums, added in ascending order of segments."""
-    total = tl.load(here + gate * TILE, cache_modifier=".cg")
-    for segment in tl.static_range(1, SEGMENTS):
-        total += tl.load(here + (segment * 3 + gate) * TILE, cache_modifier=".cg")
-    return total
-
-
-@triton.jit(do_not_specialize=["rows", "frame", "frames"])
+@triton.jit(do_not_specialize=["rows", "frame", "frames", "ahead_bytes"])
 def recurrent_kernel(
-    weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames,
+    weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames, ahead, ahead_bytes,
     H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
     BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-    READ: tl.constexpr, WRITE: tl.constexpr,
+    READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of units, one segment, one tile of rows; grid (row tiles, unit tiles, segments).
 
@@ -51,6 +43,7 @@ def recurrent_kernel(
     k = tl.arange(0, BK)
     first = segment_first(segment, BASE, MORE)
     length = segment_length(segment, BASE, MORE)
+    begin(PDL)
     source = taken.to(tl.int64)
     if READ:
         source = tl.load(read + taken).to(tl.int64)
@@ -72,13 +65,16 @@ def recurrent_kernel(
     tl.store(mine, reset)
     tl.store(mine + BU * BN, update)
     tl.store(mine + 2 * BU * BN, candidate)
+    if AHEAD:
+        part = segment * (tl.num_programs(0) * tl.num_programs(1)) + place
+        prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
     if arrives_last(counters + place, SEGMENTS):
         unit = tile * BU + unit
         inside = unit < H
         wanted = inside[:, None] & (row < rows)[None, :]
-        reset = gate_sum(here, 0, SEGMENTS, BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
-        update = gate_sum(here, 1, SEGMENTS, BU * BN) + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
-        candidate = gate_sum(here, 2, SEGMENTS, BU * BN) + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
+        reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
+        update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
+        candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
         column = (taken * frames + frame)[None, :]
         gate_at = gates + column * (3 * H) + unit[:, None]
         reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
@@ -96,8 +92,9 @@ def recurrent_kernel(
 
 
 @triton.jit
-def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexpr):
+def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """The states (B, H) of a step of one frame to their rows of the slab; grid (B, blocks of H)."""
+    begin(PDL)
     row = tl.program_id(0)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     state = tl.load(states + row * H + unit, mask=unit < H)
@@ -107,7 +104,7 @@ def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexp
 class FrameRecurrence:
     """One layer's recurrent weights (3H, H), and one launch a frame; order of the gates: reset, update, candidate."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, scratch: Scratch, states: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, scratch: Scratch, states: Tensor, launching: Launching = PLAIN) -> None:
         """weight (3H, H) fp16, bias (3H,); `states` (2, largest B, H) fp16, which all layers may share."""
         self.hidden = weight.shape[1]
         cuts = recurrent_segments(self.hidden)
@@ -119,7 +116,8 @@ class FrameRecurrence:
         rows = units.view(GATES, self.tiles, UNITS, self.hidden).transpose(0, 1)  # (tiles, 3, UNITS, H)
         self.weights = pack(rows.reshape(self.tiles, GATES * UNITS, self.hidden), cuts, self.length, BLOCK)
         self.bias = bias.float().contiguous()
-        self.scratch, self.states = scratch, states
+        self.scratch, self.states, self.launching = scratch, states, launching
+        self.ahead: Tensor | None = None  # weights of the product after the layer, fetched meanwhile
 
     @staticmethod
     def scratch_size(hidden: int, rows: int) -> tuple[int, int]:
@@ -156,11 +154,13 @@ class FrameRecurrence:
             recurrent_kernel[grid](
                 self.weights, self.bias, gates, x_in, x_out, old, read, new, write, self.scratch.partial,
                 self.scratch.counters, rows, frame, frames, **constants, READ=starts, WRITE=ends,
+                **self.launching.fetched(self.ahead if starts else None, self.weights), **self.launching.options,
             )  # fmt: skip
         if frames == 1:
             store_states_kernel[rows, -(-self.hidden // 1024)](
-                self.states[0], slab, write, H=self.hidden, BLOCK=1024, num_warps=4
-            )
+                self.states[0], slab, write, H=self.hidden, BLOCK=1024, num_warps=4,
+                **self.launching.options,
+            )  # fmt: skip
 
 
 def states_buffer(rows: int, hidden: int, device: torch.device) -> Tensor:
