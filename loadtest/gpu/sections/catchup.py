@@ -9,7 +9,7 @@ from functools import partial
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
 from loadtest.gpu.sections.streams import MAX_QUEUED, Thread, _slots
-from loadtest.gpu.subjects import fastest, network_of, precision_of
+from loadtest.gpu.subjects import network_of, precision_of, served
 
 LARGEST_CHUNK = 8
 MOST_S = 20.0
@@ -17,7 +17,7 @@ MOST_S = 20.0
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     """Without uploads, with uploads of single steps, with uploads in chunks."""
-    name, rung = context.scale.networks[0], fastest(context.device)
+    name, rung = context.scale.networks[0], served(context.device)
     for chunk, uploads in ((1, 0), (1, context.scale.uploads), (LARGEST_CHUNK, context.scale.uploads)):
         case: Case = {"network": name, "rung": rung, "live": context.scale.live, "uploads": uploads, "chunk": chunk}
         yield case, partial(_measure, context, name, rung, chunk, uploads)

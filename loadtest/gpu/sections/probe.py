@@ -163,11 +163,9 @@ def _host_copies(context: Context, rows: int) -> Values:
         event.record()
         event.synchronize()
 
-    replay = captured(lambda: (there.copy_(pcm, non_blocking=True), here.copy_(out, non_blocking=True)), device)
     host_times(both, 20)
     times = host_times(both, HOST_CALLS)
-    in_graph = device_time(replay, device)
-    return {"host_us": round(percentile(times, 0.5), 2), **in_graph.values("graph_")}
+    return {"host_us": round(percentile(times, 0.5), 2), "host_us_p98": round(percentile(times, 0.98), 2)}
 
 
 def _mapped(context: Context, rows: int) -> Values:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from batching.slot_model import SlotModel
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import fastest, slots
+from loadtest.gpu.subjects import served, slots
 from model import checkpoint
 from model.config import BLANK, ModelConfig
 from model.network import Network
@@ -30,7 +30,7 @@ DRY_STEPS = 6
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     """All recordings as one batch that shrinks; one of them alone and with a ticket in the middle."""
-    rung = fastest(context.device)
+    rung = served(context.device)
     yield {"what": "letters and transcripts", "rung": rung}, partial(_letters, context, rung)
     yield {"what": "ticket", "rung": rung}, partial(_ticket, context, rung)
 

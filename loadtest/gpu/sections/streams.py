@@ -23,7 +23,7 @@ from batching.stepper import Stepper
 from batching.worker import Worker
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import fastest, network_of, precision_of, rungs, slots
+from loadtest.gpu.subjects import REFERENCE, network_of, precision_of, rungs, served, slots
 from loadtest.gpu.timing import percentile
 from model.gpu.networks import noise
 
@@ -37,13 +37,15 @@ SEED = 7
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """By the fastest rung every level; by the others, and of the small network, a few."""
+    """By the rung that serves every level; by the others, and of the small network, a few."""
     first, *others = context.scale.networks[:2]
-    rung = fastest(context.device)
+    rung = served(context.device)
     levels = [(first, rung, streams) for streams in context.scale.streams]
     few = context.scale.streams[1::4]
     levels += [(name, rung, streams) for name in others for streams in few]
-    levels += [(first, each, streams) for each in rungs(context.device) if each != rung for streams in few]
+    levels += [
+        (first, each, streams) for each in rungs(context.device) if each not in {rung, REFERENCE} for streams in few
+    ]
     for name, which, streams in levels:
         case: Case = {"network": name, "rung": which, "streams": streams}
         yield case, partial(_level, context, name, which, streams)
