@@ -15,7 +15,7 @@ from torch import Tensor
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import cudnn_layer, recurrence
-from loadtest.gpu.timing import captured, device_time
+from loadtest.gpu.timing import Work, captured, device_time
 from model.network import GRULayer
 
 PERSISTENT, PERSISTENT_LAYER, CUDNN, LOOP = "persistent", "persistent and input product", "cuDNN layer", "torch loop"
@@ -60,7 +60,8 @@ def _time(context: Context, case: Case, copies: int) -> Values:
         for work in works:
             work()
 
-    replay, captures = all_copies, True
+    replay: Work = all_copies
+    captures = True
     try:
         replay = captured(all_copies, context.device)
     except RuntimeError:
