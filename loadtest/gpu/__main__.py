@@ -56,6 +56,11 @@ def _hidden(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     facts.add_argument("--device", required=True)
     facts.add_argument("--commit", default="")
     facts.set_defaults(work=_facts)
+    compiled = commands.add_parser("compile")
+    compiled.add_argument("--network", required=True)
+    compiled.add_argument("--rows", type=int, required=True)
+    compiled.add_argument("--device", required=True)
+    compiled.set_defaults(work=_compile)
     section = commands.add_parser("section")
     section.add_argument("name")
     section.add_argument("--first", type=int, default=0)
@@ -116,6 +121,15 @@ def _samples(_options: argparse.Namespace) -> int:
     from loadtest.gpu.sections.recordings import SAMPLES, write_samples
 
     print(f"wrote {write_samples()} recordings to {SAMPLES}")  # noqa: T201
+    return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    import torch
+
+    from loadtest.gpu.sections.compile import run_once
+
+    run_once(options.network, options.rows, torch.device(options.device))
     return 0
 
 

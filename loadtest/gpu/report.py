@@ -29,6 +29,7 @@ class Table:
 
 
 TABLES = (
+    Table("compile", "Compilation", "Host seconds until each network's kernels are compiled, a process a batch size."),
     Table("probe", "Ceilings of the device", "What a kernel, a copy or a wait can reach here."),
     Table(
         "bits",
