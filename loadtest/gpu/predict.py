@@ -105,19 +105,19 @@ def layer_us(hidden: int, rows: int, frames: int, ceilings: Ceilings = H100) -> 
 
 
 def nodes(config: ModelConfig, rung: str, steps: int = 1) -> int:
-    """Kernels of a step: 11 around the layers, two a layer, and in rung 1 two more a layer and frame."""
+    """Kernels of a step: 11 around the layers, two a layer, and without the persistent one two more a layer and frame."""
     frames = steps * config.frames_per_step
-    return 11 + 2 * config.layers + (2 * config.layers * frames if rung == "r1" else 0)
+    return 11 + 2 * config.layers + (2 * config.layers * frames if rung == "graph" else 0)
 
 
 def step_us(config: ModelConfig, rung: str, rows: int, steps: int = 1, ceilings: Ceilings = H100) -> float:
-    """A step of rung 1 or 2 as a graph: the roofline, the nodes, and what the recurrence adds to them.
+    """A step as a graph: the roofline, the nodes, and what the recurrence adds to them.
 
-    Rung 1 reads the recurrent weights from the cache again for every frame but the first.
+    Without the persistent kernel the recurrent weights are read from the cache again for every frame but the first.
     """
     frames = steps * config.frames_per_step
     total = step_roofline_us(config, rows * steps, ceilings) + NODE_US * nodes(config, rung, steps)
-    if rung == "r1":
+    if rung == "graph":
         return total + (frames - 1) * config.layers * 6 * config.hidden**2 / ceilings.cache_tb_s / 1e6
     return total + frames * config.layers * frame_us(config.hidden, rows, ceilings)
 
@@ -179,24 +179,24 @@ def _products(ceilings: Ceilings) -> Iterator[Prediction]:
 def _steps(ceilings: Ceilings) -> Iterator[Prediction]:
     for name in ("ds2-7x1760", "ds2-5x1760", "tutti-small"):
         config = NETWORKS[name]
-        for rung in ("r2", "r1"):
+        for rung in ("persistent", "graph"):
             for rows in (1, 2, 4, 8, 16, 32, 64):
                 case: Case = {"network": name, "rung": rung, "rows": rows}
-                formula = "roofline + nodes + " + ("recurrence" if rung == "r2" else "U again from the cache")
+                formula = "roofline + nodes + " + ("recurrence" if rung == "persistent" else "U again from the cache")
                 value = step_us(config, rung, rows, ceilings=ceilings)
                 yield Prediction("steps", case, "us", value, "computed", "about", formula)
-        case = {"network": name, "rung": "r0", "rows": 1, "how": "eager"}
+        case = {"network": name, "rung": "eager", "rows": 1}
         calls = EAGER_CALLS[name]
         yield Prediction("steps", case, "us", calls * LAUNCH_US, "computed", "about", f"{calls} launches of 4.5")
     config = NETWORKS["ds2-7x1760"]
     for steps in (4, 8):
-        case = {"network": config.name, "rung": "r2", "rows": 8, "steps": steps}
-        value = step_us(config, "r2", 8, steps, ceilings)
+        case = {"network": config.name, "rung": "persistent", "rows": 8, "steps": steps}
+        value = step_us(config, "persistent", 8, steps, ceilings)
         yield Prediction("steps", case, "us", value, "computed", "about", "as a step, of so many frames")
-    for rung, at_most in (("r1", 330.0), ("r2", 160.0)):
+    for rung, at_most in (("graph", 330.0), ("persistent", 160.0)):
         case = {"network": config.name, "rung": rung, "rows": 8}
         yield Prediction("steps", case, "us", at_most, "target", "at most", "set before the first run")
-    case = {"network": "tutti-small", "rung": "r2", "rows": 8}
+    case = {"network": "tutti-small", "rung": "persistent", "rows": 8}
     yield Prediction("steps", case, "us", 40.0, "target", "at most", "set before the first run")
 
 
@@ -205,10 +205,10 @@ def _streams() -> Iterator[Prediction]:
     at_most |= {1_000: {"ms_p98": 1.2}, 4_000: {"ms_p98": 3.0}}
     for streams, bounds in at_most.items():
         for name, value in bounds.items():
-            case: Case = {"network": "ds2-7x1760", "rung": "r2", "streams": streams}
+            case: Case = {"network": "ds2-7x1760", "rung": "persistent", "streams": streams}
             formula = "a hundredth of the 70 ms of 2015" if streams == 10 else "set before the first run"
             yield Prediction("streams", case, name, value, "target", "at most", formula)
-    case = {"network": "ds2-7x1760", "rung": "r2", "streams": 4_000}
+    case = {"network": "ds2-7x1760", "rung": "persistent", "streams": 4_000}
     rows = batch_rows(4_000, 150.0 + HOST_BATCH_US, 1.1 + HOST_ROW_US)
     yield Prediction("streams", case, "rows_mean", rows, "computed", "about", "λa / (1 - λc), a = 240, c = 13.1")
 

@@ -43,7 +43,7 @@ TABLES = (
     Table(
         "steps",
         "A step",
-        "µs, by rows. A graph replayed, weights from memory as in serving; `eager`: torch calls; `host to host`: "
+        "µs, by rows. A graph replayed, but the rung `eager`, which is torch calls. `host to host`: "
         "audio in pinned memory to log-probs in pinned memory, p50 / p98.",
         ("network", "rung", "how", "steps"),
         "rows",

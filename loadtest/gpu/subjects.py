@@ -22,7 +22,7 @@ from model.network import Network
 from model.precision import cast as cast_network
 from model.torch_model import TorchModel
 
-R0, R1, R2, REFERENCE = "r0", "r1", "r2", "reference"
+EAGER, GRAPH, PERSISTENT, REFERENCE = "eager", "graph", "persistent", "reference"
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -45,7 +45,7 @@ class Step(Protocol):
 
 
 class EagerStep:
-    """Rung 0: gather, the network as it is written, scatter, one torch call after another."""
+    """The rung `eager`: gather, the network as it is written, scatter, one torch call after another."""
 
     def __init__(self, network: Network, slabs: Mapping[str, Tensor]) -> None:
         self._network, self._slabs = network, slabs
@@ -65,8 +65,8 @@ class EagerStep:
 def rungs(device: torch.device) -> tuple[str, ...]:
     """The rungs that can run there: on a CPU the eager step in fp32 and, where it is there, the reference."""
     if device.type == "cuda":
-        return (R2, R1, R0)
-    return (R0, REFERENCE) if importable("model.gpu.reference") else (R0,)
+        return (PERSISTENT, GRAPH, EAGER)
+    return (EAGER, REFERENCE) if importable("model.gpu.reference") else (EAGER,)
 
 
 def fastest(device: torch.device) -> str:
@@ -76,7 +76,7 @@ def fastest(device: torch.device) -> str:
 
 def served(device: torch.device) -> str:
     """The rung whose slot model serves there."""
-    return R2 if device.type == "cuda" else R0
+    return PERSISTENT if device.type == "cuda" else EAGER
 
 
 def importable(module: str) -> bool:
@@ -107,8 +107,8 @@ def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
 def make_step(
     rung: str, network: Network, slabs: dict[str, Tensor], *, rows: int, steps: int, layers: Sequence[Any]
 ) -> Step:
-    """The step of a rung over these slabs, for so many rows and steps at most; `layers` are those of rung 2."""
-    if rung == R0:
+    """The step of a rung over these slabs, for so many rows and steps at most; `layers` are persistent kernels."""
+    if rung == EAGER:
         return EagerStep(network, slabs)
     if rung == REFERENCE:
         from model.gpu.reference import ReferenceStep  # type: ignore[import-not-found,unused-ignore]
@@ -140,7 +140,7 @@ def network_of(name: str, device: torch.device, precision: str) -> Network:
 
 def precision_of(rung: str, device: torch.device) -> str:
     """fp16, but fp32 for the eager step on a CPU."""
-    return "fp32" if rung == R0 and device.type == "cpu" else "fp16"
+    return "fp32" if rung == EAGER and device.type == "cpu" else "fp16"
 
 
 class Bench:
@@ -167,7 +167,7 @@ class Bench:
         self._index = torch.full((2, largest_rows), capacity, dtype=torch.int32, device=device)  # read and write
         self._rows = torch.zeros(1, dtype=torch.int32, device=device)
         self._blocks: dict[int, Block] = {}
-        self._layers = persistent_recurrences(network, device) if rung == R2 else []
+        self._layers = persistent_recurrences(network, device) if rung == PERSISTENT else []
         self.step = make_step(rung, network, self.slabs, rows=largest_rows, steps=largest_steps, layers=self._layers)
         self._graphs: dict[tuple[int, int], Work] = {}
         self._warm: dict[str, Tensor] = {}
@@ -242,12 +242,12 @@ def slots(
 ) -> SlotModel:
     """The slot model that serves, over `capacity` streams; with `steps` > 1 it may take chunks of so many steps."""
     precision = precision_of(rung, device)
-    model = TorchModel(network, "random", device=device.type, precision=precision)
-    if device.type != "cuda":
-        return model.slots(capacity=capacity, largest=largest)
-    made: Any = model.slots
-    options = {"largest_steps": steps} if steps > 1 else {}
-    return cast(SlotModel, made(capacity=capacity, largest=largest, rung=rung, **options))
+    options: Any = {"rung": rung} if device.type == "cuda" else {}
+    model = TorchModel(network, "random", device=device.type, precision=precision, **options)
+    made: Any = model.slots(capacity=capacity, largest=largest)
+    if hasattr(made, "chunk_steps"):
+        made.chunk_steps = tuple(each for each in made.chunk_steps if each <= steps)
+    return cast(SlotModel, made)
 
 
 def cudnn_layer(hidden: int, device: torch.device) -> nn.GRU:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import R0, R1, R2, Bench, bench, bucket, rungs
+from loadtest.gpu.subjects import EAGER, GRAPH, PERSISTENT, Bench, bench, bucket, rungs
 from model.gpu.networks import noise
 
 TILES = ((16, 16, 1), (32, 16, 2), (64, 16, 4), (64, 32, 4), (64, 64, 4), (128, 128, 8), (128, 256, 8))
@@ -30,7 +30,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
             yield case, partial(_instructions, context, *tile)
     for name in context.scale.networks[:2]:
         for rung in rungs(context.device):
-            if rung == R0:
+            if rung == EAGER:
                 continue  # its bits are the library's: company may change them
             for rows in context.scale.company:
                 case = {"what": "alone = in company", "network": name, "rung": rung, "rows": rows}
@@ -39,7 +39,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
                 case = {"what": "chunk = single steps", "network": name, "rung": rung, "steps": chunk}
                 yield case, partial(_chunk, context, name, rung, chunk)
         if context.device.type == "cuda":
-            yield {"what": "r1 = r2", "network": name}, partial(_rungs, context, name)
+            yield {"what": "graph = persistent", "network": name}, partial(_rungs, context, name)
 
 
 def _instructions(context: Context, rows: int, columns: int, warps: int) -> Values:
@@ -124,7 +124,7 @@ def _by_single_steps(made: Bench, slots: list[int], audio: Tensor, steps: int) -
 def _rungs(context: Context, name: str) -> Values:
     """The same batch by both rungs, some steps after one another."""
     slots = list(range(min(16, max(context.scale.company))))
-    benches = [_bench(context, name, rung) for rung in (R2, R1)]
+    benches = [_bench(context, name, rung) for rung in (PERSISTENT, GRAPH)]
     audio = _audio(context, benches[0], STEPS)[: len(slots)]
     found, expected = (_by_single_steps(made, slots, audio, STEPS) for made in benches)
     return _compared(found, expected)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import R0, R1, R2, REFERENCE, Bench, bench, importable, recurrence, rungs
+from loadtest.gpu.subjects import EAGER, GRAPH, PERSISTENT, REFERENCE, Bench, bench, importable, recurrence, rungs
 from model.gpu.networks import NETWORKS, noise, random_network
 from model.network import Network
 
@@ -38,7 +38,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     small = context.scale.networks[:2][-1]
     if importable("model.gpu.reference"):
         for rung in rungs(context.device):
-            if rung not in {R0, REFERENCE}:
+            if rung not in {EAGER, REFERENCE}:
                 case = {"what": "step against the contract", "network": small, "rung": rung}
                 yield case, partial(_contract, context, small, rung)
     case = {"what": "changing batches", "network": small}
@@ -101,7 +101,7 @@ def _contract(context: Context, name: str, rung: str) -> Values:
 def _changing(context: Context, name: str) -> Values:
     """Many steps, each of another batch in other slots; outputs beside fp32, rungs beside each other."""
     generator = torch.Generator().manual_seed(13)
-    chosen = [rung for rung in rungs(context.device) if rung in {R1, R2}] or [rungs(context.device)[-1]]
+    chosen = [rung for rung in rungs(context.device) if rung in {GRAPH, PERSISTENT}] or [rungs(context.device)[-1]]
     benches = [bench(name, rung, context.device, rows=SLOTS, capacity=SLOTS) for rung in chosen]
     network = _rounded(name)
     states = network.fresh_state(SLOTS)

@@ -10,13 +10,14 @@ import torch
 from loadtest.gpu.predict import Ceilings, step_roofline_us
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import R0, Bench, bench, bucket, fastest, rungs
+from loadtest.gpu.subjects import EAGER, Bench, bench, bucket, fastest, rungs
 from loadtest.gpu.timing import device_event, device_time, host_times, percentile, synchronize
 from model.gpu.networks import noise
 
 CHUNKS = (1, 4, 8)
 CHUNK_ROWS = 8
-EAGER_ROWS = (1, 8, 64)  # the launches of eager calls take as long whatever the rows
+CALLED_ROWS = (1, 8, 64)  # the launches of torch calls take as long whatever the rows
+IN_GRAPH, HOST_TO_HOST = "in a graph", "host to host"
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
@@ -24,22 +25,19 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     scale = context.scale
     for name in scale.networks:
         for rung in rungs(context.device):
-            case: Case = {"network": name, "rung": rung}
+            case: Case = {"network": name, "rung": rung} | ({"how": IN_GRAPH} if rung == EAGER else {})
             for rows in scale.step_rows:
                 yield case | {"rows": rows}, partial(_graph, context, name, rung, rows)
-            if rung == R0:
-                for rows in set(EAGER_ROWS) & set(scale.step_rows):
-                    yield (
-                        case | {"rows": rows, "how": "eager"},
-                        partial(_eager, context, name, rows),
-                    )
+        for rows in CALLED_ROWS:
+            if rows in scale.step_rows:
+                yield {"network": name, "rung": EAGER, "rows": rows}, partial(_called, context, name, rows)
         rung = fastest(context.device)
         for rows in scale.step_rows[::2]:
             yield (
-                {"network": name, "rung": rung, "rows": rows, "how": "host to host"},
+                {"network": name, "rung": rung, "rows": rows, "how": HOST_TO_HOST},
                 partial(_host_to_host, context, name, rung, rows),
             )
-        if rung != R0:
+        if rung != EAGER:
             for steps in CHUNKS:
                 yield (
                     {"network": name, "rung": rung, "rows": CHUNK_ROWS, "steps": steps},
@@ -69,9 +67,9 @@ def _graph(context: Context, name: str, rung: str, rows: int) -> Values:
     return took.values() | {"roofline_us": round(roofline, 2), "share": round(roofline / took.median_us, 3)}
 
 
-def _eager(context: Context, name: str, rows: int) -> Values:
+def _called(context: Context, name: str, rows: int) -> Values:
     """As torch runs it when called: the host launches every kernel."""
-    made = _filled(context, name, R0, rows)
+    made = _filled(context, name, EAGER, rows)
     return device_time(lambda: made.step.enqueue(made.block(), rows, 1), context.device, groups=8).values()
 
 
