@@ -105,7 +105,7 @@ def layer_us(hidden: int, rows: int, frames: int, ceilings: Ceilings = H100) -> 
 
 
 def nodes(config: ModelConfig, rung: str, steps: int = 1) -> int:
-    """Kernels of a step: 11 around the layers, two a layer, and without the persistent one two more a layer and frame."""
+    """Kernels of a step: 11 around the layers, two a layer; in the rung `graph` two more a layer and frame."""
     frames = steps * config.frames_per_step
     return 11 + 2 * config.layers + (2 * config.layers * frames if rung == "graph" else 0)
 

@@ -25,7 +25,8 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     scale = context.scale
     for name in scale.networks:
         for rung in rungs(context.device):
-            case: Case = {"network": name, "rung": rung} | ({"how": IN_GRAPH} if rung == EAGER else {})
+            case: Case = {"network": name, "rung": rung}
+            case |= {"how": IN_GRAPH} if rung == EAGER else {}
             for rows in scale.step_rows:
                 yield case | {"rows": rows}, partial(_graph, context, name, rung, rows)
         for rows in CALLED_ROWS:
