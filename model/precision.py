@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 
 from model.errors import PrecisionError
-from model.instructions import instruction_set
 from model.network import Network
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,6 +39,8 @@ def resolve_precision(precision: str, device: torch.device, *, quantized: bool, 
     if precision == "auto":
         if device.type == "cuda":
             return "fp16"
+        from model.instructions import instruction_set  # needs numba, which a GPU host may lack
+
         if quantized and instruction_set() != "portable":
             return "int8"
         return "bf16" if native_bf16() else "fp32"
