@@ -30,17 +30,13 @@ DEVICE Quad load_weights(const Quad *from) {
     return q;
 }
 
-DEVICE unsigned load_word(const half_bits *from) {
-    unsigned word;
-    asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(from));
-    return word;
+// Into shared memory, past the registers.
+DEVICE void copy_weights(Quad *to, const Quad *from) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from));
 }
 
-DEVICE half_bits load_half(const half_bits *from) {
-    half_bits half;
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(half) : "l"(from));
-    return half;
-}
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 DEVICE int load_int(const int *from) {
     int value;
@@ -48,12 +44,21 @@ DEVICE int load_int(const int *from) {
     return value;
 }
 
+// Loads under a predicate: a branch would make the warp wait for them at its end.
+DEVICE void load_word_if(unsigned &word, const unsigned *from, bool condition) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.u32 %0, [%1]; }"
+                 : "+r"(word) : "l"(from), "r"(static_cast<unsigned>(condition)));
+}
+
+DEVICE void load_half_if(half_bits &half, const half_bits *from, bool condition) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.u16 %0, [%1]; }"
+                 : "+h"(half) : "l"(from), "r"(static_cast<unsigned>(condition)));
+}
+
 // Relaxed at the scope of the device: served by L2, each 32-bit element whole.
-DEVICE Quad load_exchange(const unsigned *from) {
-    Quad q;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w) : "l"(from));
-    return q;
+DEVICE void load_exchange_if(Quad &q, const unsigned *from, bool condition) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(q.x), "+r"(q.y), "+r"(q.z), "+r"(q.w) : "l"(from), "r"(static_cast<unsigned>(condition)));
 }
 
 DEVICE void store_exchange(unsigned *to, unsigned word) {
@@ -98,6 +103,7 @@ DEVICE half_bits half_of(float value) {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 persistent_gru(const Quad *weights, const float *bias, const half_bits *gates, const half_bits *x_in, half_bits *x_out,
-               half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, int frames) {
-    run(Arguments{weights, bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames});
+               half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, int frames,
+               int bucket) {
+    run(Arguments{weights, bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket});
 }

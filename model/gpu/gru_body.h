@@ -3,8 +3,8 @@
 // This file includes nothing and is compiled twice: by NVRTC or nvcc below gru.cu, which gives it PTX, and by g++ below
 // tests/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
 //   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
-//   load_weights, load_word, load_half, load_int, load_exchange, store_exchange, load_flag, store_flag,
-//   store_pair, exp2_approx, reciprocal, float_of, half_of
+//   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange,
+//   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of
 // and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT.
 //
 // Who computes what. A block owns UNITS hidden units: 3 * UNITS rows of U (r, z, n one after another) in tiles of 16.
@@ -36,7 +36,7 @@ constexpr int TILES = GATE_ROWS / 16;
 constexpr int FRAGMENTS = 2 * MAX_PAIRS * TILES;  // of a warp, 16 bytes a lane
 constexpr int SHARED_FRAGMENTS = FRAGMENTS - REGISTER_FRAGMENTS;
 constexpr int GATE_THREADS = UNITS * TILE_ROWS;
-constexpr bool TWO_HALVES = 2 * GATE_THREADS == 32 * WARPS;
+constexpr int GATE_GROUPS = 32 * WARPS / GATE_THREADS;  // of threads, which take turns with the gates of work items
 constexpr int ITEM_TILES = MAX_ROWS / TILE_ROWS;
 constexpr int PAIR_WORDS = 128;                       // 32 lanes of four words
 constexpr int BUFFER_WORDS = ITEM_TILES * PAIRS * PAIR_WORDS;  // one of the two
@@ -54,6 +54,7 @@ struct SharedLayout {
     float own[ITEM_TILES][UNITS][TILE_ROWS];           // h of this block's units, the rounded value
     float bias[3 * UNITS];
     unsigned epochs[MAX_ROWS];
+    int read[MAX_ROWS], write[MAX_ROWS];
     int failed;
 };
 
@@ -68,12 +69,14 @@ struct Arguments {
     const int *rows;          // (1)
     unsigned *workspace;
     int frames;
+    int bucket;  // B: what read, write, gates and x have; rows may be fewer
 };
 
 struct Place {  // of a thread
     int warp, lane;
     int first, steps;      // of the warp's run
-    int own_unit, column;  // of the gates it computes: unit of the block, batch row of the tile
+    int group;             // whose work items' gates it computes; GATE_GROUPS or more: none
+    int own_unit, column;  // of these: unit of the block, batch row of the tile
     int unit;
     int word;              // of that unit and row in a tile of the exchange
 };
@@ -89,6 +92,7 @@ DEVICE Place place_of(int thread, int block) {
     place.lane = thread % 32;
     place.first = first_of(place.warp);
     place.steps = place.warp >= SEGMENTS ? 0 : RUN + (place.warp < LONGER);
+    place.group = thread / GATE_THREADS;
     place.own_unit = thread % GATE_THREADS / TILE_ROWS;
     place.column = thread % TILE_ROWS;
     place.unit = block * UNITS + place.own_unit;
@@ -104,9 +108,6 @@ DEVICE constexpr int register_of(int f) { return f * REGISTER_FRAGMENTS / FRAGME
 DEVICE constexpr bool in_register(int f) { return register_of(f) != register_of(f + 1); }
 
 DEVICE unsigned mark_of(unsigned frame) { return frame & 2u ? 0u : MARK; }  // a zeroed workspace holds no frame
-DEVICE bool stale(const Quad &q, unsigned mark) {
-    return (((q.x ^ mark) | (q.y ^ mark) | (q.z ^ mark) | (q.w ^ mark)) & MARK) != 0u;
-}
 
 DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp2_approx(-x * LOG2E)); }
 DEVICE float tanh_of(float x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
@@ -116,57 +117,80 @@ DEVICE unsigned *exchange_of(unsigned *workspace, unsigned frame, int tile) {
     return workspace + BUFFERS_AT + (frame & 1u) * BUFFER_WORDS + tile * PAIRS * PAIR_WORDS;
 }
 
-// h(0): B fragments from a state row.
-DEVICE void gather(const Place &place, const half_bits *state, bool active, Quad *entering) {
-    const half_bits *from = state + place.first * 16 + place.lane % 4 * 2;
-#pragma unroll
-    for (int p = 0; p < MAX_PAIRS; ++p) {
-        entering[p] = Quad{0u, 0u, 0u, 0u};
-        if (active && 2 * p < place.steps) {
-            entering[p].x = load_word(from + p * 32);
-            entering[p].y = load_word(from + p * 32 + 8);
-            if (2 * p + 1 < place.steps) {
-                entering[p].z = load_word(from + p * 32 + 16);
-                entering[p].w = load_word(from + p * 32 + 24);
-            }
-        }
-    }
+struct Source {  // where a lane finds its B fragments of a work item
+    const unsigned *at;
+    unsigned mark;
+    bool state;   // a state row, not the exchange; equal in all lanes
+    bool exists;  // else the lane's batch row does not exist, and its column of the product is never used
+};
+
+// h(0) in the state row `state`.
+DEVICE Source state_source(const Arguments &a, const Place &place, int state, bool exists) {
+    const half_bits *from = a.slab + static_cast<long>(state) * HIDDEN + place.first * 16 + place.lane % 4 * 2;
+    return Source{reinterpret_cast<const unsigned *>(from), 0u, true, exists && place.steps > 0};
 }
 
-// h(t): B fragments from the exchange, as soon as all words of the run carry the mark. False: the bound was reached.
-// All loads are issued before the first is looked at; a later round loads again what was stale, and only that.
-DEVICE bool receive(const Place &place, const unsigned *tile, unsigned mark, bool active, unsigned *error, Quad *entering) {
-    const unsigned *from = tile + place.warp * MAX_PAIRS * PAIR_WORDS + place.lane * 4;
-#pragma unroll
-    for (int p = 0; p < MAX_PAIRS; ++p) {
-        entering[p] = Quad{mark, mark, mark, mark};
-        if (active && 2 * p < place.steps) entering[p] = load_exchange(from + p * PAIR_WORDS);
-    }
+// h(frame) of a tile.
+DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Place &place, int frame, int tile, int rows) {
+    const int row = tile * TILE_ROWS + place.lane / 4;
+    if (frame == 0) return state_source(a, place, shared.read[row], row < rows);
+    const unsigned counted = shared.epochs[row] + frame - 1;
+    const unsigned *from = exchange_of(a.workspace, counted, tile) + place.warp * MAX_PAIRS * PAIR_WORDS + place.lane * 4;
+    return Source{from, mark_of(counted), false, row < rows && place.steps > 0};
+}
+
+// The segments differ by one step, so only the last pair may lack a step or both: its fragments of U are zero, and
+// what stands for h there must be finite. The exchange has such words, never written; a state row has not.
+DEVICE bool complete(int step) { return step < RUN; }
+
+// Not one function for both sources: a register that either of two loads may fill waits for the one before the other.
+template <bool STATE>
+DEVICE void issue(const Source &source, const Place &place, int p, Quad &entering) {
+    if (!STATE) return load_exchange_if(entering, source.at + p * PAIR_WORDS, source.exists);
+    const bool first = source.exists && (complete(2 * p) || 2 * p < place.steps);
+    const bool second = source.exists && (complete(2 * p + 1) || 2 * p + 1 < place.steps);
+    load_word_if(entering.x, source.at + p * 16, first);
+    load_word_if(entering.y, source.at + p * 16 + 4, first);
+    load_word_if(entering.z, source.at + p * 16 + 8, second);
+    load_word_if(entering.w, source.at + p * 16 + 12, second);
+}
+
+DEVICE bool stale(const Quad &q, const Source &source, const Place &place, int p) {
+    const unsigned first = (q.x ^ source.mark) | (q.y ^ source.mark), second = (q.z ^ source.mark) | (q.w ^ source.mark);
+    const unsigned low = complete(2 * p) || 2 * p < place.steps ? MARK : 0u;
+    const unsigned high = complete(2 * p + 1) || 2 * p + 1 < place.steps ? MARK : 0u;
+    return source.exists && !source.state && ((first & low) | (second & high)) != 0u;
+}
+
+// Waits until all words that were issued carry the mark, and takes it off. False: the bound was reached.
+// A round loads again what was stale, and only that.
+DEVICE bool await(const Source &source, const Place &place, unsigned *error, Quad *entering) {
     for (int polls = 0;; ++polls) {
         bool waits = false;
 #pragma unroll
         for (int p = 0; p < MAX_PAIRS; ++p) {
-            if (2 * p + 1 >= RUN && 2 * p + 1 >= place.steps) entering[p].z = entering[p].w = mark;  // of no step
-            if (stale(entering[p], mark)) {
-                entering[p] = load_exchange(from + p * PAIR_WORDS);
-                waits = true;
-            }
+            const bool again = stale(entering[p], source, place, p);
+            load_exchange_if(entering[p], source.at + p * PAIR_WORDS, again);
+            waits |= again;
         }
         if (!warp_any(waits)) break;
         if (polls >= SPIN_LIMIT || (polls % 256 == 255 && load_flag(error) != 0u)) return false;
     }
 #pragma unroll
     for (int p = 0; p < MAX_PAIRS; ++p) {
-        entering[p].x ^= mark;
-        entering[p].y ^= mark;
-        entering[p].z ^= mark;
-        entering[p].w ^= mark;
+        entering[p].x ^= source.mark;
+        entering[p].y ^= source.mark;
+        entering[p].z ^= source.mark;
+        entering[p].w ^= source.mark;
     }
     return true;
 }
 
-// The warp's run of U h for one work item into shared memory.
-DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, const Quad *entering, float (*partial)[TILE_ROWS]) {
+// The warp's run of U h for one work item into shared memory. As soon as a pair of fragments has been used, the pair of
+// the next work item is loaded into its registers.
+template <bool STATE>
+DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, Quad *entering, const Source &next,
+                     float (*partial)[TILE_ROWS]) {
     float sum[TILES][4];
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) sum[tile][0] = sum[tile][1] = sum[tile][2] = sum[tile][3] = 0.0f;
@@ -179,6 +203,7 @@ DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, c
             const int f = step * TILES + tile;
             mma_16816(sum[tile], in_register(f) ? held[register_of(f)] : stored[(f - register_of(f)) * 32], low, high);
         }
+        if (step % 2) issue<STATE>(next, place, step / 2, entering[step / 2]);
     }
     if (place.steps == 0) return;
     const int row = place.lane / 4, column = place.lane % 4 * 2;
@@ -189,79 +214,48 @@ DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, c
     }
 }
 
-struct Inputs {  // of one unit, batch row and frame; loaded before the wait for h, used after it
-    unsigned reset_update, candidate_residual;
+struct Inputs {  // of one unit, batch row and frame; loaded long before they are used
+    half_bits reset, update, candidate, residual, previous;
 };
 
-DEVICE Inputs load_inputs(const Arguments &a, int row, int frame, int unit) {
+DEVICE void load_inputs(const Arguments &a, const SharedLayout &shared, const Place &place, int frame, int tile, int rows, Inputs &in) {
+    const int row = tile * TILE_ROWS + place.column;
+    const bool exists = row < rows && frame < a.frames && place.group < GATE_GROUPS;
     const long at = static_cast<long>(row) * a.frames + frame;
-    const half_bits *gates = a.gates + at * 3 * HIDDEN + unit;
-    Inputs in;
-    in.reset_update = load_half(gates) | static_cast<unsigned>(load_half(gates + HIDDEN)) << 16;
-    in.candidate_residual = load_half(gates + 2 * HIDDEN) | static_cast<unsigned>(load_half(a.x_in + at * HIDDEN + unit)) << 16;
-    return in;
+    const half_bits *gates = a.gates + at * 3 * HIDDEN + place.unit;
+    load_half_if(in.reset, gates, exists);
+    load_half_if(in.update, gates + HIDDEN, exists);
+    load_half_if(in.candidate, gates + 2 * HIDDEN, exists);
+    load_half_if(in.residual, a.x_in + at * HIDDEN + place.unit, exists);
+    const int state = exists && frame == 0 ? shared.read[row] : 0;
+    load_half_if(in.previous, a.slab + static_cast<long>(state) * HIDDEN + place.unit, exists && frame == 0);
 }
 
-DEVICE float low_half(unsigned both) { return float_of(static_cast<half_bits>(both & 0xffffu)); }
-DEVICE float high_half(unsigned both) { return float_of(static_cast<half_bits>(both >> 16)); }
-
 // p of one gate: the segments in ascending order, then the bias.
-DEVICE float recurrent(const SharedLayout &shared, int parity, int gate, int unit, int column) {
-    float sum = shared.partial[parity][0][gate * UNITS + unit][column];
+DEVICE float recurrent(const SharedLayout &shared, const Place &place, int parity, int gate) {
+    const int row = gate * UNITS + place.own_unit;
+    float sum = shared.partial[parity][0][row][place.column];
 #pragma unroll
-    for (int s = 1; s < SEGMENTS; ++s) sum = sum + shared.partial[parity][s][gate * UNITS + unit][column];
-    return sum + shared.bias[gate * UNITS + unit];
+    for (int s = 1; s < SEGMENTS; ++s) sum = sum + shared.partial[parity][s][row][place.column];
+    return sum + shared.bias[row];
 }
 
 // h' of one unit and batch row, rounded.
-DEVICE half_bits next_state(const SharedLayout &shared, const Inputs &in, int parity, int unit, int column, float previous) {
-    const float r = sigmoid(low_half(in.reset_update) + recurrent(shared, parity, 0, unit, column));
-    const float z = sigmoid(high_half(in.reset_update) + recurrent(shared, parity, 1, unit, column));
-    const float n = tanh_of(low_half(in.candidate_residual) + r * recurrent(shared, parity, 2, unit, column));
+DEVICE half_bits next_state(const SharedLayout &shared, const Place &place, const Inputs &in, int parity, float previous) {
+    const float r = sigmoid(float_of(in.reset) + recurrent(shared, place, parity, 0));
+    const float z = sigmoid(float_of(in.update) + recurrent(shared, place, parity, 1));
+    const float n = tanh_of(float_of(in.candidate) + r * recurrent(shared, place, parity, 2));
     return half_of(n + z * (previous - n));
 }
 
-// With one frame: wait until all blocks have published h(1), and so have read h(0); then write the states.
-DEVICE bool settle(const Arguments &a, SharedLayout &shared, const Place &place, int rows) {
-    for (int tile = 0; tile * TILE_ROWS < rows; ++tile) {
-        const int row = tile * TILE_ROWS + place.lane / 4;
-        const unsigned frame = shared.epochs[row];
-        Quad ignored[MAX_PAIRS];
-        if (!receive(place, exchange_of(a.workspace, frame, tile), mark_of(frame), row < rows, a.workspace, ignored)) {
-            store_flag(a.workspace, 1u);
-            shared.failed = 1;
-        }
-    }
-    block_barrier();
-    if (shared.failed) return false;
-    for (int row = place.column; row < rows && thread_index() < GATE_THREADS; row += TILE_ROWS) {
-        half_bits *state = a.slab + static_cast<long>(load_int(a.write + row)) * HIDDEN;
-        state[place.unit] = half_of(shared.own[row / TILE_ROWS][place.own_unit][place.column]);
-    }
-    return true;
-}
-
-DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held) {
-    const int thread = thread_index();
-    const Quad *weights = a.weights + (static_cast<long>(block_index()) * WARPS + place.warp) * FRAGMENTS * 32 + place.lane;
-    Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
-#pragma unroll
-    for (int f = 0; f < FRAGMENTS; ++f) {
-        if (in_register(f)) held[register_of(f)] = load_weights(weights + f * 32);
-        else stored[(f - register_of(f)) * 32] = load_weights(weights + f * 32);
-    }
-    if (thread < MAX_ROWS) shared.epochs[thread] = a.workspace[EPOCHS_AT + thread];
-    if (thread < 3 * UNITS) shared.bias[thread] = a.bias[thread / UNITS * HIDDEN + block_index() * UNITS + thread % UNITS];
-    if (thread == 0) shared.failed = load_flag(a.workspace) != 0u;
-}
-
 // Adds the segments, computes h' and hands it on: to the other blocks first, then to the layer's output and the state.
-DEVICE void finish_item(const Arguments &a, SharedLayout &shared, const Place &place, const Inputs &in, int parity, int tile, int frame, bool computes) {
+DEVICE void finish_item(const Arguments &a, SharedLayout &shared, const Place &place, const Inputs &in, int parity, int frame,
+                        int tile, int rows) {
     const int row = tile * TILE_ROWS + place.column;
     float &own = shared.own[tile][place.own_unit][place.column];
-    const half_bits next = next_state(shared, in, parity, place.own_unit, place.column, own);
+    const half_bits next = next_state(shared, place, in, parity, frame == 0 ? float_of(in.previous) : own);
     const unsigned partner = shuffle_xor(next, TILE_ROWS);  // the unit beside
-    if (!computes) return;
+    if (row >= rows) return;
     if (place.own_unit % 2 == 0 && (frame + 1 < a.frames || a.frames == 1)) {
         const unsigned counted = shared.epochs[row] + frame;
         const unsigned word = (next | partner << 16) & ~MARK;  // a state beyond [-1, 1] must not look like a mark
@@ -269,61 +263,109 @@ DEVICE void finish_item(const Arguments &a, SharedLayout &shared, const Place &p
     }
     own = float_of(next);
     const long at = (static_cast<long>(row) * a.frames + frame) * HIDDEN + place.unit;
-    a.x_out[at] = half_of(high_half(in.candidate_residual) + float_of(next));
-    if (frame > 0 && frame + 1 == a.frames) a.slab[static_cast<long>(load_int(a.write + row)) * HIDDEN + place.unit] = next;
+    a.x_out[at] = half_of(float_of(in.residual) + float_of(next));
+    if (frame > 0 && frame + 1 == a.frames) a.slab[static_cast<long>(shared.write[row]) * HIDDEN + place.unit] = next;
 }
 
-// h(frame) of a tile of batch rows as B fragments. False: the bound was reached.
-DEVICE bool enter(const Arguments &a, const SharedLayout &shared, const Place &place, int tile, int frame, int rows, Quad *entering) {
-    const int row = tile * TILE_ROWS + place.lane / 4;
-    const bool active = row < rows;
-    if (frame == 0) {
-        const half_bits *state = a.slab;
-        if (active) state += static_cast<long>(load_int(a.read + row)) * HIDDEN;
-        gather(place, state, active, entering);
-        return true;
+// With one frame: wait until all blocks have published h(1), and so have read h(0); then write the states.
+DEVICE bool settle(const Arguments &a, SharedLayout &shared, const Place &place, int rows) {
+    for (int tile = 0; tile * TILE_ROWS < rows; ++tile) {
+        const Source source = source_of(a, shared, place, 1, tile, rows);
+        Quad ignored[MAX_PAIRS];
+#pragma unroll
+        for (int p = 0; p < MAX_PAIRS; ++p) issue<false>(source, place, p, ignored[p]);
+        if (!await(source, place, a.workspace, ignored)) {
+            store_flag(a.workspace, 1u);
+            shared.failed = 1;
+        }
     }
-    const unsigned counted = shared.epochs[row] + frame - 1;
-    return receive(place, exchange_of(a.workspace, counted, tile), mark_of(counted), active, a.workspace, entering);
+    block_barrier();
+    if (shared.failed) return false;
+    for (int row = place.column; row < rows && place.group == 0; row += TILE_ROWS) {
+        const half_bits state = half_of(shared.own[row / TILE_ROWS][place.own_unit][place.column]);
+        a.slab[static_cast<long>(shared.write[row]) * HIDDEN + place.unit] = state;
+    }
+    return true;
+}
+
+DEVICE void load_fragments(const Arguments &a, SharedLayout &shared, const Place &place, int from, int to, Quad *held) {
+    const Quad *weights = a.weights + (static_cast<long>(block_index()) * WARPS + place.warp) * FRAGMENTS * 32 + place.lane;
+    Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
+#pragma unroll
+    for (int f = from; f < to; ++f) {
+        if (in_register(f)) held[register_of(f)] = load_weights(weights + f * 32);
+        else copy_weights(stored + (f - register_of(f)) * 32, weights + f * 32);
+    }
+}
+
+// Everything that is loaded once. The chain index, state row runs beside the weights, whose loads take the longest.
+DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
+    const int thread = thread_index(), row = place.lane / 4;
+    const int state = row < a.bucket ? load_int(a.read + row) : 0;
+    if (thread < MAX_ROWS) {
+        shared.epochs[thread] = load_flag(a.workspace + EPOCHS_AT + thread);
+        shared.read[thread] = thread < a.bucket ? load_int(a.read + thread) : 0;
+        shared.write[thread] = thread < a.bucket ? load_int(a.write + thread) : 0;
+    }
+    if (thread < 3 * UNITS) shared.bias[thread] = a.bias[thread / UNITS * HIDDEN + block_index() * UNITS + thread % UNITS];
+    if (thread == 0) shared.failed = load_flag(a.workspace) != 0u;
+    load_fragments(a, shared, place, 0, FRAGMENTS / 2, held);
+    const Source first = state_source(a, place, state, row < a.bucket);
+#pragma unroll
+    for (int p = 0; p < MAX_PAIRS; ++p) {
+        entering[p] = Quad{0u, 0u, 0u, 0u};
+        issue<true>(first, place, p, entering[p]);
+    }
+    load_fragments(a, shared, place, FRAGMENTS / 2, FRAGMENTS, held);
+    copies_done();
 }
 
 DEVICE void run(const Arguments &a) {
     SharedLayout &shared = *static_cast<SharedLayout *>(shared_memory());
-    const int thread = thread_index();
-    const Place place = place_of(thread, block_index());
-    Quad held[REGISTER_FRAGMENTS];
-    set_up(a, shared, place, held);
+    const Place place = place_of(thread_index(), block_index());
+    Quad held[REGISTER_FRAGMENTS], entering[MAX_PAIRS];
+    set_up(a, shared, place, held, entering);
     const Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
-    const int rows = load_int(a.rows) < MAX_ROWS ? load_int(a.rows) : MAX_ROWS;
-    for (int row = place.column; row < rows && thread < GATE_THREADS; row += TILE_ROWS) {
-        const half_bits *state = a.slab + static_cast<long>(load_int(a.read + row)) * HIDDEN;
-        shared.own[row / TILE_ROWS][place.own_unit][place.column] = float_of(load_half(state + place.unit));
-    }
+    const int rows = load_int(a.rows) < a.bucket ? load_int(a.rows) : a.bucket;
+    const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, items = a.frames * tiles;
     block_barrier();
-    if (shared.failed) return;
+    if (shared.failed || rows <= 0) return;
 
-    int item = 0;
-    for (int frame = 0; frame < a.frames; ++frame) {
-        for (int tile = 0; tile * TILE_ROWS < rows; ++tile, ++item) {
-            // Half of the threads are enough for the gates of an item; where there are two halves they take turns.
-            const bool gate_thread = TWO_HALVES ? thread / GATE_THREADS == item % 2 : thread < GATE_THREADS;
-            const bool computes = gate_thread && tile * TILE_ROWS + place.column < rows;
-            Inputs in = {0u, 0u};
-            if (computes) in = load_inputs(a, tile * TILE_ROWS + place.column, frame, place.unit);
-            Quad entering[MAX_PAIRS];
-            if (!enter(a, shared, place, tile, frame, rows, entering)) {
-                store_flag(a.workspace, 1u);
-                shared.failed = 1;
-            }
-            multiply(place, held, stored, entering, shared.partial[item % 2][place.warp < SEGMENTS ? place.warp : 0]);
-            block_barrier();
-            if (shared.failed) return;
-            if (gate_thread) finish_item(a, shared, place, in, item % 2, tile, frame, computes);
+    Inputs in = {0, 0, 0, 0, 0};
+    load_inputs(a, shared, place, place.group / tiles, place.group % tiles, rows, in);
+    Source source = {a.workspace, 0u, true, false};  // of the first work item: a state, already on its way
+    int frame = 0, tile = 0;
+    for (int item = 0; item < items; ++item) {
+        const int next_tile = tile + 1 < tiles ? tile + 1 : 0, next_frame = next_tile ? frame : frame + 1;
+        if (!await(source, place, a.workspace, entering)) {
+            store_flag(a.workspace, 1u);
+            shared.failed = 1;
         }
+        // With one tile the next h does not exist before this one's gates.
+        source = Source{a.workspace, 0u, false, false};
+        if (tiles > 1 && item + 1 < items) source = source_of(a, shared, place, next_frame, next_tile, rows);
+        float(*partial)[TILE_ROWS] = shared.partial[item % 2][place.warp < SEGMENTS ? place.warp : 0];
+        if (source.state) multiply<true>(place, held, stored, entering, source, partial);
+        else multiply<false>(place, held, stored, entering, source, partial);
+        block_barrier();
+        if (shared.failed) return;
+        if (place.group == item % GATE_GROUPS) {
+            finish_item(a, shared, place, in, item % 2, frame, tile, rows);
+            const int later = item + GATE_GROUPS;
+            load_inputs(a, shared, place, later / tiles, later % tiles, rows, in);
+        }
+        if (tiles == 1 && item + 1 < items) {
+            source = source_of(a, shared, place, next_frame, next_tile, rows);
+#pragma unroll
+            for (int p = 0; p < MAX_PAIRS; ++p) issue<false>(source, place, p, entering[p]);
+        }
+        tile = next_tile;
+        frame = next_frame;
     }
-    if (rows <= 0) return;
     block_barrier();
     if (a.frames == 1 && !settle(a, shared, place, rows)) return;
     const unsigned published = a.frames == 1 ? 1u : a.frames - 1u;
-    if (block_index() == 0 && thread < rows) a.workspace[EPOCHS_AT + thread] = shared.epochs[thread] + published;
+    if (block_index() == 0 && thread_index() < rows) {
+        store_flag(a.workspace + EPOCHS_AT + thread_index(), shared.epochs[thread_index()] + published);
+    }
 }

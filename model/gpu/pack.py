@@ -77,7 +77,7 @@ class Layout:
         fragments = max(1, WARPS * (self.fragments - self.register_fragments) * LANES) * 16
         partial = 2 * self.segments * self.tiles * STEP * TILE_ROWS * 4
         own = MAX_ROWS * self.units * 4
-        size = fragments + partial + own + 3 * self.units * 4 + MAX_ROWS * 4 + 4
+        size = fragments + partial + own + 3 * self.units * 4 + 3 * MAX_ROWS * 4 + 4
         return -(-size // 16) * 16
 
     @property
