@@ -1,1 +1,1 @@
-"""A step of the network on a GPU: kernels, their host side, and the numerics contract. Nothing here knows of batching."""
+"""A step of the network on a GPU: kernels, their host side, the numerics contract. Nothing here knows of batching."""

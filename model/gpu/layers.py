@@ -43,7 +43,7 @@ def norm_kernel(
     reads these slabs or writes these inputs in the same launch.
     """
     column = tl.program_id(0)
-    if AHEAD:
+    if AHEAD:  # noqa: SIM102 - a constant of the compilation, and a value of the launch
         if tl.program_id(1) > 0:
             part = (tl.program_id(1) - 1) * tl.num_programs(0) + column
             prefetch_part(ahead, ahead_bytes, part, (tl.num_programs(1) - 1) * tl.num_programs(0))
@@ -138,8 +138,8 @@ class Norm:
         )  # fmt: skip
 
     def enqueue_leaving(
-        self, x: Tensor, y: Tensor, input0: Tensor, input1: Tensor, pcm: Tensor, slabs: dict[str, Tensor], write: Tensor,
-        rows: int, frames: int, samples: int, launching: Launching = PLAIN,
+        self, x: Tensor, y: Tensor, input0: Tensor, input1: Tensor, pcm: Tensor, slabs: dict[str, Tensor],
+        write: Tensor, rows: int, frames: int, samples: int, launching: Launching = PLAIN,
     ) -> None:  # fmt: skip
         """x to y, and the states of the features and of the convolutions to their slabs."""
         norm_kernel[rows * frames + rows, 1](

@@ -8,6 +8,7 @@ in ascending order, so the order of arrival changes no bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def product_kernel(
     k = tl.arange(0, BK)
     first = segment_first(segment, BASE, MORE)
     length = segment_length(segment, BASE, MORE)
-    if CHANNELS > 0:
+    if CHANNELS > 0:  # noqa: SIM108 - of the constants one branch is compiled
         start = (2 * taken + CONTEXT * (taken // frames)) * CHANNELS
     else:
         start = taken * K
@@ -111,7 +112,7 @@ def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
     """
     tiles, count, _ = rows.shape
     parts = []
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in pairwise(cuts):
         part = rows.new_zeros(tiles, count, length)
         part[:, :, : high - low] = rows[:, :, low:high]
         parts.append(part.view(tiles, count, length // block, block).transpose(1, 2))  # (tiles, steps, R, block)
@@ -157,7 +158,9 @@ class Product:
         self.m, self.k = weight.shape
         self.act, self.channels, self.lead = act, channels, lead
         if act == LOG_SOFTMAX and self.m > 2 * TILE_ROWS:
-            raise ValueError(f"a vocabulary of {self.m} is more than {2 * TILE_ROWS}: its log-softmax is computed in one tile")
+            raise ValueError(
+                f"a vocabulary of {self.m} is more than {2 * TILE_ROWS}: its log-softmax is computed in one tile"
+            )
         self.bm = max(16, triton.next_power_of_2(self.m)) if act == LOG_SOFTMAX else TILE_ROWS
         self.tiles = -(-self.m // self.bm)
         self.bk = block_depth(self.k)

@@ -11,7 +11,7 @@ import numpy as np
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 
-def _dot(builder, a, b, d, input_precision, max_num_imprecise_acc):
+def _dot(builder, a, b, d, *options):
     """One term after the other in float32; numpy's own product takes another order for another width."""
     left, right = a.data.astype(np.float32), b.data.astype(np.float32)
     total = d.data.astype(np.float32)
