@@ -23,7 +23,7 @@ def step_of(network, slabs, rows=4, steps=4):
     return step
 
 
-def run(step, network, pcm, read, write, bucket=None):
+def run(step, network, pcm, read, write, *, bucket=None):
     """Log-probabilities (B, T, V) of rows that read and write these rows of the slabs."""
     block = filled_block(network.config, pcm, [*read, CAPACITY], write, bucket)
     step.enqueue(block, len(block.read), pcm.shape[1] // network.config.step_samples)
