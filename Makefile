@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-avx2 check format bench bench-peers overload neighbour soak train quantize lm evaluate samples screenshots
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train quantize lm evaluate samples screenshots
 .PHONY: wheels clean dashboard help
 
 help:  ## show the targets
@@ -68,6 +68,16 @@ soak: setup  ## half an hour with streams coming and going; writes loadtest/resu
 bench-peers: setup  ## tutti beside FastAPI, Ray Serve, mosec and sherpa-onnx; writes loadtest/results/peers.*
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[peers]'
 	@$(BIN)/python -m loadtest.peers
+
+PART ?= all
+GPU_RUN := -m loadtest.gpu run --part $(PART) $(if $(DRY),--dry) $(if $(FOLDER),--folder $(FOLDER))
+
+# No `setup`: a GPU host brings its own torch, and may reach no index of packages. PYTHON= names its interpreter.
+gpu:  ## measure the GPU path, PART=1|2|3 in eight minutes each; DRY=1: every path on a CPU; writes loadtest/results/gpu.*
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) $(GPU_RUN)
+
+build/gpu-samples.npz: setup  ## the shipped recordings as arrays, for a GPU host that decodes no FLAC
+	@$(BIN)/python -m loadtest.gpu samples
 
 DATA ?= ../shared/data
 SYNTHETIC := build/synthetic

@@ -1,1 +1,1 @@
-"""A step of the network on a GPU: kernels, their host side, the numerics contract. Nothing here knows of batching."""
+"""Serving on a GPU: states by index in device memory, one captured graph a step, kernels made for small batches."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpu_networks import empty_block
 from needs import need_package
 
 from model.config import ModelConfig
-from model.gpu.block import StepBlock
 from model.network import Network
 
 triton = need_package("triton")
@@ -29,7 +29,7 @@ NETWORKS = {
 }
 ROWS = (1, 64)  # narrow and wide tiles
 MOST_SHARED_BYTES = 75_776  # a third of a multiprocessor's 227 KB: three programs of a product are resident
-NAMES = ("M", "K", "H", "BN", "LEAVE", "READ", "WRITE")
+NAMES = ("M", "K", "H", "BN", "READ", "WRITE")
 
 
 def label(launch):
@@ -48,7 +48,7 @@ def step_launches(config, rows, monkeypatch):
     slabs = {name: torch.zeros(4, *shape, dtype=dtype) for name, (shape, dtype) in network.state_shapes().items()}
     choices = Launching(overlapped=True, ahead=True)
     step = TritonStep(network, slabs, largest_rows=rows, largest_steps=1, launching=choices)
-    block = StepBlock.allocate(config, "cpu", rows)
+    block = empty_block(config, rows, 1)
     with monkeypatch.context() as patch:
         return recorded(patch, lambda: step.enqueue(block, rows, 1))
 
@@ -91,12 +91,12 @@ def test_every_kernel_of_a_step_compiles_without_spills_to_the_figures_on_file(n
         assert found == on_file[name]
 
 
-def test_a_step_launches_four_kernels_a_layer_and_eight_more(monkeypatch):
+def test_a_step_launches_four_kernels_a_layer_and_nine_more(monkeypatch):
     """Two frames a step: norm, product and two frames of recurrence a layer."""
     launches = step_launches(NETWORKS["tutti-small"], 1, monkeypatch)
     names = [launch.fn.__name__ for launch in launches]
     assert names == [
-        "spectrum_kernel", "mel_kernel", "product_kernel", "product_kernel",
+        "spectrum_kernel", "mel_kernel", "product_kernel", "product_kernel", "leave_kernel",
         *["norm_kernel", "product_kernel", "recurrent_kernel", "recurrent_kernel"] * 2,
         "lookahead_kernel", "shift_kernel", "product_kernel", "product_kernel",
     ]  # fmt: skip

@@ -1,14 +1,12 @@
 """Small networks in fp16, slabs and blocks for tests of the GPU path; all of it runs on a CPU."""
 
-import dataclasses
-
 import torch
-from small_networks import small_network
 
 from model.config import ModelConfig
-from model.gpu.block import StepBlock
+from model.gpu.block import StepMemory
 from model.network import Network
 from model.precision import cast
+from model.slabs import RowSpec
 
 SIZES = {
     "even": ModelConfig(name="even", conv_channels=32, hidden=64, layers=2, lookahead=4),
@@ -51,6 +49,13 @@ def noise(rows, samples, seed=0):
     return (torch.randn(rows, samples, generator=generator) * level).clamp(-32768, 32767).to(torch.int16)
 
 
+def empty_block(config, rows, steps):
+    """Zeroed buffers of a step of so many rows by single steps, on the CPU."""
+    outputs = RowSpec((config.frames_per_step, len(config.vocabulary)), torch.float32)
+    inputs = RowSpec((config.step_samples,), torch.int16)
+    return StepMemory(rows * steps, inputs, outputs, torch.device("cpu"), pinned=False).block(rows, steps)
+
+
 def filled_block(config, pcm, read, write, bucket=None):
     """A block of the rows' PCM (B, k S), filled up to `bucket` rows that read the zero row and write the trash row.
 
@@ -58,7 +63,7 @@ def filled_block(config, pcm, read, write, bucket=None):
     """
     *read, capacity = read
     rows, bucket = len(pcm), bucket or len(pcm)
-    block = StepBlock.allocate(config, "cpu", bucket, pcm.shape[1] // config.step_samples)
+    block = empty_block(config, bucket, pcm.shape[1] // config.step_samples)
     block.rows.fill_(rows)
     block.read.fill_(capacity)
     block.write.fill_(capacity + 1)
@@ -67,7 +72,4 @@ def filled_block(config, pcm, read, write, bucket=None):
     block.pcm.fill_(12345)
     block.pcm[:rows] = pcm
     block.out.fill_(float("nan"))
-    return dataclasses.replace(block)
-
-
-__all__ = ["SIZES", "filled_block", "fp16_network", "noise", "slabs_of", "small_network"]
+    return block

@@ -177,7 +177,7 @@ def test_a_normalisation_is_that_of_float64_rounded_once(hidden):
     layer = layer.half()
     x = guarded(normal(5, hidden, seed=3, scale=4.0) + 3)
     y, behind = poisoned(5, hidden)
-    Norm(layer).enqueue(x, y, 5, 1)
+    Norm(layer).enqueue(x, y, 5)
     assert_within_an_ulp(y, layer.double()(x.double()))
     assert behind.isnan().all()
 

@@ -1,0 +1,85 @@
+"""Sizes of a run: the full ones, and tiny ones for `--dry`, which takes every path on a CPU in seconds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured."""
+
+    networks: tuple[str, ...]
+    step_rows: tuple[int, ...]
+    replays: int  # of a step, host to host
+    hidden: tuple[int, ...]
+    frames: tuple[int, ...]
+    recurrence_rows: tuple[int, ...]
+    copies: int  # of a layer's weights, taken in turn, so that they come from memory and not from the cache
+    company: tuple[int, ...]  # batch sizes in which a row must have the bits that it has alone
+    product: int  # edge of the square product that gives the arithmetic ceiling
+    buffer_bytes: int  # of the bandwidth probes
+    columns: tuple[int, ...]  # of the products
+    streams: tuple[int, ...]
+    level_s: float
+    uploads: int
+    live: int
+    upload_steps: int
+    sequence: int  # steps in a row that are compared with the reference
+
+
+FULL = Scale(
+    networks=("ds2-7x1760", "tutti-small", "ds2-5x1760"),
+    step_rows=(1, 2, 4, 8, 16, 32, 64, 128),
+    replays=2_000,
+    hidden=(1_760, 416, 1_024, 2_048, 2_560),
+    frames=(2, 4, 16, 64),
+    recurrence_rows=(1, 2, 4, 8, 16),
+    copies=4,
+    company=(2, 3, 7, 8, 9, 16, 17, 33, 64, 128),
+    product=8_192,
+    buffer_bytes=1 << 30,
+    columns=(2, 4, 8, 16, 32, 64, 128, 256),
+    streams=(1, 10, 20, 30, 100, 1_000, 4_000),
+    level_s=7.0,
+    uploads=64,
+    live=100,
+    upload_steps=200,
+    sequence=200,
+)
+DRY = Scale(
+    networks=("tiny",),
+    step_rows=(1, 2),
+    replays=3,
+    hidden=(32,),
+    frames=(2, 4),
+    recurrence_rows=(1, 2),
+    copies=2,
+    company=(2, 3),
+    product=64,
+    buffer_bytes=1 << 16,
+    columns=(2,),
+    streams=(1, 3),
+    level_s=0.3,
+    uploads=2,
+    live=2,
+    upload_steps=4,
+    sequence=3,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a section is given: the device, the sizes, and the moment by which it should have ended."""
+
+    device: torch.device
+    scale: Scale
+    ends_s: float = float("inf")  # of time.monotonic
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self.ends_s - time.monotonic()

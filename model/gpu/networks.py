@@ -1,0 +1,91 @@
+"""Named sizes of networks, and networks of these sizes with random weights, which time as trained ones do.
+
+`ds2-5x1760` and `ds2-7x1760` are the recurrent stacks of Deep Speech 2 (Amodei et al. 2015, table 3: five and seven
+layers of 1,760 units), behind this project's convolutions. None of them has been trained here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from model.config import ModelConfig
+from model.network import Network
+
+_LARGE: dict[str, Any] = {"conv_channels": 640, "hidden": 1_760, "lookahead": 20}  # 20 output frames: 800 ms
+NETWORKS: Mapping[str, ModelConfig] = {
+    "tutti-small": ModelConfig(name="tutti-small", version="random"),
+    "ds2-5x1760": ModelConfig(name="ds2-5x1760", version="random", layers=5, **_LARGE),
+    "ds2-7x1760": ModelConfig(name="ds2-7x1760", version="random", layers=7, **_LARGE),
+    "ds2-5x2560": ModelConfig(name="ds2-5x2560", version="random", layers=5, **(_LARGE | {"hidden": 2_560})),
+    "tiny": ModelConfig(name="tiny", version="random", conv_channels=32, hidden=32, layers=2, lookahead=4),
+}
+NOISE_LEVEL = 3_000  # standard deviation of the benchmarks' audio: about -21 dB of full scale, as loud as speech
+
+
+class _WithoutOrthogonal(TorchFunctionMode):
+    """Lets `orthogonal_` keep its Gaussian draw at the same variance: 21 decompositions of 1,760 take minutes."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Replace the decomposition, pass on all else."""
+        if func is torch.linalg.qr:
+            draw: Tensor = args[0]
+            return draw / draw.shape[0] ** 0.5, torch.ones_like(draw[: draw.shape[1]])
+        return func(*args, **(kwargs or {}))
+
+
+def random_network(config: ModelConfig, seed: int = 1) -> Network:
+    """A network with random weights, the features' statistics those of `noise`, in evaluation mode, on the CPU.
+
+    Weights are those of an untrained network, so states stay as large as in a trained one, and rounding as harmless.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        with _WithoutOrthogonal():
+            network = Network(config)
+        with torch.no_grad():
+            pcm = noise(4, 8 * config.step_samples, seed)
+            log_mel = network.features.log_mel(pcm.to(torch.float32) / 32_768)  # (4, n, F)
+            network.features.mean.copy_(log_mel.mean((0, 1)))
+            network.features.scale.copy_(1 / log_mel.std((0, 1)))
+            for layer in (network.lookahead.weight, network.head.weight):
+                layer.add_(torch.randn_like(layer), alpha=layer.shape[-1] ** -0.5)
+    return network.eval()
+
+
+def noise(rows: int, samples: int, seed: int = 1) -> Tensor:
+    """(B, S) int16 of white noise, from a seed."""
+    drawn = torch.randn(rows, samples, generator=torch.Generator().manual_seed(seed))
+    return (drawn * NOISE_LEVEL).clamp(-32_768, 32_767).to(torch.int16)
+
+
+def weight_bytes(config: ModelConfig, bytes_a_weight: int = 2) -> int:
+    """Bytes of the matrices that a step reads once, at 2 bytes a weight in fp16."""
+    return bytes_a_weight * weights(config)
+
+
+def weights(config: ModelConfig) -> int:
+    """Weights of the matrices of a step: two convolutions, two products a layer, dense, head."""
+    windows = 6 * config.mel_bins * config.conv_channels + 6 * config.conv_channels * config.hidden
+    layers = config.layers * 6 * config.hidden**2
+    return windows + layers + config.hidden**2 + config.hidden * len(config.vocabulary)
+
+
+def step_flop(config: ModelConfig) -> int:
+    """Floating-point operations of the products of one stream's step, 2 a weight and frame; conv0 has 2 T frames."""
+    frames = config.frames_per_step
+    first = 6 * config.mel_bins * config.conv_channels
+    return 2 * frames * (weights(config) + first)
+
+
+def state_bytes(config: ModelConfig, bytes_a_value: int = 2) -> int:
+    """Bytes of one stream's state, the PCM overlap in 16-bit integers."""
+    pcm = 2 * (config.window_samples - config.hop_samples)
+    contexts = 4 * (config.mel_bins + config.conv_channels)
+    return pcm + bytes_a_value * (contexts + (config.layers + config.lookahead) * config.hidden)
