@@ -20,7 +20,7 @@ SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 LOCAL_SIZE_BYTES = 3
 NUM_REGS = 4
-COOPERATIVE = 2  # CUlaunchAttributeID
+COOPERATIVE, EARLY = 2, 6  # CUlaunchAttributeID: all blocks resident, or an error; programmatic stream serialization
 
 
 class KernelError(ModelError):
@@ -157,21 +157,26 @@ class Kernel:
         _check(_cuda().cuFuncGetAttribute(ctypes.byref(value), which, self._function))
         return value.value
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[Any], *, cooperative: bool = False) -> None:
+    def launch(
+        self, blocks: int, threads: int, arguments: Sequence[Any], *, cooperative: bool = False, early: bool = False
+    ) -> None:
         """Enqueue on torch's current stream of the device; `arguments` are ctypes values, copied by the driver.
 
-        A cooperative launch fails where not all blocks can be resident together.
+        A cooperative launch fails where not all blocks can be resident together. An early one begins while the kernel
+        before it ends, and must wait for it by itself before it touches what that one touches.
         """
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        attribute = _Attribute(id=COOPERATIVE)
-        attribute.value[0] = 1
+        wanted = [which for which, asked in ((COOPERATIVE, cooperative), (EARLY, early)) if asked]
+        attributes = (_Attribute * max(1, len(wanted)))()
+        for attribute, which in zip(attributes, wanted, strict=False):
+            attribute.id, attribute.value[0] = which, 1
         config = _Config(
             grid=(blocks, 1, 1),
             block=(threads, 1, 1),
             shared_bytes=self.shared_bytes,
             stream=stream,
-            attributes=ctypes.pointer(attribute) if cooperative else None,
-            attribute_count=int(cooperative),
+            attributes=attributes,
+            attribute_count=len(wanted),
         )
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         _check(_cuda().cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None))

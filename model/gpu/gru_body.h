@@ -50,12 +50,12 @@ static_assert(GATE_THREADS <= 32 * WARPS && MAX_ROWS <= 32 * WARPS && MAX_ROWS %
 
 struct SharedLayout {
     Quad fragments[SHARED_FRAGMENTS > 0 ? WARPS * SHARED_FRAGMENTS * 32 : 1];
-    float partial[2][SEGMENTS][GATE_ROWS][TILE_ROWS];  // by parity of the work item: one barrier an item is enough
     float own[ITEM_TILES][UNITS][TILE_ROWS];           // h of this block's units, the rounded value
     float bias[3 * UNITS];
     unsigned epochs[MAX_ROWS];
     int read[MAX_ROWS], write[MAX_ROWS];
     int failed;
+    alignas(16) float partial[2][SEGMENTS][GATE_ROWS][TILE_ROWS];  // by parity of the work item: one barrier an item is enough
 };
 
 struct Arguments {

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from model.gpu.driver import Kernel
-from model.gpu.pack import MAX_ROWS, MOST_SHARED_BYTES, STEP, WARPS, Layout, layout_of, pack
+from model.gpu.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
 from model.gpu.persistent import SPIN_LIMIT, Workspace
 from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
-GROUP = 16  # columns that are normalised and multiplied at a time: eight rows of two frames
-REGISTER_FRAGMENTS = 20
-"""Fragments of U that a warp keeps in registers at least. The others are copied to shared memory while the columns are
-normalised and multiplied with W, when registers are in use. Source: loadtest/LOG.md."""
+GROUP = 16  # columns that are normalised and multiplied at a time
 FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
 BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 
@@ -26,15 +23,17 @@ BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 def layer_layout(hidden: int) -> tuple[Layout, int]:
     """The layout of the weights, and the bytes of shared memory (`LayerShared`).
 
+    As much of U as fits goes to shared memory, where it comes while the registers are used for the product with W.
     Raises: ValueError if a layer of this size does not fit a multiprocessor.
     """
     layout = layout_of(hidden)
-    for held in range(min(layout.fragments - 1, REGISTER_FRAGMENTS), layout.register_fragments + 1):
-        tried = replace(layout, register_fragments=held)
-        columns, partial = GROUP * (hidden + 8) * 2, tried.segments * tried.tiles * STEP * (GROUP + 8) * 4
-        shared = tried.shared_bytes + max(columns, partial) + -(-3 * tried.units * 4 // 16) * 16 + 16
-        if shared <= MOST_SHARED_BYTES:
-            return tried, shared
+    for held in range(1, layout.register_fragments + 1):
+        tried = replace(layout, register_fragments=held, max_rows=LAYER_ROWS)
+        room, own = GROUP * (hidden + 8) * 2, 2 * tried.segments * tried.tiles * STEP * TILE_ROWS * 4
+        room = max(room, tried.segments * tried.tiles * STEP * (GROUP + 8) * 4)
+        shared = tried.shared_bytes + max(room - own, 16) + -(-3 * tried.units * 4 // 16) * 16 + 16
+        if shared + 32 <= MOST_SHARED_BYTES:
+            return tried, shared + 32  # alignment
     raise ValueError(f"a whole layer of {hidden} units does not fit a multiprocessor")
 
 
@@ -93,7 +92,7 @@ class PersistentLayer:
         fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read, write (B,), rows and error
         (1,) int32. `ahead` are the weights of the next kernel, to be fetched meanwhile.
         """
-        assert len(read) <= MAX_ROWS
+        assert len(read) <= LAYER_ROWS
         pointer = [_address(each) for each in (self.weights, self.biases[0], *self.norm)]
         fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
         tensors = (
@@ -114,7 +113,7 @@ class PersistentLayer:
             self.layout.blocks,
             32 * WARPS,
             [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))],
-            cooperative=True,
+            early=True,  # not cooperative, which excludes this: the blocks fit an idle device, and waiting is bounded
         )
 
 

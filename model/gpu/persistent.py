@@ -30,12 +30,12 @@ def fits(hidden: int, properties: Any) -> bool:
 class Workspace:
     """Device memory in which the blocks of a launch exchange states: error word, epochs, two buffers.
 
-    Layers of one hidden size share it if they are launched one after another on one stream.
+    Layers of one layout share it if they are launched one after another on one stream.
     """
 
-    def __init__(self, hidden: int, device: torch.device) -> None:
-        self.hidden = hidden
-        self.words = torch.zeros(layout_of(hidden).workspace_words, dtype=torch.int32, device=device)
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.words = torch.zeros(layout.workspace_words, dtype=torch.int32, device=device)
 
     def check(self) -> None:
         """Wait for what is enqueued. Raises: KernelError if a launch has given up since the last `reset`."""
@@ -57,9 +57,9 @@ class PersistentGru:
         self.layout: Layout = layout_of(weights.shape[1])
         self.weights = pack(weights.detach().to("cpu", torch.float16), self.layout).to(self.device)
         self.bias = bias.detach().to(self.device, torch.float32).contiguous()
-        self.workspace = workspace or Workspace(self.layout.hidden, self.device)
-        if self.workspace.hidden != self.layout.hidden:
-            raise ValueError(f"a workspace of {self.workspace.hidden} units for a layer of {self.layout.hidden}")
+        self.workspace = workspace or Workspace(self.layout, self.device)
+        if self.workspace.layout != self.layout:
+            raise ValueError(f"a workspace for {self.workspace.layout}, a layer of {self.layout}")
         defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT}
         self.kernel = Kernel(SOURCE, "persistent_gru", defines, self.device, self.layout.shared_bytes)
 
