@@ -1,4 +1,4 @@
-"""Live streams on one thread: audio arrives by the clock, `batching.Worker` batches it, latency is from due to answer.
+"""Live streams on one thread: audio arrives by the clock, and latency is counted from when it is due to its answer.
 
 No event loop, no decoding: this is the share of device and batching core alone, and says so in its table.
 """
