@@ -28,12 +28,13 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def resolve_precision(precision: str, device: torch.device, *, quantized: bool) -> str:
+def resolve_precision(precision: str, device: torch.device, *, quantized: bool, cpu_fp16: bool = False) -> str:
     """Turn auto into the fastest precision here; `quantized` says whether the checkpoint has 8-bit weights.
 
     On a GPU fp16. On a CPU int8 where the weights and byte products are there: of all batch sizes, on processors with
     AVX2, VNNI or more, it is the fastest (model/LOG.md). Else bf16 where the CPU multiplies it natively, else fp32.
-    Raises: PrecisionError for a precision that the device or the processor lacks.
+    `cpu_fp16` allows fp16 on a CPU, in tests. Raises: PrecisionError for a precision that the device or the processor
+    lacks.
     """
     if precision == "auto":
         if device.type == "cuda":
@@ -45,7 +46,7 @@ def resolve_precision(precision: str, device: torch.device, *, quantized: bool) 
         return "bf16" if native_bf16() else "fp32"
     if precision not in PRECISIONS:
         raise PrecisionError(f"precision {precision!r} is not one of auto, {', '.join(PRECISIONS)}")
-    if precision == "fp16" and device.type == "cpu":
+    if precision == "fp16" and device.type == "cpu" and not cpu_fp16:
         raise PrecisionError("fp16 needs a GPU: on a CPU use --precision int8, fp32 or auto")
     if precision == "int8" and device.type != "cpu":
         raise PrecisionError("int8 is computed on CPUs: on a GPU use --precision fp16 or bf16")

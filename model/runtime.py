@@ -19,7 +19,13 @@ def set_up_torch(threads: int) -> None:
     With every core in a parallel region, a step waits at its barriers for whichever core is busy elsewhere.
     """
     keep_kernels()
+    sum_in_fp32()
     torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+def sum_in_fp32() -> None:
+    """Let a GPU's library add the parts of an fp16 product in fp32; torch allows it fp16 by default."""
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
 def keep_kernels() -> None:

@@ -7,7 +7,6 @@ A pure step function and the shapes of its inputs and state are enough (`StepMod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,19 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.errors import DeviceLost
+from model.slabs import RowSpec, Slabs
 
 InPlaceStep = Callable[[int, int, int], Tensor]
 """step(first, count, kept): advance rows first … first + count of the inputs, row i having its state in row `index[i]`
 of the slabs; store the new states of the first `kept` of them in place, drop those of the others, which pad the batch.
 Returns: outputs (count, …), on the host and in memory of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowSpec:
-    """One row of a tensor, a single stream's part: shape without the batch axis, and dtype."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
 
 class StepModel(Protocol):
@@ -93,7 +85,9 @@ class TorchSlots:
         self._model = model
         self._tile_rows = tile_rows
         self._device = model.device
-        self._allocate_states(model.state_spec)
+        self._states = Slabs(model.state_spec, capacity + 1, self._device)  # the last row is the scratch row
+        self._slabs = self._states.tensors
+        self.state_bytes = self._states.row_bytes
         largest = min(largest, capacity)
         most = largest + max(tile_rows or 0, model.min_rows)  # rows with padding, or more
         spec = model.input_spec
@@ -107,22 +101,6 @@ class TorchSlots:
         self._input_bytes = host.data.cast("B")
         self._slots = self._index.numpy()
         self._step = record(self._staged, self._index, self._slabs) if record else self._gather_step_scatter
-
-    def _allocate_states(self, spec: Mapping[str, RowSpec]) -> None:
-        """Make a slab for each tensor of the state, a row for each slot and one more, the scratch row."""
-        rows = self.capacity + 1
-        self._slabs = {
-            name: torch.zeros((rows, *row.shape), dtype=row.dtype, device=self._device) for name, row in spec.items()
-        }
-        flat = [slab.flatten().view(torch.uint8) for slab in self._slabs.values() if slab.numel()]
-        sizes = [len(each) // rows for each in flat]
-        self.state_bytes = sum(sizes)
-        # Each slab's memory as bytes, and the size of its rows. On a CPU by a memoryview: its copies never release the
-        # interpreter's lock.
-        on_cpu = self._device.type == "cpu"
-        self._bytes: list[tuple[Any, int]] = [
-            (each.numpy().data if on_cpu else each, size) for each, size in zip(flat, sizes, strict=True)
-        ]
 
     def run(self, slots: Sequence[int]) -> NDArray[Any]:
         """Step these slots on the first rows of `inputs`; see `batching.SlotModel`.
@@ -140,7 +118,7 @@ class TorchSlots:
             with torch.inference_mode():
                 tiles = [self._step(first, rows, min(rows, count - first)) for first in range(0, total, rows)]
         except Exception:
-            self._check_device()
+            check_device(self._device)
             raise
         if any(len(tile) != rows for tile in tiles):
             raise ValueError(f"{rows} rows went in, {[len(tile) for tile in tiles]} came out")
@@ -153,21 +131,11 @@ class TorchSlots:
 
     def export(self, slot: int) -> bytes:
         """Return a copy of the slot's state, in the order of the spec."""
-        rows = [each[slot * size : (slot + 1) * size] for each, size in self._bytes]
-        if self._device.type == "cpu" or not rows:
-            return b"".join(rows)
-        whole: NDArray[np.uint8] = torch.cat(rows).cpu().numpy()  # one copy to the host
-        return whole.tobytes()
+        return self._states.copy_out(slot)
 
     def restore(self, slot: int, state: bytes) -> None:
         """Overwrite the slot's state with one exported with the same spec."""
-        whole: Any = state
-        if self._device.type != "cpu":
-            whole = torch.from_numpy(np.frombuffer(state, np.uint8).copy()).to(self._device)
-        end = 0
-        for each, size in self._bytes:
-            begin, end = end, end + size
-            each[slot * size : (slot + 1) * size] = whole[begin:end]
+        self._states.copy_in(slot, state)
 
     def _gather_step_scatter(self, first: int, count: int, kept: int) -> Tensor:
         """As `InPlaceStep`, by calls of torch."""
@@ -180,10 +148,11 @@ class TorchSlots:
             slab.index_copy_(0, index[:kept], after[name][:kept])
         return outputs.to("cpu", copy=True)  # a model may return what it was given
 
-    def _check_device(self) -> None:
-        """After a failed step: tell a device that is lost from a step that failed. Raises: DeviceLost."""
-        if self._device.type == "cuda":
-            try:
-                torch.cuda.synchronize(self._device)
-            except RuntimeError as error:
-                raise DeviceLost(f"{self._device} is lost: {error}") from error
+
+def check_device(device: torch.device) -> None:
+    """After a failed step: tell a device that is lost from a step that failed. Raises: DeviceLost."""
+    if device.type == "cuda":
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            raise DeviceLost(f"{device} is lost: {error}") from error

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from model import checkpoint
 from model.config import ModelConfig
+from model.gpu.rungs import choose_rung, recorded_slots
+from model.gpu.slots import RecordedSlots
 from model.network import Network, State
 from model.precision import cast, resolve_device, resolve_precision
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 from model.traced import SlabStep, TracedStep
 
 MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -29,13 +32,29 @@ class TorchModel:
     Satisfies `model.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
     """
 
-    def __init__(self, network: Network, digest: str, *, device: str = "auto", precision: str = "auto") -> None:
-        """Cast `network` in place; `auto` is the fastest precision of torch here. Raises: PrecisionError."""
+    def __init__(
+        self,
+        network: Network,
+        digest: str,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        rung: str = "auto",
+        cpu_fp16: bool = False,
+    ) -> None:
+        """Cast `network` in place; `auto` is the fastest precision of torch here. Raises: PrecisionError.
+
+        `rung` names the kernels of fp16 (`model.gpu.rungs`). `cpu_fp16` allows fp16 on a CPU, in tests: it is slow, and
+        its slots compute what a GPU's kernels must.
+        """
         self.device = resolve_device(device)
-        self.precision = resolve_precision(precision, self.device, quantized=False)
+        self.precision = resolve_precision(precision, self.device, quantized=False, cpu_fp16=cpu_fp16)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
-        self._one_step = TracedStep(self.network)
+        self._rung = choose_rung(rung, self.network, self.device) if self.precision == "fp16" else "eager"
+        # Not on a GPU: TorchScript compiles a step anew at the second call of a shape, with other sums and so other
+        # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, and seen on an H100.
+        self._one_step = TracedStep(self.network) if self.device.type == "cpu" else self.network
 
     @classmethod
     def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> TorchModel:
@@ -51,7 +70,7 @@ class TorchModel:
         small = ModelConfig(name="random", conv_channels=32, hidden=64, layers=2, lookahead=4)
         network = Network(dataclasses.replace(small, **sizes))
         torch.random.set_rng_state(generator)
-        return cls(network, f"random-{seed}", device="cpu", precision=precision)
+        return cls(network, f"random-{seed}", device="cpu", precision=precision, cpu_fp16=True)
 
     @property
     def config(self) -> ModelConfig:
@@ -76,13 +95,17 @@ class TorchModel:
     @torch.inference_mode()
     def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """Advance B streams by one step (or by several, if inputs holds several)."""
-        if inputs.shape[1] == self.config.step_samples:
-            return self._one_step(inputs, state)
-        log_probs, after = self.network(inputs, state)
+        step = self._one_step if inputs.shape[1] == self.config.step_samples else self.network
+        log_probs, after = step(inputs, state)
         return log_probs, after
 
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
-        """Return the model over `capacity` streams, as `TorchSlots` describes; on a CPU, as one compiled step."""
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots | RecordedSlots:
+        """Return the model over `capacity` streams, as `TorchSlots` describes; on a CPU, as one compiled step.
+
+        In fp16 by the kernels of a rung: there no row depends on the others, and tiles are of no use.
+        """
+        if self._rung != "eager":
+            return recorded_slots(self.network, self._rung, self.device, capacity=capacity, largest=largest)
         record = partial(SlabStep, self.network) if self.device.type == "cpu" else None
         return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows, record=record)
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.errors import CheckpointError, install_hint
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 
 # Source: silero-vad 6.2.3. Its tinygrad_model.py spells the network out; the TorchScript file is what its
 # load_silero_vad() runs. (Its data/silero_vad_16k.safetensors has the same shapes, but another training's weights.)

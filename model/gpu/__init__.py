@@ -1,1 +1,1 @@
-"""The GPU path of our own models: the step's kernels, and the contract on a CPU that they obey."""
+"""Serving on a GPU: states by index in device memory, one captured graph a step, kernels made for small batches."""

@@ -12,7 +12,8 @@ from slot_models import EchoStep
 from torch import Tensor
 
 from model.errors import DeviceLost
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 from model.torch_model import TorchModel
 from model.traced import SlabStep
 

@@ -22,7 +22,8 @@ from torch import Tensor
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 
 Start = Callable[..., LiveServer]
 

@@ -11,10 +11,12 @@ from fakes import EchoModel
 from needs import missing, need_precision
 from published import model_of
 from quantized_networks import random_slots
+from recorded_toys import recorded
 from torch import Tensor
 
 from batching.slot_model import SlotModel
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 from model.torch_model import TorchModel
 from model.vad import SileroVad
 
@@ -84,6 +86,8 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "recorded fp32": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n),
     "recorded bf16": lambda c, n: _acoustic("bf16").slots(capacity=c, largest=n),
     "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=4),
+    "recorded in sizes": lambda c, n: recorded(EchoStep(min_rows=3), RowSpec((2,), torch.int64), c, n),
+    "recorded in sizes, GRU": lambda c, n: recorded(TinyGru(), RowSpec((16,), torch.float32), c, n),
     "int8": lambda c, n: random_slots(capacity=c, largest=n),
     "silero-vad": lambda c, n: _vad().slots(capacity=c, largest=n),
     "published, CTC": lambda c, n: model_of("t-one-ctc").slots(capacity=c, largest=n, tile_rows=1),

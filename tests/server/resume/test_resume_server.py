@@ -20,7 +20,8 @@ from torch import Tensor
 from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
-from model.slots import RowSpec, TorchSlots
+from model.slabs import RowSpec
+from model.slots import TorchSlots
 from server.resume.seal import new_key
 
 KEY, OTHER_KEY = new_key(), new_key()

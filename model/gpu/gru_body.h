@@ -1,0 +1,363 @@
+// The recurrence of one GRU layer over a chunk of frames, in one launch whose weights stay on the chip.
+//
+// This file includes nothing and is compiled twice: by NVRTC or nvcc below gru.cu, which gives it PTX, and by g++ below
+// tests/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
+//   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
+//   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange,
+//   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of
+// and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT.
+//
+// Who computes what. A block owns UNITS hidden units: 3 * UNITS rows of U (r, z, n one after another) in tiles of 16.
+// K is cut into SEGMENTS runs of k16 steps, one run a warp. A warp's fragments of U are loaded once. A work item
+// is one frame of eight batch rows: a warp multiplies its run with h(t - 1), the partial sums meet in shared memory, and
+// 8 * UNITS threads add them in the order of the segments and compute the gates.
+//
+// How h(t) reaches the other blocks. |h| <= 1, so bit 14 of its fp16 bits is always 0 and is free to say which frame a
+// word belongs to. A 32-bit word of two units carries the same mark in both halves: a word is old or new, and says so
+// itself; there is no counter, flag or fence. Words lie in the order of the B fragments, so that a lane's 16 bytes are
+// its fragments of two k16 steps. Frame f of a batch row goes to buffer f % 2 with the mark of f / 2 % 2. f counts the
+// frames that this row has published since the workspace was zeroed (`epochs`, one a row: a row that a launch does not
+// have keeps its count), so a buffer holds frame f - 2 or f, whose marks differ.
+//   Overwriting: a block publishes f + 2 after all its warps have read f + 1 of all blocks, and a block publishes f + 1
+//   after all its warps have read f. So nobody still reads f when f + 2 is written.
+//   States: read[b] may be write[b]. A block writes a state row after it has seen h(1) of that row from all blocks, and a
+//   block publishes h(1) after it has read h(0). With one frame nobody needs h(1): it is published and awaited for this.
+//   Epochs: block 0 raises them after it has seen a word of every block, and a block publishes after it has read them.
+
+constexpr int TILE_ROWS = 8;  // batch rows of a work item: N of the product
+constexpr int K_STEPS = HIDDEN / 16;
+constexpr int SEGMENTS = K_STEPS < WARPS ? K_STEPS : WARPS;
+constexpr int RUN = K_STEPS / SEGMENTS;         // k16 steps of a segment
+constexpr int LONGER = K_STEPS % SEGMENTS;      // so many segments, the first, are a step longer
+constexpr int MAX_PAIRS = (RUN + (LONGER > 0) + 1) / 2;
+constexpr int PAIRS = SEGMENTS * MAX_PAIRS;     // of a work item; some of a shorter run are half empty or empty
+constexpr int GATE_ROWS = (3 * UNITS + 15) / 16 * 16;
+constexpr int TILES = GATE_ROWS / 16;
+constexpr int FRAGMENTS = 2 * MAX_PAIRS * TILES;  // of a warp, 16 bytes a lane
+constexpr int SHARED_FRAGMENTS = FRAGMENTS - REGISTER_FRAGMENTS;
+constexpr int GATE_THREADS = UNITS * TILE_ROWS;
+constexpr int GATE_GROUPS = 32 * WARPS / GATE_THREADS;  // of threads, which take turns with the gates of work items
+constexpr int ITEM_TILES = MAX_ROWS / TILE_ROWS;
+constexpr int PAIR_WORDS = 128;                       // 32 lanes of four words
+constexpr int BUFFER_WORDS = ITEM_TILES * PAIRS * PAIR_WORDS;  // one of the two
+constexpr int EPOCHS_AT = 64;                         // words of the workspace: error, then epochs, then buffers
+constexpr int BUFFERS_AT = EPOCHS_AT + (MAX_ROWS + 63) / 64 * 64;
+constexpr unsigned MARK = 0x40004000u;                // bit 14 of both halves
+constexpr float LOG2E = 1.4426950408889634f;
+
+static_assert(HIDDEN % 16 == 0 && HIDDEN % UNITS == 0 && UNITS % 4 == 0, "sizes");
+static_assert(GATE_THREADS <= 32 * WARPS && MAX_ROWS <= 32 * WARPS && MAX_ROWS % TILE_ROWS == 0, "threads");
+
+struct SharedLayout {
+    Quad fragments[SHARED_FRAGMENTS > 0 ? WARPS * SHARED_FRAGMENTS * 32 : 1];
+    float partial[2][SEGMENTS][GATE_ROWS][TILE_ROWS];  // by parity of the work item: one barrier an item is enough
+    float own[ITEM_TILES][UNITS][TILE_ROWS];           // h of this block's units, the rounded value
+    float bias[3 * UNITS];
+    unsigned epochs[MAX_ROWS];
+    int read[MAX_ROWS], write[MAX_ROWS];
+    int failed;
+};
+
+struct Arguments {
+    const Quad *weights;      // [block][warp][fragment][lane]
+    const float *bias;        // (3H)
+    const half_bits *gates;   // (B, T, 3H)
+    const half_bits *x_in;    // (B, T, H)
+    half_bits *x_out;         // (B, T, H), may be x_in
+    half_bits *slab;          // (capacity + 2, H)
+    const int *read, *write;  // (B)
+    const int *rows;          // (1)
+    unsigned *workspace;
+    int frames;
+    int bucket;  // B: what read, write, gates and x have; rows may be fewer
+};
+
+struct Place {  // of a thread
+    int warp, lane;
+    int first, steps;      // of the warp's run
+    int group;             // whose work items' gates it computes; GATE_GROUPS or more: none
+    int own_unit, column;  // of these: unit of the block, batch row of the tile
+    int unit;
+    int word;              // of that unit and row in a tile of the exchange
+};
+
+DEVICE constexpr int first_of(int segment) { return segment * RUN + (segment < LONGER ? segment : LONGER); }
+DEVICE constexpr int segment_of(int step) {
+    return step < LONGER * (RUN + 1) ? step / (RUN + 1) : LONGER + (step - LONGER * (RUN + 1)) / RUN;
+}
+
+DEVICE Place place_of(int thread, int block) {
+    Place place;
+    place.warp = thread / 32;
+    place.lane = thread % 32;
+    place.first = first_of(place.warp);
+    place.steps = place.warp >= SEGMENTS ? 0 : RUN + (place.warp < LONGER);
+    place.group = thread / GATE_THREADS;
+    place.own_unit = thread % GATE_THREADS / TILE_ROWS;
+    place.column = thread % TILE_ROWS;
+    place.unit = block * UNITS + place.own_unit;
+    const int step = place.unit / 16, inside = place.unit % 16;
+    const int local = step - first_of(segment_of(step));
+    const int pair = segment_of(step) * MAX_PAIRS + local / 2;
+    place.word = pair * PAIR_WORDS + (place.column * 4 + inside % 8 / 2) * 4 + local % 2 * 2 + inside / 8;
+    return place;
+}
+
+// Fragment f lies in registers or in shared memory; those of shared memory are spread evenly over the run.
+DEVICE constexpr int register_of(int f) { return f * REGISTER_FRAGMENTS / FRAGMENTS; }
+DEVICE constexpr bool in_register(int f) { return register_of(f) != register_of(f + 1); }
+
+DEVICE unsigned mark_of(unsigned frame) { return frame & 2u ? 0u : MARK; }  // a zeroed workspace holds no frame
+
+DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp2_approx(-x * LOG2E)); }
+DEVICE float tanh_of(float x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+// A tile's words of frame f, in the order of the B fragments: [pair][lane][four words].
+DEVICE unsigned *exchange_of(unsigned *workspace, unsigned frame, int tile) {
+    return workspace + BUFFERS_AT + (frame & 1u) * BUFFER_WORDS + tile * PAIRS * PAIR_WORDS;
+}
+
+struct Source {  // where a lane finds its B fragments of a work item
+    const unsigned *at;
+    unsigned mark;
+    bool slab, exchange;  // neither: the lane's batch row does not exist, and its column of the product is never used
+};
+
+// h(0) in the state row `state`.
+DEVICE Source state_source(const Arguments &a, const Place &place, int state, bool exists) {
+    const half_bits *from = a.slab + static_cast<long>(state) * HIDDEN + place.first * 16 + place.lane % 4 * 2;
+    return Source{reinterpret_cast<const unsigned *>(from), 0u, exists && place.steps > 0, false};
+}
+
+// h(frame) of a tile.
+DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Place &place, int frame, int tile, int rows) {
+    const int row = tile * TILE_ROWS + place.lane / 4;
+    if (frame == 0) return state_source(a, place, shared.read[row], row < rows);
+    const unsigned counted = shared.epochs[row] + frame - 1;
+    const unsigned *from = exchange_of(a.workspace, counted, tile) + place.warp * MAX_PAIRS * PAIR_WORDS + place.lane * 4;
+    return Source{from, mark_of(counted), false, row < rows && place.steps > 0};
+}
+
+// The segments differ by one step, so only the last pair may lack a step or both: its fragments of U are zero, and
+// what stands for h there must be finite. The exchange has such words, never written; a state row has not.
+DEVICE bool complete(int step) { return step < RUN; }
+
+DEVICE void issue(const Source &source, const Place &place, int p, Quad &entering) {
+    load_exchange_if(entering, source.at + p * PAIR_WORDS, source.exchange);
+    load_word_if(entering.x, source.at + p * 16, source.slab && (complete(2 * p) || 2 * p < place.steps));
+    load_word_if(entering.y, source.at + p * 16 + 4, source.slab && (complete(2 * p) || 2 * p < place.steps));
+    load_word_if(entering.z, source.at + p * 16 + 8, source.slab && (complete(2 * p + 1) || 2 * p + 1 < place.steps));
+    load_word_if(entering.w, source.at + p * 16 + 12, source.slab && (complete(2 * p + 1) || 2 * p + 1 < place.steps));
+}
+
+DEVICE bool stale(const Quad &q, const Source &source, const Place &place, int p) {
+    const unsigned first = (q.x ^ source.mark) | (q.y ^ source.mark), second = (q.z ^ source.mark) | (q.w ^ source.mark);
+    const unsigned low = complete(2 * p) || 2 * p < place.steps ? MARK : 0u;
+    const unsigned high = complete(2 * p + 1) || 2 * p + 1 < place.steps ? MARK : 0u;
+    return source.exchange && ((first & low) | (second & high)) != 0u;
+}
+
+// Waits until all words that were issued carry the mark, and takes it off. False: the bound was reached.
+// A round loads again what was stale, and only that.
+DEVICE bool await(const Source &source, const Place &place, unsigned *error, Quad *entering) {
+    for (int polls = 0;; ++polls) {
+        bool waits = false;
+#pragma unroll
+        for (int p = 0; p < MAX_PAIRS; ++p) {
+            const bool again = stale(entering[p], source, place, p);
+            load_exchange_if(entering[p], source.at + p * PAIR_WORDS, again);
+            waits |= again;
+        }
+        if (!warp_any(waits)) break;
+        if (polls >= SPIN_LIMIT || (polls % 256 == 255 && load_flag(error) != 0u)) return false;
+    }
+#pragma unroll
+    for (int p = 0; p < MAX_PAIRS; ++p) {
+        entering[p].x ^= source.mark;
+        entering[p].y ^= source.mark;
+        entering[p].z ^= source.mark;
+        entering[p].w ^= source.mark;
+    }
+    return true;
+}
+
+// The warp's run of U h for one work item into shared memory. As soon as a pair of fragments has been used, the pair of
+// the next work item is loaded into its registers.
+DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, Quad *entering, const Source &next,
+                     float (*partial)[TILE_ROWS]) {
+    float sum[TILES][4];
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) sum[tile][0] = sum[tile][1] = sum[tile][2] = sum[tile][3] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < 2 * MAX_PAIRS; ++step) {
+        const unsigned low = step % 2 ? entering[step / 2].z : entering[step / 2].x;
+        const unsigned high = step % 2 ? entering[step / 2].w : entering[step / 2].y;
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const int f = step * TILES + tile;
+            mma_16816(sum[tile], in_register(f) ? held[register_of(f)] : stored[(f - register_of(f)) * 32], low, high);
+        }
+        if (step % 2) issue(next, place, step / 2, entering[step / 2]);
+    }
+    if (place.steps == 0) return;
+    const int row = place.lane / 4, column = place.lane % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+        store_pair(&partial[tile * 16 + row][column], sum[tile][0], sum[tile][1]);
+        store_pair(&partial[tile * 16 + row + 8][column], sum[tile][2], sum[tile][3]);
+    }
+}
+
+struct Inputs {  // of one unit, batch row and frame; loaded long before they are used
+    half_bits reset, update, candidate, residual, previous;
+};
+
+DEVICE void load_inputs(const Arguments &a, const SharedLayout &shared, const Place &place, int frame, int tile, int rows, Inputs &in) {
+    const int row = tile * TILE_ROWS + place.column;
+    const bool exists = row < rows && frame < a.frames && place.group < GATE_GROUPS;
+    const long at = static_cast<long>(row) * a.frames + frame;
+    const half_bits *gates = a.gates + at * 3 * HIDDEN + place.unit;
+    load_half_if(in.reset, gates, exists);
+    load_half_if(in.update, gates + HIDDEN, exists);
+    load_half_if(in.candidate, gates + 2 * HIDDEN, exists);
+    load_half_if(in.residual, a.x_in + at * HIDDEN + place.unit, exists);
+    const int state = exists && frame == 0 ? shared.read[row] : 0;
+    load_half_if(in.previous, a.slab + static_cast<long>(state) * HIDDEN + place.unit, exists && frame == 0);
+}
+
+// p of one gate: the segments in ascending order, then the bias.
+DEVICE float recurrent(const SharedLayout &shared, const Place &place, int parity, int gate) {
+    const int row = gate * UNITS + place.own_unit;
+    float sum = shared.partial[parity][0][row][place.column];
+#pragma unroll
+    for (int s = 1; s < SEGMENTS; ++s) sum = sum + shared.partial[parity][s][row][place.column];
+    return sum + shared.bias[row];
+}
+
+// h' of one unit and batch row, rounded.
+DEVICE half_bits next_state(const SharedLayout &shared, const Place &place, const Inputs &in, int parity, float previous) {
+    const float r = sigmoid(float_of(in.reset) + recurrent(shared, place, parity, 0));
+    const float z = sigmoid(float_of(in.update) + recurrent(shared, place, parity, 1));
+    const float n = tanh_of(float_of(in.candidate) + r * recurrent(shared, place, parity, 2));
+    return half_of(n + z * (previous - n));
+}
+
+// Adds the segments, computes h' and hands it on: to the other blocks first, then to the layer's output and the state.
+DEVICE void finish_item(const Arguments &a, SharedLayout &shared, const Place &place, const Inputs &in, int parity, int frame,
+                        int tile, int rows) {
+    const int row = tile * TILE_ROWS + place.column;
+    float &own = shared.own[tile][place.own_unit][place.column];
+    const half_bits next = next_state(shared, place, in, parity, frame == 0 ? float_of(in.previous) : own);
+    const unsigned partner = shuffle_xor(next, TILE_ROWS);  // the unit beside
+    if (row >= rows) return;
+    if (place.own_unit % 2 == 0 && (frame + 1 < a.frames || a.frames == 1)) {
+        const unsigned counted = shared.epochs[row] + frame;
+        const unsigned word = (next | partner << 16) & ~MARK;  // a state beyond [-1, 1] must not look like a mark
+        store_exchange(exchange_of(a.workspace, counted, tile) + place.word, word | mark_of(counted));
+    }
+    own = float_of(next);
+    const long at = (static_cast<long>(row) * a.frames + frame) * HIDDEN + place.unit;
+    a.x_out[at] = half_of(float_of(in.residual) + float_of(next));
+    if (frame > 0 && frame + 1 == a.frames) a.slab[static_cast<long>(shared.write[row]) * HIDDEN + place.unit] = next;
+}
+
+// With one frame: wait until all blocks have published h(1), and so have read h(0); then write the states.
+DEVICE bool settle(const Arguments &a, SharedLayout &shared, const Place &place, int rows) {
+    for (int tile = 0; tile * TILE_ROWS < rows; ++tile) {
+        const Source source = source_of(a, shared, place, 1, tile, rows);
+        Quad ignored[MAX_PAIRS];
+#pragma unroll
+        for (int p = 0; p < MAX_PAIRS; ++p) issue(source, place, p, ignored[p]);
+        if (!await(source, place, a.workspace, ignored)) {
+            store_flag(a.workspace, 1u);
+            shared.failed = 1;
+        }
+    }
+    block_barrier();
+    if (shared.failed) return false;
+    for (int row = place.column; row < rows && place.group == 0; row += TILE_ROWS) {
+        const half_bits state = half_of(shared.own[row / TILE_ROWS][place.own_unit][place.column]);
+        a.slab[static_cast<long>(shared.write[row]) * HIDDEN + place.unit] = state;
+    }
+    return true;
+}
+
+DEVICE void load_fragments(const Arguments &a, SharedLayout &shared, const Place &place, int from, int to, Quad *held) {
+    const Quad *weights = a.weights + (static_cast<long>(block_index()) * WARPS + place.warp) * FRAGMENTS * 32 + place.lane;
+    Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
+#pragma unroll
+    for (int f = from; f < to; ++f) {
+        if (in_register(f)) held[register_of(f)] = load_weights(weights + f * 32);
+        else copy_weights(stored + (f - register_of(f)) * 32, weights + f * 32);
+    }
+}
+
+// Everything that is loaded once. The chain index, state row runs beside the weights, whose loads take the longest.
+DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
+    const int thread = thread_index(), row = place.lane / 4;
+    const int state = row < a.bucket ? load_int(a.read + row) : 0;
+    if (thread < MAX_ROWS) {
+        shared.epochs[thread] = load_flag(a.workspace + EPOCHS_AT + thread);
+        shared.read[thread] = thread < a.bucket ? load_int(a.read + thread) : 0;
+        shared.write[thread] = thread < a.bucket ? load_int(a.write + thread) : 0;
+    }
+    if (thread < 3 * UNITS) shared.bias[thread] = a.bias[thread / UNITS * HIDDEN + block_index() * UNITS + thread % UNITS];
+    if (thread == 0) shared.failed = load_flag(a.workspace) != 0u;
+    load_fragments(a, shared, place, 0, FRAGMENTS / 2, held);
+    const Source first = state_source(a, place, state, row < a.bucket);
+#pragma unroll
+    for (int p = 0; p < MAX_PAIRS; ++p) {
+        entering[p] = Quad{0u, 0u, 0u, 0u};
+        issue(first, place, p, entering[p]);
+    }
+    load_fragments(a, shared, place, FRAGMENTS / 2, FRAGMENTS, held);
+    copies_done();
+}
+
+DEVICE void run(const Arguments &a) {
+    SharedLayout &shared = *static_cast<SharedLayout *>(shared_memory());
+    const Place place = place_of(thread_index(), block_index());
+    Quad held[REGISTER_FRAGMENTS], entering[MAX_PAIRS];
+    set_up(a, shared, place, held, entering);
+    const Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
+    const int rows = load_int(a.rows) < a.bucket ? load_int(a.rows) : a.bucket;
+    const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, items = a.frames * tiles;
+    block_barrier();
+    if (shared.failed || rows <= 0) return;
+
+    Inputs in = {0, 0, 0, 0, 0};
+    load_inputs(a, shared, place, place.group / tiles, place.group % tiles, rows, in);
+    Source source = {nullptr, 0u, false, false};  // of the first work item: a state, already on its way
+    int frame = 0, tile = 0;
+    for (int item = 0; item < items; ++item) {
+        const int next_tile = tile + 1 < tiles ? tile + 1 : 0, next_frame = next_tile ? frame : frame + 1;
+        if (!await(source, place, a.workspace, entering)) {
+            store_flag(a.workspace, 1u);
+            shared.failed = 1;
+        }
+        // With one tile the next h does not exist before this one's gates.
+        source = Source{nullptr, 0u, false, false};
+        if (tiles > 1 && item + 1 < items) source = source_of(a, shared, place, next_frame, next_tile, rows);
+        multiply(place, held, stored, entering, source, shared.partial[item % 2][place.warp < SEGMENTS ? place.warp : 0]);
+        block_barrier();
+        if (shared.failed) return;
+        if (place.group == item % GATE_GROUPS) {
+            finish_item(a, shared, place, in, item % 2, frame, tile, rows);
+            const int later = item + GATE_GROUPS;
+            load_inputs(a, shared, place, later / tiles, later % tiles, rows, in);
+        }
+        if (tiles == 1 && item + 1 < items) {
+            source = source_of(a, shared, place, next_frame, next_tile, rows);
+#pragma unroll
+            for (int p = 0; p < MAX_PAIRS; ++p) issue(source, place, p, entering[p]);
+        }
+        tile = next_tile;
+        frame = next_frame;
+    }
+    block_barrier();
+    if (a.frames == 1 && !settle(a, shared, place, rows)) return;
+    const unsigned published = a.frames == 1 ? 1u : a.frames - 1u;
+    if (block_index() == 0 && thread_index() < rows) {
+        store_flag(a.workspace + EPOCHS_AT + thread_index(), shared.epochs[thread_index()] + published);
+    }
+}

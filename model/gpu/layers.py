@@ -1,0 +1,183 @@
+"""Layer normalisation, the lookahead convolution, and the states that are carried over outside of the GRUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from model.gpu.arithmetic import begin, prefetch_part
+from model.gpu.features import copy_block
+from model.gpu.launching import PLAIN, Launching
+from model.network import CONTEXT, Lookahead
+
+_CONTEXT = tl.constexpr(CONTEXT)
+FETCHERS = 128  # programs that fetch weights ahead, beside those of a normalisation
+
+
+@triton.jit
+def normalise(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
+    """Layer normalisation of one frame (BLOCK,) float32 whose elements beyond H are zero; one rounding to fp16."""
+    mean = tl.div_rn(tl.sum(x, axis=0), H * 1.0)
+    centred = tl.where(unit < H, x - mean, 0.0)
+    variance = tl.div_rn(tl.sum(centred * centred, axis=0), H * 1.0)
+    scaled = tl.div_rn(centred, tl.sqrt_rn(variance + EPS))
+    w = tl.load(weight + unit, mask=unit < H, other=0.0)
+    return (scaled * w + tl.load(bias + unit, mask=unit < H, other=0.0)).to(tl.float16)
+
+
+@triton.jit(do_not_specialize=["columns", "frames", "pcm_row", "samples", "ahead_bytes"])
+def norm_kernel(
+    x, weight, bias, y, input0, input1, pcm, slab0, slab1, slab_pcm, write, columns, frames, pcm_row, samples,
+    ahead, ahead_bytes, H: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, LEAVE: tl.constexpr,
+    MEL: tl.constexpr, CHANNELS: tl.constexpr, OVERLAP: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """y = fp16(norm(x)), (columns, H); grid (columns, 1), with LEAVE (columns + B, 1), with AHEAD (the same, n).
+
+    With AHEAD the programs (·, 1) and beyond do nothing but fetch the weights of the next product.
+
+    With LEAVE the programs beyond the columns write one row's states of the features and convolutions: the last
+    frames of input0 (B, 4 + 4 frames, MEL) and input1 (B, 4 + 2 frames, CHANNELS), the last samples of pcm. Nothing
+    reads these slabs or writes these inputs in the same launch.
+    """
+    column = tl.program_id(0)
+    if AHEAD:
+        if tl.program_id(1) > 0:
+            part = (tl.program_id(1) - 1) * tl.num_programs(0) + column
+            prefetch_part(ahead, ahead_bytes, part, (tl.num_programs(1) - 1) * tl.num_programs(0))
+            column = -1
+    begin(PDL)
+    if column < 0:
+        pass
+    elif column < columns:
+        unit = tl.arange(0, BLOCK)
+        frame = tl.load(x + column * H + unit, mask=unit < H, other=0.0).to(tl.float32)
+        tl.store(y + column * H + unit, normalise(frame, unit, weight, bias, EPS, H), mask=unit < H)
+    elif LEAVE:
+        row = column - columns
+        target = tl.load(write + row).to(tl.int64)
+        last0 = input0 + ((row + 1) * (_CONTEXT + 4 * frames) - _CONTEXT) * MEL
+        copy_block(last0, slab0 + target * (_CONTEXT * MEL), _CONTEXT * MEL, 1024)
+        last1 = input1 + ((row + 1) * (_CONTEXT + 2 * frames) - _CONTEXT) * CHANNELS
+        copy_block(last1, slab1 + target * (_CONTEXT * CHANNELS), _CONTEXT * CHANNELS, 1024)
+        samples_end = pcm + row.to(tl.int64) * pcm_row + samples
+        copy_block(samples_end - OVERLAP, slab_pcm + target * OVERLAP, OVERLAP, 1024)
+
+
+@triton.jit(do_not_specialize=["frames"])
+def lookahead_kernel(
+    x, slab, read, mix, weight, bias, y, frames,
+    H: tl.constexpr, AHEAD: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The lookahead convolution of one frame in fp32, ascending, and its normalisation to y; grid (columns).
+
+    x (columns, H) fp16 follows the AHEAD frames of the slab (capacity + 2, AHEAD, H); mix (AHEAD + 1, H) float32.
+    """
+    begin(PDL)
+    column = tl.program_id(0)
+    row, frame = column // frames, column % frames
+    waiting = slab + tl.load(read + row).to(tl.int64) * (AHEAD * H)
+    unit = tl.arange(0, BLOCK)
+    inside = unit < H
+    total = tl.zeros((BLOCK,), tl.float32)
+    for ahead in tl.static_range(AHEAD + 1):
+        place = frame + ahead
+        source = x + (row * frames + place - AHEAD) * H
+        if place < AHEAD:
+            source = waiting + place * H
+        value = tl.load(source + unit, mask=inside, other=0.0).to(tl.float32)
+        total += value * tl.load(mix + ahead * H + unit, mask=inside, other=0.0)
+    tl.store(y + column * H + unit, normalise(total, unit, weight, bias, EPS, H), mask=inside)
+
+
+@triton.jit(do_not_specialize=["frames"])
+def shift_kernel(
+    x, slab, read, write, frames,
+    H: tl.constexpr, AHEAD: tl.constexpr, FRAMES: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Drop the oldest `frames` of a row's waiting frames and append the new ones; grid (B, blocks of H).
+
+    A program reads all waiting frames of its units before it writes one (the barrier), and no other program has
+    these units, so a row may be written where it is read.
+    """
+    begin(PDL)
+    row = tl.program_id(0)
+    unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.arange(0, FRAMES)
+    later = place + frames
+    inside = (unit < H)[None, :] & (place < AHEAD)[:, None]
+    waiting = slab + tl.load(read + row).to(tl.int64) * (AHEAD * H)
+    kept = (later < AHEAD)[:, None]
+    old = tl.load(waiting + later[:, None] * H + unit[None, :], mask=inside & kept, other=0.0)
+    come = x + (row * frames + later - AHEAD)[:, None] * H + unit[None, :]
+    new = tl.load(come, mask=inside & (later >= AHEAD)[:, None], other=0.0)
+    tl.debug_barrier()
+    target = slab + tl.load(write + row).to(tl.int64) * (AHEAD * H)
+    tl.store(target + place[:, None] * H + unit[None, :], tl.where(kept, old, new), mask=inside)
+
+
+class Norm:
+    """A layer normalisation's parameters in float32, and its constants."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        self.weight = norm.weight.detach().float().contiguous()
+        self.bias = norm.bias.detach().float().contiguous()
+        hidden = len(self.weight)
+        self.constants: dict[str, Any] = {"H": hidden, "EPS": norm.eps, "BLOCK": triton.next_power_of_2(hidden)}
+
+    def enqueue(
+        self, x: Tensor, y: Tensor, columns: int, frames: int, launching: Launching = PLAIN, ahead: Tensor | None = None
+    ) -> None:
+        """x (columns, H) fp16 to y; `ahead` are the weights of the next product, to be fetched meanwhile."""
+        fetched = launching.fetched(ahead, self.weight)
+        norm_kernel[columns, 1 + _fetching(columns, fetched)](
+            x, self.weight, self.bias, y, x, x, x, x, x, x, x, columns, frames, 0, 0, **self.constants, **fetched,
+            LEAVE=False, MEL=0, CHANNELS=0, OVERLAP=0, num_warps=4, enable_fp_fusion=False, **launching.options,
+        )  # fmt: skip
+
+    def enqueue_leaving(
+        self, x: Tensor, y: Tensor, input0: Tensor, input1: Tensor, pcm: Tensor, slabs: dict[str, Tensor], write: Tensor,
+        rows: int, frames: int, samples: int, launching: Launching = PLAIN,
+    ) -> None:  # fmt: skip
+        """x to y, and the states of the features and of the convolutions to their slabs."""
+        norm_kernel[rows * frames + rows, 1](
+            x, self.weight, self.bias, y, input0, input1, pcm, slabs["conv0"], slabs["conv1"], slabs["pcm"], write,
+            rows * frames, frames, pcm.stride(0), samples, **self.constants, **launching.fetched(None, self.weight),
+            LEAVE=True, MEL=slabs["conv0"].shape[2], CHANNELS=slabs["conv1"].shape[2], OVERLAP=slabs["pcm"].shape[1],
+            num_warps=4, enable_fp_fusion=False, **launching.options,
+        )  # fmt: skip
+
+
+def _fetching(columns: int, fetched: dict[str, Any]) -> int:
+    """Programs a column that fetch weights: about a hundred in all."""
+    return -(-FETCHERS // columns) if fetched["AHEAD"] else 0
+
+
+class LookaheadNorm:
+    """The lookahead convolution with the normalisation after it, and the update of the frames that wait."""
+
+    def __init__(self, lookahead: Lookahead, norm: Norm) -> None:
+        self.mix = lookahead.weight.detach().float().contiguous()  # (AHEAD + 1, H)
+        self.ahead, self.norm = lookahead.frames, norm
+
+    def enqueue(
+        self, x: Tensor, slab: Tensor, read: Tensor, y: Tensor, rows: int, frames: int, launching: Launching = PLAIN
+    ) -> None:
+        """x (B, T, H) and the waiting frames to y, (B, T, H) fp16."""
+        lookahead_kernel[(rows * frames,)](
+            x, slab, read, self.mix, self.norm.weight, self.norm.bias, y, frames, AHEAD=self.ahead,
+            **self.norm.constants, num_warps=8, enable_fp_fusion=False, **launching.options,
+        )  # fmt: skip
+
+    def enqueue_shift(
+        self, x: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: int, frames: int, launching: Launching = PLAIN
+    ) -> None:
+        """The waiting frames after the step to the slab."""
+        hidden = slab.shape[2]
+        shift_kernel[rows, -(-hidden // 128)](
+            x, slab, read, write, frames, H=hidden, AHEAD=self.ahead,
+            FRAMES=max(2, triton.next_power_of_2(self.ahead)), BLOCK=128, num_warps=4,
+            **launching.options,
+        )  # fmt: skip

@@ -1,0 +1,151 @@
+"""Sizes and memory layout of the persistent GRU kernel: which block and warp holds which weights, and in what order.
+
+The constants are those of `gru_body.h`; the kernel is compiled for one `Layout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+STEP = 16  # depth of one mma.sync.m16n8k16
+WARPS = 8
+LANES = 32
+TILE_ROWS = 8  # batch rows of one product
+MAX_ROWS = 128
+MOST_BLOCKS = 132  # multiprocessors of an H100: one block each
+REGISTERS = 255  # of a thread
+OTHER_REGISTERS = 40  # beside weights, h and sums: addresses, inputs of the gates, counters; held by the compile gates
+MOST_SHARED_BYTES = 227 * 1024  # of a block on sm_90
+
+
+def recurrent_segments(hidden: int) -> list[int]:
+    """Cut points [0, ..., hidden] of K of the recurrent product: one segment a warp, the first ones 16 longer.
+
+    They depend on the hidden size alone, and are part of the numerics contract.
+    """
+    steps = hidden // STEP
+    segments = min(WARPS, steps)
+    base, longer = divmod(steps, segments)
+    return [STEP * (s * base + min(s, longer)) for s in range(segments + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a hidden size is spread over blocks, warps, registers and shared memory."""
+
+    hidden: int
+    units: int  # of a block
+    register_fragments: int  # of a warp; a fragment is a tile of 16 x 16 weights, 16 bytes a lane
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid, all of which must be resident together."""
+        return self.hidden // self.units
+
+    @property
+    def segments(self) -> int:
+        """Segments of K, one a warp."""
+        return len(recurrent_segments(self.hidden)) - 1
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of k16 steps of the longest segment."""
+        longest = -(-(self.hidden // STEP) // self.segments)
+        return -(-longest // 2)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of 16 rows of U that a block holds; rows beyond 3 * units are zero."""
+        return -(-3 * self.units // STEP)
+
+    @property
+    def fragments(self) -> int:
+        """Fragments of a warp."""
+        return 2 * self.pairs * self.tiles
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the packed weights."""
+        return self.blocks * WARPS * self.fragments * LANES * 16
+
+    @property
+    def shared_bytes(self) -> int:
+        """Size of `SharedLayout` of `gru_body.h`."""
+        fragments = max(1, WARPS * (self.fragments - self.register_fragments) * LANES) * 16
+        partial = 2 * self.segments * self.tiles * STEP * TILE_ROWS * 4
+        own = MAX_ROWS * self.units * 4
+        size = fragments + partial + own + 3 * self.units * 4 + 3 * MAX_ROWS * 4 + 4
+        return -(-size // 16) * 16
+
+    @property
+    def workspace_words(self) -> int:
+        """32-bit words of the workspace: error, epochs, and two buffers of the exchange."""
+        return 64 + -(-MAX_ROWS // 64) * 64 + 2 * (MAX_ROWS // TILE_ROWS) * self.segments * self.pairs * LANES * 4
+
+    def defines(self) -> dict[str, int]:
+        """Constants that the kernel is compiled with, without the bound on spinning."""
+        return {
+            "HIDDEN": self.hidden,
+            "UNITS": self.units,
+            "WARPS": WARPS,
+            "REGISTER_FRAGMENTS": self.register_fragments,
+            "MAX_ROWS": MAX_ROWS,
+        }
+
+
+def layout_of(hidden: int) -> Layout:
+    """The layout of a hidden size.
+
+    There is one for multiples of 16 from 32 to 2,112, with 16 units a block, and for multiples of 80 to 2,560, with 20.
+
+    Raises: ValueError for other sizes.
+    """
+    units = STEP if hidden <= STEP * MOST_BLOCKS else 20
+    if hidden < 2 * STEP or hidden % STEP or hidden % units or hidden // units > MOST_BLOCKS:
+        raise ValueError(f"the persistent GRU kernel has no layout for {hidden} units")
+    sizes = Layout(hidden, units, 0)
+    room = (REGISTERS - OTHER_REGISTERS) // 4 - sizes.pairs - sizes.tiles  # in fragments: 4 registers each
+    layout = Layout(hidden, units, min(sizes.fragments, room))
+    if layout.shared_bytes > MOST_SHARED_BYTES:
+        raise ValueError(f"the recurrent weights of {hidden} units do not fit a multiprocessor")
+    return layout
+
+
+def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
+    """Row and column of U (3H + 1, H + 1) of each packed half, in the packed shape; the last row and column are 0."""
+    lane = torch.arange(LANES)[:, None, None]
+    register = torch.arange(4)[:, None]
+    half = torch.arange(2)
+    in_tile = lane // 4 + register % 2 * 8  # (32, 4, 1): row of the tile, by the fragment layout of the PTX manual
+    in_step = lane % 4 * 2 + register // 2 * 8 + half  # (32, 4, 2): position in the k16 step
+    row = torch.arange(layout.tiles)[:, None, None, None] * STEP + in_tile  # (tiles, 32, 4, 1): row of the block
+    gate, unit = row // layout.units, row % layout.units
+    block = torch.arange(layout.blocks).view(-1, 1, 1, 1, 1, 1, 1)
+    rows = torch.where(gate < 3, gate * layout.hidden + block * layout.units + unit, 3 * layout.hidden)
+    cuts = torch.tensor(recurrent_segments(layout.hidden) + [layout.hidden] * (WARPS - layout.segments))
+    first, end = cuts[:-1].view(-1, 1, 1, 1, 1, 1), cuts[1:].view(-1, 1, 1, 1, 1, 1)
+    step = torch.arange(2 * layout.pairs).view(-1, 1, 1, 1, 1)
+    columns = first + step * STEP + in_step  # (warps, steps, 1, 32, 4, 2)
+    return rows, torch.where(columns < end, columns, layout.hidden)
+
+
+def pack(weights: Tensor, layout: Layout) -> Tensor:
+    """U (3H, H) fp16 to (blocks, warps, k16 steps, tiles, 32 lanes, 4 registers, 2 halves) fp16, contiguous."""
+    hidden = layout.hidden
+    padded = weights.new_zeros(3 * hidden + 1, hidden + 1)
+    padded[:-1, :-1] = weights
+    rows, columns = _sources(layout)
+    return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
+
+
+def unpack(packed: Tensor, layout: Layout) -> Tensor:
+    """The inverse of `pack`."""
+    hidden = layout.hidden
+    padded = packed.new_zeros(3 * hidden + 1, hidden + 1)
+    rows, columns = _sources(layout)
+    for block in range(layout.blocks):
+        padded[rows[block], columns] = packed[block]
+    return padded[:-1, :-1].contiguous()

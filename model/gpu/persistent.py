@@ -1,0 +1,91 @@
+"""The persistent GRU kernel on the host: packed weights, the workspace that layers share, and the launch."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.gpu.driver import Kernel, KernelError
+from model.gpu.pack import MAX_ROWS, WARPS, Layout, layout_of, pack
+
+SOURCE = Path(__file__).with_name("gru.cu")
+SPIN_LIMIT = 1 << 22  # polls: some seconds, where an exchange takes microseconds
+
+
+def fits(hidden: int, properties: Any) -> bool:
+    """Whether the kernel can hold a layer of this size on a device (`torch.cuda.get_device_properties`)."""
+    try:
+        layout = layout_of(hidden)
+    except ValueError:
+        return False
+    shared: int = getattr(properties, "shared_memory_per_block_optin", 0)
+    enough = layout.blocks <= properties.multi_processor_count and layout.shared_bytes <= shared
+    return enough and (properties.major, properties.minor) >= (8, 0)
+
+
+class Workspace:
+    """Device memory in which the blocks of a launch exchange states: error word, epochs, two buffers.
+
+    Layers of one hidden size share it if they are launched one after another on one stream.
+    """
+
+    def __init__(self, hidden: int, device: torch.device) -> None:
+        self.hidden = hidden
+        self.words = torch.zeros(layout_of(hidden).workspace_words, dtype=torch.int32, device=device)
+
+    def check(self) -> None:
+        """Wait for what is enqueued. Raises: KernelError if a launch has given up since the last `reset`."""
+        if int(self.words[0]):
+            raise KernelError("a block of the persistent GRU kernel waited in vain for the others")
+
+    def reset(self) -> None:
+        """Forget a failure, and all that was exchanged; no launch may be under way."""
+        self.words.zero_()
+
+
+class PersistentGru:
+    """The recurrence of one GRU layer: U (3H, H) fp16 on the chip for a chunk of frames; order of gates r, z, n."""
+
+    def __init__(
+        self, weights: Tensor, bias: Tensor, device: torch.device | str = "cuda", workspace: Workspace | None = None
+    ) -> None:
+        self.device = torch.device(device)
+        self.layout: Layout = layout_of(weights.shape[1])
+        self.weights = pack(weights.detach().to("cpu", torch.float16), self.layout).to(self.device)
+        self.bias = bias.detach().to(self.device, torch.float32).contiguous()
+        self.workspace = workspace or Workspace(self.layout.hidden, self.device)
+        if self.workspace.hidden != self.layout.hidden:
+            raise ValueError(f"a workspace of {self.workspace.hidden} units for a layer of {self.layout.hidden}")
+        defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT}
+        self.kernel = Kernel(SOURCE, "persistent_gru", defines, self.device, self.layout.shared_bytes)
+
+    def enqueue(  # noqa: PLR0917 - the kernel's arguments, in its order
+        self,
+        gates: Tensor,
+        x_in: Tensor,
+        x_out: Tensor,
+        slab: Tensor,
+        read: Tensor,
+        write: Tensor,
+        rows: Tensor,
+        frames: int,
+    ) -> None:
+        """Run `frames` frames of the first `rows[0]` batch rows, on torch's current stream.
+
+        gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be one;
+        slab (capacity + 2, H) fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read,
+        write (B,) and rows (1,) int32. All contiguous, T = frames, and no row is written twice or read by another.
+        """
+        assert frames >= 1
+        assert gates.shape[0] <= MAX_ROWS
+        tensors = (self.weights, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace.words)
+        arguments = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
+        self.kernel.launch(self.layout.blocks, 32 * WARPS, [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))], cooperative=True)
+
+    def check(self) -> None:
+        """Wait for what is enqueued. Raises: KernelError if a launch has given up."""
+        self.workspace.check()

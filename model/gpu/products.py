@@ -1,0 +1,213 @@
+"""Products of the network with its weights for few columns: Y = act(W X + b), one launch each.
+
+The weights are the M side and are streamed once; the columns are the frames of all rows. K is cut into segments that
+depend on the layer alone, each computed by its own program; the last program of a tile to finish adds the partial sums
+in ascending order, so the order of arrival changes no bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.gpu.arithmetic import (
+    LOG2E,
+    arrives_last,
+    begin,
+    prefetch_part,
+    segment_first,
+    segment_length,
+    segment_sum,
+    sigmoid,
+)
+from model.gpu.launching import PLAIN, Launching
+from model.gpu.segments import STEP, TILE_ROWS, block_depth, cut_points, padded_length, product_segments
+
+IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
+CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: model.network.CONTEXT
+_SILU, _LOG_SOFTMAX = tl.constexpr(SILU), tl.constexpr(LOG_SOFTMAX)
+NARROWEST, WIDEST = 16, 64  # columns of one program
+WIDEST_SLICE = 32  # columns whose sums and activations are computed at once: more do not fit the registers
+WARPS = 2  # fewer than the four of a warp group, so that Triton takes mma.sync and not wgmma: one family of bits
+
+
+@triton.jit(do_not_specialize=["columns", "frames", "y_row", "ahead_bytes"])
+def product_kernel(
+    weights, x, bias, y, partial, counters, columns, frames, y_row, ahead, ahead_bytes,
+    M: tl.constexpr, K: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr,
+    STEPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr, SLICE: tl.constexpr,
+    AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows, one segment, one tile of columns; grid (column tiles, row tiles, segments).
+
+    weights (tiles, SEGMENTS, STEPS, BM, BK) fp16; x (columns, K) fp16, or with CHANNELS the joined frames of a
+    convolution (B, 4 + 2 frames, CHANNELS); y (columns, M) fp16, each row of the batch led by LEAD frames.
+    """
+    column_tile, tile, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    column = column_tile * BN + tl.arange(0, BN)
+    taken = tl.minimum(column, columns - 1)  # columns beyond the last repeat it, and are not stored
+    k = tl.arange(0, BK)
+    first = segment_first(segment, BASE, MORE)
+    length = segment_length(segment, BASE, MORE)
+    if CHANNELS > 0:
+        start = (2 * taken + CONTEXT * (taken // frames)) * CHANNELS
+    else:
+        start = taken * K
+    weight_at = weights + (tile * SEGMENTS + segment) * (STEPS * BM * BK) + tl.arange(0, BM)[:, None] * BK + k[None, :]
+    x_at = x + start[:, None] + first + k[None, :]
+    begin(PDL)
+    total = tl.zeros((BM, BN), tl.float32)
+    for step in tl.range(0, STEPS, num_stages=STAGES):
+        w = tl.load(weight_at + step * (BM * BK))
+        v = tl.load(x_at + step * BK, mask=(step * BK + k)[None, :] < length, other=0.0)
+        total = tl.dot(w, tl.trans(v), total)
+    if AHEAD:
+        part = (segment * tl.num_programs(1) + tile) * tl.num_programs(0) + column_tile
+        prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
+    place = tl.num_programs(0) * tile + column_tile
+    here = partial + place * (SEGMENTS * BM * BN) + tl.arange(0, BM)[:, None] * BN
+    tl.store(here + segment * (BM * BN) + tl.arange(0, BN)[None, :], total)
+    if arrives_last(counters + place, SEGMENTS):
+        for offset in tl.static_range(0, BN, SLICE):
+            finish(
+                here + offset + tl.arange(0, SLICE)[None, :], bias, y, tile, column_tile * BN + offset, columns, frames,
+                y_row, M, SEGMENTS, BM, BN, SLICE, LEAD, ACT,
+            )  # fmt: skip
+
+
+@triton.jit
+def finish(
+    here, bias, y, tile, first_column, columns, frames, y_row, M: tl.constexpr, SEGMENTS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, SLICE: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
+):  # fmt: skip
+    """Add the segments of SLICE columns of a tile, add the bias, apply the activation, store."""
+    row = tile * BM + tl.arange(0, BM)
+    column = first_column + tl.arange(0, SLICE)
+    total = segment_sum(here, SEGMENTS, BM * BN) + tl.load(bias + row)[:, None]
+    stored = (row < M)[:, None] & (column < columns)[None, :]
+    if ACT == _LOG_SOFTMAX:
+        total = tl.where((row < M)[:, None], total, float("-inf"))
+        total -= tl.max(total, axis=0)[None, :]
+        total -= tl.log(tl.sum(tl.exp2(total * LOG2E), axis=0))[None, :]
+        out_at = (column // frames) * y_row + (column % frames) * M
+        tl.store(y + out_at[None, :] + row[:, None], total, mask=stored)
+    else:
+        if ACT == _SILU:
+            total = total * sigmoid(total)
+        out_at = (column + LEAD * (column // frames + 1)) * M
+        tl.store(y + out_at[None, :] + row[:, None], total.to(tl.float16), mask=stored)
+
+
+def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
+    """Weights (tiles, R, K) in the order a program reads them: (tiles, segments, length / block, R, block).
+
+    Each segment is filled with zeros up to `length`; a step of zeros adds nothing to a sum.
+    """
+    tiles, count, _ = rows.shape
+    parts = []
+    for low, high in zip(cuts, cuts[1:], strict=False):
+        part = rows.new_zeros(tiles, count, length)
+        part[:, :, : high - low] = rows[:, :, low:high]
+        parts.append(part.view(tiles, count, length // block, block).transpose(1, 2))  # (tiles, steps, R, block)
+    return torch.stack(parts, dim=1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Partial sums and counters that all products of a network share: one launch is over before the next begins."""
+
+    partial: Tensor  # float32
+    counters: Tensor  # int32, zero between launches
+
+    @classmethod
+    def allocate(cls, floats: int, tiles: int, device: torch.device) -> Scratch:
+        """Room for so many partial sums and tiles."""
+        return cls(
+            torch.empty(max(1, floats), dtype=torch.float32, device=device),
+            torch.zeros(max(1, tiles), dtype=torch.int32, device=device),
+        )
+
+
+def column_tile(columns: int, widest: int = WIDEST) -> int:
+    """Columns of one program: a power of two from 16 to `widest`."""
+    width = NARROWEST
+    while width < min(columns, widest):
+        width *= 2
+    return width
+
+
+class Product:
+    """One layer's weights, packed, and its launch for any number of columns.
+
+    Source of the sizes: 64 rows of weights and all steps of a segment in flight keep about 100 KB of every
+    multiprocessor's loads outstanding (model/LOG.md).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, *, act: int = IDENTITY, channels: int = 0, lead: int = 0) -> None:
+        """weight (M, K) fp16, bias (M,); `channels` of a convolution's input, `lead` frames before each row's output.
+
+        Raises: ValueError if K is not a multiple of 16, or a log-softmax is wider than 128.
+        """
+        self.m, self.k = weight.shape
+        self.act, self.channels, self.lead = act, channels, lead
+        if act == LOG_SOFTMAX and self.m > 2 * TILE_ROWS:
+            raise ValueError(f"a vocabulary of {self.m} is more than {2 * TILE_ROWS}: its log-softmax is computed in one tile")
+        self.bm = max(16, triton.next_power_of_2(self.m)) if act == LOG_SOFTMAX else TILE_ROWS
+        self.tiles = -(-self.m // self.bm)
+        self.bk = block_depth(self.k)
+        self.segments = product_segments(self.m, self.k, whole=act == LOG_SOFTMAX)
+        self.length = padded_length(self.k, self.segments, self.bk)
+        rows = weight.new_zeros(self.tiles * self.bm, self.k)
+        rows[: self.m] = weight
+        cuts = cut_points(self.k, self.segments)
+        self.weights = pack(rows.view(self.tiles, self.bm, self.k), cuts, self.length, self.bk)
+        self.bias = torch.zeros(self.tiles * self.bm, device=weight.device)
+        self.bias[: self.m] = bias.float()
+
+    def width(self, columns: int) -> int:
+        """Columns of one program; a log-softmax has one width for all, since its sum over rows depends on the tile."""
+        return column_tile(columns, NARROWEST if self.act == LOG_SOFTMAX else WIDEST)
+
+    def scratch_size(self, columns: int) -> tuple[int, int]:
+        """Partial sums and tiles that a launch of up to so many columns needs."""
+        width = self.width(columns)
+        tiles = self.tiles * -(-columns // width)
+        return tiles * self.segments * self.bm * width, tiles
+
+    def constants(self, columns: int) -> dict[str, Any]:
+        """What the kernel is compiled for, with its options."""
+        base, more = divmod(self.k // STEP, self.segments)
+        steps, width = self.length // self.bk, self.width(columns)
+        return {
+            "M": self.m, "K": self.k, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps,
+            "BM": self.bm, "BN": width, "BK": self.bk, "STAGES": stages(steps, (self.bm + width) * self.bk * 2),
+            "CHANNELS": self.channels, "LEAD": self.lead, "ACT": self.act,
+            "SLICE": min(width, WIDEST_SLICE),
+            "num_warps": WARPS, "enable_fp_fusion": False,
+        }  # fmt: skip
+
+    def enqueue(
+        self, x: Tensor, y: Tensor, columns: int, frames: int, scratch: Scratch, y_row: int = 0,
+        launching: Launching = PLAIN, ahead: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Multiply `columns` frames, `frames` of each row; `y_row` is the stride of a row of log-probabilities.
+
+        `ahead` are the weights of the next product, to be fetched meanwhile.
+        """
+        constants = self.constants(columns)
+        grid = (-(-columns // constants["BN"]), self.tiles, self.segments)
+        product_kernel[grid](
+            self.weights, x, self.bias, y, scratch.partial, scratch.counters, columns, frames, y_row, **constants,
+            **launching.fetched(ahead, self.weights), **launching.options,
+        )  # fmt: skip
+
+
+def stages(steps: int, stage_bytes: int, budget: int = 72 * 1024) -> int:
+    """Stages of the pipeline: all steps of a segment at once if they fit the shared memory of a third of an SM."""
+    return max(2, min(steps, budget // stage_bytes) + 1)

@@ -1,0 +1,168 @@
+"""A GRU layer's recurrence, one launch a frame: the product with the recurrent weights, then the gates.
+
+The program that finishes a tile of units last has all three gates of these units, so it also computes their state.
+Segments, order of sums and formulas are those of the persistent kernel, so that both give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from model.gpu.arithmetic import arrives_last, begin, prefetch_part, segment_first, segment_length, segment_sum, sigmoid, tanh
+from model.gpu.launching import PLAIN, Launching
+from model.gpu.products import Scratch, column_tile, pack, stages
+from model.gpu.segments import STEP, padded_length, recurrent_segments
+
+UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
+BLOCK = 32  # of the loop over K
+WARPS = 4
+GATES = 3  # reset, update, candidate
+
+
+@triton.jit(do_not_specialize=["rows", "frame", "frames", "ahead_bytes"])
+def recurrent_kernel(
+    weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames, ahead, ahead_bytes,
+    H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
+    BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One tile of units, one segment, one tile of rows; grid (row tiles, unit tiles, segments).
+
+    weights (tiles, SEGMENTS, STEPS, 3 BU, BK) fp16; gates (B, T, 3H), x_in and x_out (B, T, H) fp16. The state before
+    the frame lies in `old` (at the rows `read` says, with READ), the one after it goes to `new` (at `write`, with
+    WRITE). No race: `old` and `new` are never the same memory, and x_out is written where x_in was read.
+    """
+    row_tile, tile, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row = row_tile * BN + tl.arange(0, BN)
+    taken = tl.minimum(row, rows - 1)
+    k = tl.arange(0, BK)
+    first = segment_first(segment, BASE, MORE)
+    length = segment_length(segment, BASE, MORE)
+    begin(PDL)
+    source = taken.to(tl.int64)
+    if READ:
+        source = tl.load(read + taken).to(tl.int64)
+    state_at = old + source[:, None] * H + first + k[None, :]
+    unit = tl.arange(0, BU)
+    weight_at = weights + (tile * SEGMENTS + segment) * (STEPS * 3 * BU * BK) + unit[:, None] * BK + k[None, :]
+    reset = tl.zeros((BU, BN), tl.float32)
+    update = tl.zeros((BU, BN), tl.float32)
+    candidate = tl.zeros((BU, BN), tl.float32)
+    for step in tl.range(0, STEPS, num_stages=STAGES):
+        at = weight_at + step * (3 * BU * BK)
+        state = tl.trans(tl.load(state_at + step * BK, mask=(step * BK + k)[None, :] < length, other=0.0))
+        reset = tl.dot(tl.load(at), state, reset)
+        update = tl.dot(tl.load(at + BU * BK), state, update)
+        candidate = tl.dot(tl.load(at + 2 * BU * BK), state, candidate)
+    place = tl.num_programs(0) * tile + row_tile
+    here = partial + place * (SEGMENTS * 3 * BU * BN) + unit[:, None] * BN + tl.arange(0, BN)[None, :]
+    mine = here + segment * (3 * BU * BN)
+    tl.store(mine, reset)
+    tl.store(mine + BU * BN, update)
+    tl.store(mine + 2 * BU * BN, candidate)
+    if AHEAD:
+        part = segment * (tl.num_programs(0) * tl.num_programs(1)) + place
+        prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
+    if arrives_last(counters + place, SEGMENTS):
+        unit = tile * BU + unit
+        inside = unit < H
+        wanted = inside[:, None] & (row < rows)[None, :]
+        reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
+        update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
+        candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
+        column = (taken * frames + frame)[None, :]
+        gate_at = gates + column * (3 * H) + unit[:, None]
+        reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
+        update = sigmoid(tl.load(gate_at + H, mask=wanted, other=0.0).to(tl.float32) + update)
+        candidate = tanh(tl.load(gate_at + 2 * H, mask=wanted, other=0.0).to(tl.float32) + reset * candidate)
+        before = tl.load(old + source[None, :] * H + unit[:, None], mask=wanted, other=0.0).to(tl.float32)
+        state = (candidate + update * (before - candidate)).to(tl.float16)
+        target = taken.to(tl.int64)
+        if WRITE:
+            target = tl.load(write + taken).to(tl.int64)
+        tl.store(new + target[None, :] * H + unit[:, None], state, mask=wanted)
+        x_at = column * H + unit[:, None]
+        x = tl.load(x_in + x_at, mask=wanted, other=0.0).to(tl.float32) + state.to(tl.float32)
+        tl.store(x_out + x_at, x.to(tl.float16), mask=wanted)
+
+
+@triton.jit
+def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """The states (B, H) of a step of one frame to their rows of the slab; grid (B, blocks of H)."""
+    begin(PDL)
+    row = tl.program_id(0)
+    unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    state = tl.load(states + row * H + unit, mask=unit < H)
+    tl.store(slab + tl.load(write + row).to(tl.int64) * H + unit, state, mask=unit < H)
+
+
+class FrameRecurrence:
+    """One layer's recurrent weights (3H, H), and one launch a frame; order of the gates: reset, update, candidate."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, scratch: Scratch, states: Tensor, launching: Launching = PLAIN) -> None:
+        """weight (3H, H) fp16, bias (3H,); `states` (2, largest B, H) fp16, which all layers may share."""
+        self.hidden = weight.shape[1]
+        cuts = recurrent_segments(self.hidden)
+        self.segments = len(cuts) - 1
+        self.tiles = -(-self.hidden // UNITS)
+        self.length = padded_length(self.hidden, self.segments, BLOCK)
+        units = weight.new_zeros(GATES, self.tiles * UNITS, self.hidden)
+        units[:, : self.hidden] = weight.view(GATES, self.hidden, self.hidden)
+        rows = units.view(GATES, self.tiles, UNITS, self.hidden).transpose(0, 1)  # (tiles, 3, UNITS, H)
+        self.weights = pack(rows.reshape(self.tiles, GATES * UNITS, self.hidden), cuts, self.length, BLOCK)
+        self.bias = bias.float().contiguous()
+        self.scratch, self.states, self.launching = scratch, states, launching
+        self.ahead: Tensor | None = None  # weights of the product after the layer, fetched meanwhile
+
+    @staticmethod
+    def scratch_size(hidden: int, rows: int) -> tuple[int, int]:
+        """Partial sums and tiles that a launch of up to so many rows needs."""
+        width = column_tile(rows)
+        tiles = -(-hidden // UNITS) * -(-rows // width)
+        return tiles * (len(recurrent_segments(hidden)) - 1) * GATES * UNITS * width, tiles
+
+    def constants(self, rows: int) -> dict[str, Any]:
+        """What the kernel is compiled for, with its options, except where the states lie."""
+        base, more = divmod(self.hidden // STEP, self.segments)
+        steps, width = self.length // BLOCK, column_tile(rows)
+        return {
+            "H": self.hidden, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps, "BU": UNITS,
+            "BN": width, "BK": BLOCK, "STAGES": stages(steps, (GATES * UNITS + width) * BLOCK * 2),
+            "num_warps": WARPS, "enable_fp_fusion": False,
+        }  # fmt: skip
+
+    def enqueue(
+        self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
+        rows_tensor: Tensor, frames: int,
+    ) -> None:  # fmt: skip
+        """gates (B, T, 3H), x_in and x_out (B, T, H) fp16: T frames of all B rows, `rows_tensor` (1,) of them real.
+
+        A step of one frame may not write the slab while others read it, so it has a launch more.
+        """
+        rows = gates.shape[0]
+        constants = self.constants(rows)
+        grid = (-(-rows // constants["BN"]), self.tiles, self.segments)
+        for frame in range(frames):
+            starts, ends = frame == 0, frame == frames - 1 and frames > 1
+            old = slab if starts else self.states[(frame - 1) % 2]
+            new = slab if ends else self.states[frame % 2]
+            recurrent_kernel[grid](
+                self.weights, self.bias, gates, x_in, x_out, old, read, new, write, self.scratch.partial,
+                self.scratch.counters, rows, frame, frames, **constants, READ=starts, WRITE=ends,
+                **self.launching.fetched(self.ahead if starts else None, self.weights), **self.launching.options,
+            )  # fmt: skip
+        if frames == 1:
+            store_states_kernel[rows, -(-self.hidden // 1024)](
+                self.states[0], slab, write, H=self.hidden, BLOCK=1024, num_warps=4,
+                **self.launching.options,
+            )  # fmt: skip
+
+
+def states_buffer(rows: int, hidden: int, device: torch.device) -> Tensor:
+    """States of the frames between the first and the last of a step, (2, B, H) fp16."""
+    return torch.zeros(2, rows, hidden, dtype=torch.float16, device=device)

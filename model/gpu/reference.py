@@ -1,0 +1,197 @@
+"""The numerics contract of the GPU path, as plain torch code that runs anywhere: what every kernel is compared with.
+
+1. Operands of products, states and what layers hand on are fp16. All other arithmetic is float32, no operation
+   contracted with another (no fused multiply-add outside of a product).
+2. A product W x + b is cut along K into segments whose bounds depend on the layer alone (`model.gpu.segments`). In a
+   segment steps of 16 along K ascend from zero in float32, as `mma.sync.m16n8k16` adds them; within a step of 16 the
+   order is the tensor core's own, so a CPU agrees with a GPU at tolerance, and each agrees with itself to the bit.
+   Segments are added ascending, ((s0 + s1) + s2) + ..., then the bias, then the activation, then one rounding to fp16.
+3. exp(x) is exp2(x * 1.4426950408889634); sigmoid(x) = 1 / (1 + exp(-x)); tanh(x) = 2 sigmoid(2 x) - 1; divisions and
+   square roots are rounded to nearest; SiLU is x sigmoid(x).
+4. Features are float32: the windowed Fourier transform is a product with a matrix that holds window and 1 / 32768,
+   power = real² + imaginary², mel filters, log(energy + 1e-6), (· - mean) * scale, rounded to fp16 once.
+5. Layer normalisation: mean, then the mean square of what is left, over the whole row in one fixed order; divided by
+   sqrt(variance + eps); weight and bias; rounded once.
+6. GRU: gates g = fp16(W x + b); p = U h + c stays float32; r = sigmoid(g_r + p_r), z = sigmoid(g_z + p_z),
+   n = tanh(g_n + r p_n), h' = fp16(n + z (h - n)), each frame. The layer hands on x' = fp16(x + h').
+7. Lookahead: sum of value * weight over the present and the next frames, ascending, float32, straight into the
+   normalisation. Log-softmax: float32, over the whole vocabulary.
+
+So a row's bits depend on the row alone: not on company, place, bucket, padding, or on how many steps a call has. Here
+that is had by computing tiles of always 16 columns, filled up with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from model.gpu.block import StepBlock
+from model.gpu.fourier import fourier_matrix
+from model.gpu.segments import cut_points, product_segments, recurrent_segments
+from model.network import CONTEXT, FLOOR, PAIRS, GRULayer, Network, PairConv
+
+LOG2E = 1.4426950408889634
+TILE = 16
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """By the contract's exponential."""
+    return 1 / (1 + torch.exp2(-x * LOG2E))
+
+
+def tanh(x: Tensor) -> Tensor:
+    """By the contract's sigmoid."""
+    return 2 * sigmoid(2 * x) - 1
+
+
+def silu(x: Tensor) -> Tensor:
+    """By the contract's sigmoid."""
+    return x * sigmoid(x)
+
+
+def in_tiles(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """`function` of inputs (N, ...) in tiles of 16 rows, the last one filled up with zeros: (N, ...)."""
+    count = len(inputs[0])
+    parts = []
+    for start in range(0, count, TILE):
+        tiles = []
+        for x in inputs:
+            tile = x.new_zeros(TILE, *x.shape[1:])
+            tile[: count - start] = x[start : start + TILE]
+            tiles.append(tile)
+        parts.append(function(*tiles))
+    return torch.cat(parts)[:count]
+
+
+class ReferenceStep:
+    """The network by the contract: `enqueue` computes a step at once, on the CPU or wherever the slabs are."""
+
+    def __init__(self, network: Network, slabs: Mapping[str, Tensor]) -> None:
+        """`network` in fp16 with float32 features, its slabs (capacity + 2, ...) by name."""
+        self.network, self.slabs = network, slabs
+        features = network.features
+        bins = features.fft_size // 2 + 1
+        real, imaginary = fourier_matrix(features.window, features.fft_size, bins)
+        self.real, self.imaginary = real[: features.length], imaginary[: features.length]  # (window, bins)
+
+    def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
+        """Compute the first `rows` rows of the block, `steps` steps each."""
+        read, write = block.read[:rows].long(), block.write[:rows].long()
+        state = {name: slab[read] for name, slab in self.slabs.items()}  # copies
+        config = self.network.config
+        frames = steps * config.frames_per_step
+        out, after = self.compute(block.pcm[:rows, : steps * config.step_samples], state)
+        for name, slab in self.slabs.items():
+            slab[write] = after[name]
+        block.out[:rows, :frames] = out
+
+    def compute(self, pcm: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """PCM (B, S) int16 and states by name -> log-probabilities (B, T, V) float32, states."""
+        network = self.network
+        rows = len(pcm)
+        after: dict[str, Tensor] = {}
+        joined = torch.cat([state["pcm"], pcm], dim=1)
+        after["pcm"] = joined[:, -network.features.overlap :]
+        x, after["conv0"] = self._conv(network.conv0, self._features(joined), state["conv0"])
+        x, after["conv1"] = self._conv(network.conv1, x, state["conv1"])
+        for i, (norm, gru) in enumerate(zip(network.norms, network.grus, strict=True)):
+            name = f"gru{i}"
+            x, after[name] = self._gru(cast(GRULayer, gru), cast(nn.LayerNorm, norm), x, state[name])
+        waiting = torch.cat([state["lookahead"], x], dim=1)  # (B, lookahead + T, H)
+        frames, hidden = x.shape[1:]
+        after["lookahead"] = waiting[:, frames:]
+        windows = waiting.unfold(1, network.lookahead.frames + 1, 1)[:, :frames]  # (B, T, H, lookahead + 1)
+        mixed = in_tiles(self._lookahead_norm, windows.reshape(rows * frames, hidden, -1))  # (B T, H)
+        hidden_out = self._product(network.dense, mixed, silu)
+        logits = self._product(network.head, hidden_out, lambda v: v, torch.float32)
+        return in_tiles(_log_softmax, logits).view(rows, frames, -1), after
+
+    def _features(self, pcm: Tensor) -> Tensor:
+        """PCM (B, overlap + S) int16 -> (B, frames, F) fp16."""
+        f = self.network.features
+        windows = pcm.unfold(1, f.length, f.hop)  # (B, frames, window)
+
+        def log_mel(samples: Tensor) -> Tensor:
+            samples = samples.float()
+            real, imaginary = samples @ self.real, samples @ self.imaginary
+            energy = (real * real + imaginary * imaginary) @ f.filters
+            return ((torch.log(energy + FLOOR) - f.mean) * f.scale).half()
+
+        return in_tiles(log_mel, windows.reshape(-1, f.length)).view(*windows.shape[:2], -1)
+
+    def _product(
+        self, layer: nn.Linear, x: Tensor, act: Callable[[Tensor], Tensor], out: torch.dtype = torch.float16
+    ) -> Tensor:
+        """act(W x + b) of x (N, K) fp16 -> (N, M)."""
+        cuts = product_cuts(layer, is_head=layer is self.network.head)
+        weight, bias = layer.weight.float(), layer.bias.float()
+        return in_tiles(lambda tile: act(_segmented(tile, weight, cuts) + bias).to(out), x)
+
+    def _conv(self, conv: PairConv, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, 2n, C) fp16 and the frames before it (B, CONTEXT, C) -> (B, n, C'), new context."""
+        joined = torch.cat([context, x], dim=1)
+        windows = joined.unfold(1, 2 * PAIRS, 2).transpose(2, 3)  # (B, n, 6, C)
+        rows, count = windows.shape[:2]
+        y = self._product(conv.product, windows.reshape(rows * count, -1), silu)
+        return y.view(rows, count, -1), joined[:, -CONTEXT:]
+
+    def _gru(self, gru: GRULayer, norm: nn.LayerNorm, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, T, H) and h (B, H) fp16 -> x', h after the last frame."""
+        rows, frames, hidden = x.shape
+        normed = in_tiles(lambda tile: _normalise(tile.float(), norm), x.reshape(rows * frames, hidden))
+        gates = self._product(gru.input, normed, lambda v: v).view(rows, frames, 3 * hidden)
+        weight, bias = gru.recurrent.weight.float(), gru.recurrent.bias.float()
+        cuts = recurrent_segments(hidden)
+        out = []
+        for t in range(frames):
+            state = in_tiles(lambda g, h: _cell(g.float(), _segmented(h, weight, cuts) + bias, h), gates[:, t], state)
+            out.append(in_tiles(lambda x, h: (x.float() + h.float()).half(), x[:, t], state))
+        return torch.stack(out, dim=1), state
+
+    def _lookahead_norm(self, windows: Tensor) -> Tensor:
+        """Values (N, H, lookahead + 1) fp16 -> fp16(norm(row convolution)), (N, H)."""
+        weight = self.network.lookahead.weight.float()  # (lookahead + 1, H)
+        total = torch.zeros(windows.shape[:2], device=windows.device)
+        for ahead in range(len(weight)):
+            total = total + windows[:, :, ahead].float() * weight[ahead]
+        return _normalise(total, self.network.norm)
+
+
+def product_cuts(layer: nn.Linear, *, is_head: bool) -> list[int]:
+    """Cut points along K of a layer's product."""
+    return cut_points(layer.in_features, product_segments(layer.out_features, layer.in_features, whole=is_head))
+
+
+def _segmented(x: Tensor, weight: Tensor, cuts: list[int]) -> Tensor:
+    """W x of x (N, K) fp16 and W (M, K) float32, segments added ascending: (N, M) float32."""
+    total: Tensor | None = None
+    for low, high in zip(cuts, cuts[1:], strict=False):
+        part = x[:, low:high].float() @ weight[:, low:high].t()
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _cell(gates: Tensor, product: Tensor, state: Tensor) -> Tensor:
+    """Gates and recurrent product (N, 3H) float32, h (N, H) fp16 -> h' fp16."""
+    g, p = gates.chunk(3, dim=1), product.chunk(3, dim=1)
+    reset, update = sigmoid(g[0] + p[0]), sigmoid(g[1] + p[1])
+    candidate = tanh(g[2] + reset * p[2])
+    return (candidate + update * (state.float() - candidate)).half()
+
+
+def _normalise(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Layer normalisation of (N, H) float32, rounded to fp16."""
+    centred = x - x.sum(dim=1, keepdim=True) / x.shape[1]
+    variance = (centred * centred).sum(dim=1, keepdim=True) / x.shape[1]
+    return (centred / torch.sqrt(variance + norm.eps) * norm.weight.float() + norm.bias.float()).half()
+
+
+def _log_softmax(x: Tensor) -> Tensor:
+    """Of (N, V) float32."""
+    x = x - x.amax(dim=1, keepdim=True)
+    return x - torch.log(torch.exp2(x * LOG2E).sum(dim=1, keepdim=True))

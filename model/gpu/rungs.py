@@ -1,0 +1,68 @@
+"""Which kernels compute a step in fp16: the choice for a device, and the slot model made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from model.errors import PrecisionError
+from model.gpu.slots import RecordedSlots, RecordedStep
+from model.network import Network
+from model.slabs import RowSpec
+
+RUNGS = ("auto", "persistent", "graph", "eager")
+"""`eager`: torch's own calls. `graph`: kernels made for small batches, recorded as one CUDA graph. `persistent`: the
+same, and of each recurrent layer one kernel that keeps the weights in registers. `auto`: the last that runs here."""
+
+
+def choose_rung(rung: str, network: Network, device: torch.device) -> str:
+    """Turn `auto` into a rung. Raises: PrecisionError if the rung is unknown, or does not run here."""
+    if rung not in RUNGS:
+        raise PrecisionError(f"rung {rung!r} is not one of {', '.join(RUNGS)}")
+    if device.type != "cuda":
+        return "graph" if rung == "auto" else rung  # of a CPU, in tests: the reference stands in for the kernels
+    if rung == "auto":
+        if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+            return "eager"
+        return "persistent" if _persistent_fits(network, device) else "graph"
+    if rung == "persistent" and not _persistent_fits(network, device):
+        raise PrecisionError(f"the persistent kernel has no form for hidden size {network.config.hidden} on this GPU")
+    return rung
+
+
+def recorded_slots(network: Network, rung: str, device: torch.device, *, capacity: int, largest: int) -> RecordedSlots:
+    """Return the slot model of a network in fp16; on a CPU its steps are those of the reference."""
+
+    def make_step(slabs: Mapping[str, Tensor], rows: int, steps: int) -> RecordedStep:
+        if device.type != "cuda":
+            from model.gpu.reference import ReferenceStep
+
+            return ReferenceStep(network, slabs)
+        from model.gpu.triton_step import TritonStep
+
+        recurrence = None
+        if rung == "persistent":
+            from model.gpu.persistent import PersistentGru
+
+            recurrence = [PersistentGru(gru.recurrent.weight, gru.recurrent.bias, device) for gru in network.grus]
+        return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, recurrence=recurrence)
+
+    config = network.config
+    return RecordedSlots(
+        make_step,
+        inputs=RowSpec((config.step_samples,), torch.int16),
+        outputs=RowSpec((config.frames_per_step, len(config.vocabulary)), torch.float32),
+        states={name: RowSpec(shape, dtype) for name, (shape, dtype) in network.state_shapes().items()},
+        device=device,
+        capacity=capacity,
+        largest=largest,
+    )
+
+
+def _persistent_fits(network: Network, device: torch.device) -> bool:
+    from model.gpu.persistent import fits
+
+    return fits(network.config.hidden, torch.cuda.get_device_properties(device))

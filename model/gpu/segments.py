@@ -1,0 +1,62 @@
+"""Where a product is cut along K: cut points that depend on the layer alone, so that its sums do too.
+
+K is counted in steps of 16, the depth of one `mma.sync.m16n8k16`. A segment is summed from zero by itself; the segments
+are then added in ascending order (the contract of `model.gpu.reference`).
+"""
+
+from __future__ import annotations
+
+STEP = 16
+"""Depth of one tensor core instruction in fp16."""
+RECURRENT_SEGMENTS = 8
+"""Segments of a recurrent product: one for each warp of a block of the persistent kernel."""
+TILE_ROWS = 64
+"""Rows of the weights in one program of a product."""
+SHALLOWEST = 128
+"""Least depth of a segment, about."""
+LARGEST_WAVE = 396
+"""Programs of one launch that are resident together: three on each of 132 multiprocessors."""
+
+
+def cut_points(depth: int, segments: int) -> list[int]:
+    """Bounds [0, ..., depth] of `segments` runs along K; the first ones are one step longer where it does not divide.
+
+    Raises: ValueError if `depth` is not a multiple of 16, or has fewer steps than segments.
+    """
+    steps, rest = divmod(depth, STEP)
+    if rest or steps < segments:
+        raise ValueError(f"a depth of {depth} cannot be cut into {segments} segments of whole steps of {STEP}")
+    base, more = divmod(steps, segments)
+    cuts = [0]
+    for segment in range(segments):
+        cuts.append(cuts[-1] + STEP * (base + (segment < more)))
+    return cuts
+
+
+def recurrent_segments(hidden: int) -> list[int]:
+    """Cut points of the product of a GRU's recurrent weights; a network with fewer than 8 steps has one a segment."""
+    return cut_points(hidden, min(RECURRENT_SEGMENTS, hidden // STEP))
+
+
+def padded_length(depth: int, segments: int, block: int) -> int:
+    """Length along K of the longest segment, rounded up to whole blocks of the kernel's loop."""
+    longest = STEP * -(-(depth // STEP) // segments)
+    return block * -(-longest // block)
+
+
+def block_depth(depth: int) -> int:
+    """Length along K of one iteration of a product's loop: small networks have shorter segments."""
+    return 64 if depth >= 1024 else 32  # noqa: PLR2004
+
+
+def product_segments(rows: int, depth: int, *, whole: bool = False) -> int:
+    """Segments of a product with weights (rows, depth): about two to three programs a multiprocessor.
+
+    Of the counts that give so many, the one with the least padding is taken, and of those the largest; segments are
+    about 128 deep or more, or their sums cost more than they save. `whole` is a layer with one tile of rows: the head.
+    """
+    block = block_depth(depth)
+    tiles = 1 if whole else -(-rows // TILE_ROWS)
+    most = max(1, min(LARGEST_WAVE // tiles, -(-depth // SHALLOWEST)))
+    least = max(1, min(LARGEST_WAVE * 2 // 3, most * tiles) // tiles)
+    return min(range(least, most + 1), key=lambda s: (s * padded_length(depth, s, block), -s))

@@ -1,0 +1,195 @@
+"""A slot model whose steps are recorded once for each size and replayed: CUDA graphs on a GPU, closures on a CPU.
+
+States never move: kernels read and write rows of the slabs by index. Two rows more than there are slots make that
+simple. A fresh stream reads the row that is always zero, so nothing is ever zeroed; a row that pads a batch reads it
+too, and writes the row that nobody reads. A step copies its inputs from pinned memory and its outputs back to it inside
+the graph. One block of pinned memory is enough: a step is launched when the one before it has been finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.gpu.block import StepBlock, StepMemory
+from model.slabs import RowSpec, Slabs
+from model.slots import check_device
+
+CHUNKS = (1, 2, 4, 8)
+"""Steps of one stream that a call may take. Beyond 8 the weights are read so rarely that a step gains little more."""
+
+
+class RecordedStep(Protocol):
+    """A step as a sequence of kernels whose buffers and sizes are fixed, so that it can be recorded."""
+
+    def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
+        """Enqueue a step of `rows` rows by `steps` single steps on the current stream.
+
+        It allocates nothing, copies nothing between host and device, and never waits. A chunk of steps gives the bits
+        of single ones, and no row's results depend on the other rows or on the number of rows.
+        """
+
+
+MakeStep = Callable[[Mapping[str, Tensor], int, int], RecordedStep]
+"""make(slabs, rows, steps): the step over slabs of capacity + 2 rows, of at most `rows` rows by single steps, and of at
+most `steps` single steps."""
+
+
+class RecordedSlots:
+    """`batching.SlotModel`, and `Rehearsed`, `Overlapped` and `Chunked` besides."""
+
+    def __init__(
+        self,
+        make_step: MakeStep,
+        *,
+        inputs: RowSpec,
+        outputs: RowSpec,
+        states: Mapping[str, RowSpec],
+        device: torch.device,
+        capacity: int,
+        largest: int,
+        chunk_steps: Sequence[int] = CHUNKS,
+    ) -> None:
+        """Allocate slabs and buffers; steps are recorded in `rehearse`, or when a size first comes.
+
+        Raises: ValueError for a capacity or a batch below 1.
+        """
+        if min(capacity, largest) < 1:
+            raise ValueError(f"capacity and largest batch must be at least 1, not {capacity} and {largest}")
+        self.capacity = capacity
+        self.chunk_steps = tuple(steps for steps in chunk_steps if steps <= largest)
+        self._device = device
+        on_gpu = device.type == "cuda"
+        self._slabs = Slabs(states, capacity + 2, device)
+        self.state_bytes = self._slabs.row_bytes
+        self._zero, self._trash = capacity, capacity + 1
+        self._fresh = set(range(capacity))  # slots whose rows hold what an earlier stream left
+        most = bucket(largest)
+        self._host = StepMemory(most, inputs, outputs, torch.device("cpu"), pinned=on_gpu)
+        self._memory = StepMemory(most, inputs, outputs, device, pinned=False)
+        self.inputs: NDArray[Any] = self._host.inputs["pcm"].numpy()[:largest]
+        self._rows, self._error = self._host.inputs["rows"].numpy(), self._host.outputs["error"].numpy()
+        self._read, self._write = self._host.inputs["read"].numpy(), self._host.inputs["write"].numpy()
+        self._outputs: NDArray[Any] = self._host.outputs["out"].numpy()
+        self._step = make_step(self._slabs.tensors, most, self.chunk_steps[-1])
+        self._replays: dict[tuple[int, int], Callable[[], None]] = {}
+        self._launched = 0  # rows by steps of the step in flight
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+
+    @property
+    def rehearsed_sizes(self) -> Sequence[int]:
+        """The sizes that have a recording of their own: powers of two; and the largest batch."""
+        largest = len(self.inputs)
+        return sorted({bucket(rows) for rows in range(1, largest + 1) if bucket(rows) <= largest} | {largest})
+
+    def rehearse(self, rows: int) -> None:
+        """Record the steps of this size, chunks too, and run one; afterwards the states are undefined."""
+        for steps in self.chunk_steps:
+            if rows * steps <= len(self.inputs):
+                self._replay_of(bucket(rows), steps)
+        self.run(range(min(rows, self.capacity)))
+
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[Any]:
+        """Step these slots on the first rows of `inputs`; see `batching.SlotModel` and `Chunked`."""
+        self.launch(slots, steps)
+        return self.finish()
+
+    def launch(self, slots: Sequence[int], steps: int = 1) -> None:
+        """Enqueue the step and return; see `batching.Overlapped`. Raises: DeviceLost; any error of the device's."""
+        count = len(slots)
+        size = bucket(count)
+        padding = size - count
+        read = [self._zero if slot in self._fresh else slot for slot in slots] if self._fresh else slots
+        try:
+            replay = self._replay_of(size, steps)
+            self._rows[0] = count
+            self._read[:size] = [*read, *[self._zero] * padding]
+            self._write[:size] = [*slots, *[self._trash] * padding]
+            replay()
+        except Exception:
+            check_device(self._device)
+            raise
+        self._fresh.difference_update(slots)
+        self._launched = count * steps
+
+    def finish(self) -> NDArray[Any]:
+        """Wait for the step that was launched and return its outputs. Raises: DeviceLost; RuntimeError."""
+        try:
+            if self._done is not None:
+                self._done.synchronize()
+        except Exception:
+            check_device(self._device)
+            raise
+        if self._error[0]:
+            raise RuntimeError(f"a kernel gave up waiting for another (error {self._error[0]})")
+        return self._outputs[: self._launched].copy()
+
+    def reset(self, slot: int) -> None:
+        """Let the slot's next step begin with the state of a fresh stream."""
+        self._fresh.add(slot)
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of the slot's state, in the order of the spec."""
+        with torch.cuda.stream(self._stream):
+            return self._slabs.copy_out(self._zero if slot in self._fresh else slot)
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite the slot's state with one exported with the same spec."""
+        with torch.cuda.stream(self._stream):
+            self._slabs.copy_in(slot, state)
+        self._fresh.discard(slot)
+
+    def _replay_of(self, rows: int, steps: int) -> Callable[[], None]:
+        replay = self._replays.get((rows, steps))
+        if replay is None:
+            with torch.inference_mode():
+                replay = self._replays[rows, steps] = self._record(rows, steps)
+        return replay
+
+    def _record(self, rows: int, steps: int) -> Callable[[], None]:
+        """Return a call that enqueues a step of this size: on a GPU a graph, after a run that prepares its kernels."""
+        block = self._memory.block(rows, steps)
+        copies = [
+            (self._memory.inputs.up_to(rows * steps), self._host.inputs.up_to(rows * steps)),
+            (self._host.outputs.up_to(rows * steps), self._memory.outputs.up_to(rows * steps)),
+        ]
+
+        def enqueue() -> None:
+            copies[0][0].copy_(copies[0][1], non_blocking=True)
+            self._step.enqueue(block, rows, steps)
+            copies[1][0].copy_(copies[1][1], non_blocking=True)
+
+        if self._stream is None or self._done is None:
+            return torch.inference_mode()(enqueue)
+        stream, done = self._stream, self._done
+        self._read[:rows], self._write[:rows], self._rows[0] = (
+            self._zero,
+            self._trash,
+            rows,
+        )  # changes no stream's state
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            enqueue()
+            stream.synchronize()
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                enqueue()
+            finally:
+                graph.capture_end()
+
+        def replay() -> None:
+            torch.cuda.set_stream(stream)  # of this thread alone, which is the engine's
+            graph.replay()
+            done.record(stream)
+
+        return replay
+
+
+def bucket(rows: int) -> int:
+    """The size of the recording for a batch: the next power of two."""
+    return 1 << (rows - 1).bit_length()

@@ -1,0 +1,166 @@
+"""A whole step on a GPU by Triton kernels: PCM and states in, log-probabilities and states out.
+
+`enqueue` allocates, copies and synchronises nothing, so that it can be captured into a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from model.gpu.block import StepBlock
+from model.gpu.features import Features
+from model.gpu.launching import Launching
+from model.gpu.layers import LookaheadNorm, Norm
+from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
+from model.gpu.recurrence import FrameRecurrence, states_buffer
+from model.network import CONTEXT, GRULayer, Network
+
+
+class Recurrence(Protocol):
+    """One layer's recurrence, weights included."""
+
+    def enqueue(
+        self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
+        rows_tensor: Tensor, frames: int,
+    ) -> None:  # fmt: skip
+        """gates (B, T, 3H), x_in (B, T, H) fp16 -> x_out = fp16(x_in + h), and the last states to the slab."""
+
+
+class TritonStep:
+    """The network's weights, packed, the buffers between its kernels, and the launches of a step."""
+
+    def __init__(
+        self, network: Network, slabs: Mapping[str, Tensor], *, largest_rows: int, largest_steps: int,
+        recurrence: Sequence[Recurrence] | None = None, launching: Launching | None = None,
+    ) -> None:  # fmt: skip
+        """`network` in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps a call.
+
+        `recurrence` has one object a layer, by default the kernel of one launch a frame.
+
+        Raises: ValueError for sizes that the kernels do not have.
+        """
+        config = network.config
+        self.config, self.slabs = config, dict(slabs)
+        self.largest_rows, self.largest_steps = largest_rows, largest_steps
+        if config.step_samples < network.features.overlap:
+            raise ValueError("a step shorter than the overlap of the windows has no kernel")
+        device = slabs["pcm"].device
+        columns = largest_rows * largest_steps * config.frames_per_step  # output frames of all rows
+        self._products(network)
+        products = [(self.conv0, 2 * columns), (self.conv1, columns), *((p, columns) for p in self.inputs)]
+        products += [(self.dense, columns), (self.head, columns)]
+        sizes = [p.scratch_size(c) for p, most in products for c in _powers(most)]
+        sizes += [FrameRecurrence.scratch_size(config.hidden, r) for r in _powers(largest_rows)]
+        self.scratch = Scratch.allocate(max(s[0] for s in sizes), max(s[1] for s in sizes), device)
+        self.features = Features(network.features, config.conv_channels, 4 * columns)
+        self._buffers(columns, device)
+        self.launching = launching if launching is not None else default_launching(network, device)
+        self.recurrence = recurrence if recurrence is not None else self._frame_recurrence(network)
+
+    def _products(self, network: Network) -> None:
+        """Pack the weights."""
+        config = network.config
+        conv0, conv1 = network.conv0.product, network.conv1.product
+        grus = [cast(GRULayer, gru) for gru in network.grus]
+        self.conv0 = Product(
+            conv0.weight.detach(), conv0.bias.detach(), act=SILU, channels=config.mel_bins, lead=CONTEXT
+        )
+        self.conv1 = Product(conv1.weight.detach(), conv1.bias.detach(), act=SILU, channels=config.conv_channels)
+        self.inputs = [Product(gru.input.weight.detach(), gru.input.bias.detach()) for gru in grus]
+        self.dense = Product(network.dense.weight.detach(), network.dense.bias.detach(), act=SILU)
+        self.head = Product(network.head.weight.detach(), network.head.bias.detach(), act=LOG_SOFTMAX)
+        self.norms = [Norm(cast(nn.LayerNorm, norm)) for norm in network.norms]
+        self.lookahead = LookaheadNorm(network.lookahead, Norm(network.norm))
+
+    def _buffers(self, columns: int, device: torch.device) -> None:
+        """What the kernels of a step hand on to one another, fp16."""
+        config = self.config
+        rows = self.largest_rows
+
+        def buffer(*sizes: int) -> Tensor:
+            return torch.zeros(*sizes, dtype=torch.float16, device=device)
+
+        self.input0 = buffer(rows * CONTEXT + 4 * columns, config.mel_bins)
+        self.input1 = buffer(rows * CONTEXT + 2 * columns, config.conv_channels)
+        self.x = buffer(2, columns, config.hidden)
+        self.normed = buffer(columns, config.hidden)
+        self.gates = buffer(columns, 3 * config.hidden)
+
+    def _frame_recurrence(self, network: Network) -> Sequence[Recurrence]:
+        """One launch a frame, for every layer."""
+        config = self.config
+        self.states = states_buffer(self.largest_rows, config.hidden, self.x.device)
+        made: list[FrameRecurrence] = []
+        for layer, following in zip(network.grus, [*self.inputs[1:], self.dense], strict=True):
+            weights = cast(GRULayer, layer).recurrent
+            made.append(
+                FrameRecurrence(
+                    weights.weight.detach(), weights.bias.detach(), self.scratch, self.states, self.launching
+                )
+            )
+            made[-1].ahead = following.weights
+        return made
+
+    def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
+        """Enqueue the first `rows` rows of the block, `steps` steps each, on torch's current stream."""
+        frames = steps * self.config.frames_per_step
+        columns = rows * frames
+        read, write, slabs, scratch, how = block.read, block.write, self.slabs, self.scratch, self.launching
+        self.features.enqueue(
+            block.pcm, slabs, read, self.input0, self.input1, rows, 4 * frames, how, self.conv1.weights
+        )
+        ahead = self.inputs[0].weights
+        self.conv0.enqueue(self.input0, self.input1, 2 * columns, 2 * frames, scratch, launching=how, ahead=ahead)
+        x, after = self.x[0], self.x[1]
+        self.conv1.enqueue(self.input1, x, columns, frames, scratch, launching=how)
+        for i, product in enumerate(self.inputs):
+            self._norm(i, x, block, rows, steps)
+            recurrence = self.recurrence[i]
+            ahead = cast(Tensor, getattr(recurrence, "weights", None))
+            product.enqueue(self.normed, self.gates, columns, frames, scratch, launching=how, ahead=ahead)
+            recurrence.enqueue(
+                self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
+                after[:columns].view(rows, frames, -1), slabs[f"gru{i}"], read, write, block.rows, frames,
+            )  # fmt: skip
+            x, after = after, x
+        self.lookahead.enqueue(x, slabs["lookahead"], read, self.normed, rows, frames, how)
+        self.lookahead.enqueue_shift(x, slabs["lookahead"], read, write, rows, frames, how)
+        self.dense.enqueue(self.normed, after, columns, frames, scratch, launching=how, ahead=self.head.weights)
+        self.head.enqueue(after, block.out, columns, frames, scratch, block.out.stride(0), launching=how)
+
+    def _norm(self, layer: int, x: Tensor, block: StepBlock, rows: int, steps: int) -> None:
+        """The normalisation before a GRU layer; with the first one features and convolutions leave their states."""
+        frames = steps * self.config.frames_per_step
+        norm = self.norms[layer]
+        if layer == 0:
+            samples = steps * self.config.step_samples
+            norm.enqueue_leaving(
+                x, self.normed, self.input0, self.input1, block.pcm, self.slabs, block.write, rows, frames, samples,
+                self.launching,
+            )  # fmt: skip
+            return
+        fetched = isinstance(self.recurrence[layer - 1], FrameRecurrence)  # by the recurrence before
+        ahead = None if fetched else self.inputs[layer].weights
+        norm.enqueue(x, self.normed, rows * frames, frames, self.launching, ahead)
+
+
+def default_launching(network: Network, device: torch.device) -> Launching:
+    """Weights are fetched ahead where they do not all stay in the second-level cache, on GPUs that can (sm_90)."""
+    if device.type != "cuda":
+        return Launching()
+    weights = sum(p.numel() * p.element_size() for p in network.parameters())
+    able = torch.cuda.get_device_capability(device) >= (9, 0)
+    large = weights > torch.cuda.get_device_properties(device).L2_cache_size // 2
+    return Launching(overlapped=False, ahead=able and large)
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, ... and `most`: the column counts whose tiles are the widest of their kind."""
+    found = [1]
+    while 2 * found[-1] < most:
+        found.append(2 * found[-1])
+    return [*found, most]

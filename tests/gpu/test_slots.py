@@ -1,0 +1,158 @@
+"""Slots whose steps are recorded by size, on a CPU: sizes, chunks, the zero row, padding, poison and failures.
+
+`tests/batching/test_slots_stateful.py` runs them against each stream alone, with every other slot model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from recorded_toys import EagerStep, recorded
+from slot_models import EchoStep, TinyGru
+
+from model.gpu.block import StepBlock
+from model.gpu.slots import RecordedSlots, bucket
+from model.slabs import RowSpec
+
+ECHO_OUT, GRU_OUT = RowSpec((2,), torch.int64), RowSpec((16,), torch.float32)
+
+
+def gru(capacity: int = 6, largest: int = 16) -> RecordedSlots:
+    return recorded(TinyGru(), GRU_OUT, capacity, largest)
+
+
+def audio(seed: int, rows: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, 24)).astype(np.float32)
+
+
+def poison(slots: RecordedSlots) -> None:
+    """Overwrite all memory that a step must not depend on: what the last one left in buffers and in the trash row."""
+    for memory in (slots._host, slots._memory):
+        memory.inputs.whole.fill_(0x55)
+        memory.outputs["out"].fill_(float("nan"))
+    for slab in slots._slabs.tensors.values():
+        slab[slots.capacity + 1].fill_(float("nan"))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (128, 128), (129, 256)])
+def test_a_batch_takes_the_recording_of_the_next_power_of_two(rows: int, size: int) -> None:
+    assert bucket(rows) == size
+
+
+def test_a_size_is_recorded_once() -> None:
+    slots = gru()
+    for count in (1, 3, 4, 3, 1):
+        slots.run(range(count))
+    assert sorted(slots._replays) == [(1, 1), (4, 1)]
+
+
+def test_rehearsing_records_every_size_and_every_chunk_that_fits() -> None:
+    slots = gru(largest=8)
+    for rows in slots.rehearsed_sizes:
+        slots.rehearse(rows)
+    assert sorted(slots._replays) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
+
+
+def test_a_largest_batch_that_is_no_power_of_two_is_rehearsed_too() -> None:
+    slots = gru(largest=6)
+    assert slots.rehearsed_sizes == [1, 2, 4, 6]
+    for rows in slots.rehearsed_sizes:
+        slots.rehearse(rows)
+    assert (8, 1) in slots._replays
+
+
+@pytest.mark.parametrize("steps", [2, 4, 8])
+def test_a_chunk_gives_the_bits_of_single_steps(steps: int) -> None:
+    whole, single = gru(), gru()
+    pcm = audio(steps, 2 * steps)
+    members = [4, 1]
+    whole.inputs[: 2 * steps] = pcm
+    chunk = whole.run(members, steps).reshape(2, steps, -1)
+    for step in range(steps):
+        single.inputs[:2] = pcm.reshape(2, steps, -1)[:, step]
+        assert np.array_equal(single.run(members), chunk[:, step])
+    assert [whole.export(slot) for slot in members] == [single.export(slot) for slot in members]
+
+
+def test_nothing_depends_on_what_earlier_steps_left_in_the_buffers() -> None:
+    clean, poisoned = gru(), gru()
+    rng = np.random.default_rng(0)
+    for turn in range(12):
+        members = rng.permutation(6)[: 1 + turn % 5].tolist()
+        poison(poisoned)
+        for slots in (clean, poisoned):
+            slots.inputs[: len(members)] = audio(turn, len(members))
+        assert np.array_equal(clean.run(members), poisoned.run(members))
+    assert [clean.export(slot) for slot in range(6)] == [poisoned.export(slot) for slot in range(6)]
+
+
+def test_a_reset_zeroes_nothing_and_the_next_step_reads_zeros() -> None:
+    slots = gru()
+    slots.inputs[:1] = audio(1, 1)
+    first = slots.run([2])
+    left = slots._slabs.copy_out(2)
+    slots.reset(2)
+    assert slots._slabs.copy_out(2) == left  # the row still holds the old state
+    assert slots.export(2) == bytes(slots.state_bytes)
+    slots.inputs[:1] = audio(1, 1)
+    assert np.array_equal(slots.run([2]), first)
+
+
+def test_the_zero_row_stays_zero_and_padding_touches_no_stream() -> None:
+    slots = gru()
+    slots.inputs[:6] = audio(3, 6)
+    slots.run(range(6))  # two rows of padding
+    others = [slots.export(slot) for slot in (0, 1, 2)]
+    slots.run([3, 4, 5])
+    assert [slots.export(slot) for slot in (0, 1, 2)] == others
+    assert not any(slots._slabs.copy_out(slots.capacity))
+
+
+def test_a_kernel_that_gives_up_fails_its_step_and_the_next_one_runs() -> None:
+    class GivesUp(EagerStep):
+        def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
+            super().enqueue(block, rows, steps)
+            block.error.fill_(int(block.pcm[0, 0] == 7))
+
+    slots = RecordedSlots(
+        lambda slabs, _rows, _steps: GivesUp(EchoStep(), slabs),
+        inputs=EchoStep().input_spec,
+        outputs=ECHO_OUT,
+        states=EchoStep().state_spec,
+        device=torch.device("cpu"),
+        capacity=2,
+        largest=2,
+    )
+    slots.inputs[0] = 7
+    with pytest.raises(RuntimeError, match="gave up"):
+        slots.run([0])
+    slots.inputs[0] = 5
+    assert slots.run([1]).tolist() == [[5, 1]]
+
+
+def test_a_step_that_raises_leaves_the_other_slots_as_they_were() -> None:
+    slots = recorded(EchoStep(), ECHO_OUT, 2, 2)
+    slots.inputs[0] = 3
+    slots.run([0])
+    slots.inputs[0] = -1
+    with pytest.raises(ArithmeticError):
+        slots.run([1])
+    slots.inputs[0] = 9
+    assert slots.run([0]).tolist() == [[3, 2]]
+
+
+def test_outputs_are_not_written_to_by_later_steps() -> None:
+    slots = gru()
+    slots.inputs[:2] = audio(5, 2)
+    first = slots.run([0, 1])
+    kept = first.copy()
+    slots.inputs[:2] = audio(6, 2)
+    slots.run([0, 1])
+    assert np.array_equal(first, kept)
+
+
+@pytest.mark.parametrize(("capacity", "largest"), [(0, 1), (1, 0)])
+def test_sizes_below_one_are_refused(capacity: int, largest: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        gru(capacity, largest)

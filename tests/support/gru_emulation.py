@@ -1,0 +1,102 @@
+"""The persistent GRU kernel run by g++ and fibers: compilation, launches under a schedule, and a float64 reference."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from needs import need_programs
+from torch import Tensor
+
+from model.gpu.pack import Layout, pack
+
+ROOT = Path(__file__).parents[2]
+BODY = ROOT / "model" / "gpu" / "gru_body.h"
+EMULATION = ROOT / "tests" / "gpu"
+DONE, HUNG, DIVERGED = 0, 2, 3
+
+
+class Schedule(ctypes.Structure):
+    """`emulation::Schedule`: which warp goes on."""
+
+    _fields_ = [
+        ("seed", ctypes.c_uint),
+        ("starved_block", ctypes.c_int),
+        ("starved_warp", ctypes.c_int),
+        ("ratio", ctypes.c_int),
+        ("absent_block", ctypes.c_int),
+        ("bound", ctypes.c_long),
+    ]
+
+
+def schedule(seed=0, *, starved_block=-1, starved_warp=-1, ratio=24, absent_block=-1, bound=1 << 26):
+    return Schedule(seed, starved_block, starved_warp, ratio, absent_block, bound)
+
+
+def build(layout: Layout, folder: Path, *, spin_limit=1 << 20, changes=()) -> ctypes.CDLL:
+    """Compile the kernel; `changes` are (old, new) texts of which each old one stands in the source exactly once."""
+    need_programs("g++")
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    body = BODY.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert body.count(old) == 1, f"{old!r} stands {body.count(old)} times in the kernel"
+        body = body.replace(old, new)
+    (folder / BODY.name).write_text(body, encoding="utf-8")
+    defines = [f"-D{name}={value}" for name, value in {**layout.defines(), "SPIN_LIMIT": spin_limit}.items()]
+    options = [
+        "-std=c++17",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-ffp-contract=off",
+        "-fno-strict-aliasing",
+        "-Wno-unknown-pragmas",
+    ]
+    command = ["g++", *options, *defines, f"-I{folder}", f"-I{EMULATION}", str(EMULATION / "gru_emulated.cpp")]
+    subprocess.run([*command, "-o", str(folder / "gru.so")], check=True)
+    library = ctypes.CDLL(str(folder / "gru.so"))
+    library.shared_bytes.restype = library.workspace_words.restype = ctypes.c_long
+    return library
+
+
+@dataclass
+class Layer:
+    """One layer's weights, packed, and the workspace; `launch` takes what `PersistentGru.enqueue` takes."""
+
+    library: ctypes.CDLL
+    layout: Layout
+    weights: Tensor  # (3H, H) fp16
+    bias: Tensor  # (3H,) fp32
+
+    def __post_init__(self):
+        self.packed = pack(self.weights, self.layout)
+        self.workspace = torch.zeros(self.layout.workspace_words, dtype=torch.int32)
+
+    def launch(self, gates, x_in, x_out, slab, read, write, rows, frames, when=None) -> int:  # noqa: PLR0917
+        when = when or schedule()
+        tensors = (self.packed, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace)
+        assert all(t.is_contiguous() for t in tensors)
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
+        return self.library.launch(*pointers, ctypes.c_int(frames), ctypes.byref(when))
+
+    @property
+    def error(self) -> int:
+        return int(self.workspace[0])
+
+
+def reference(weights: Tensor, bias: Tensor, gates: Tensor, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (B, T, H) and last state (B, H) in float64; states are rounded to fp16 every frame."""
+    u, c, hidden = weights.double(), bias.double(), weights.shape[1]
+    state, out = first.double(), torch.empty(x.shape, dtype=torch.float64)
+    for t in range(gates.shape[1]):
+        g, p = gates[:, t].double(), state @ u.t() + c
+        r = torch.sigmoid(g[:, :hidden] + p[:, :hidden])
+        z = torch.sigmoid(g[:, hidden : 2 * hidden] + p[:, hidden : 2 * hidden])
+        n = torch.tanh(g[:, 2 * hidden :] + r * p[:, 2 * hidden :])
+        state = (n + z * (state - n)).half().double()
+        out[:, t] = x[:, t].double() + state
+    return out, state

@@ -1,0 +1,51 @@
+"""Steps that `model.gpu.slots` can record, made of step models: plain torch calls over slabs, for tests on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from model.gpu.block import StepBlock
+from model.gpu.slots import RecordedSlots
+from model.slabs import RowSpec
+from model.slots import StepModel
+
+
+class EagerStep:
+    """Gathers the states, runs the model's own step once for each single step, and scatters them."""
+
+    def __init__(self, model: StepModel, slabs: Mapping[str, Tensor]) -> None:
+        self.model, self.slabs = model, slabs
+
+    def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
+        """Step the real rows and the padding alike."""
+        least = max(rows, self.model.min_rows)
+        samples = block.pcm.shape[1] // steps
+        state = {name: slab[block.read[:rows].long()] for name, slab in self.slabs.items()}
+        padded = {
+            name: torch.cat([each, each.new_zeros(least - rows, *each.shape[1:])]) for name, each in state.items()
+        }
+        outputs = []
+        for step in range(steps):
+            inputs = block.pcm[:, step * samples : (step + 1) * samples]
+            inputs = torch.cat([inputs, inputs.new_zeros(least - rows, samples)])
+            out, padded = self.model.step(inputs, padded)
+            outputs.append(out[:rows])
+        for name, slab in self.slabs.items():
+            slab[block.write[:rows].long()] = padded[name][:rows]
+        block.out.copy_(torch.stack(outputs, dim=1).view(block.out.shape))
+
+
+def recorded(model: StepModel, outputs: RowSpec, capacity: int, largest: int) -> RecordedSlots:
+    """A slot model that records the steps of `model`, whose outputs of one row are `outputs`."""
+    return RecordedSlots(
+        lambda slabs, _rows, _steps: EagerStep(model, slabs),
+        inputs=model.input_spec,
+        outputs=outputs,
+        states=model.state_spec,
+        device=torch.device("cpu"),
+        capacity=capacity,
+        largest=largest,
+    )

@@ -1,0 +1,108 @@
+"""Launches of Triton kernels, recorded instead of run and compiled for a GPU that need not be there; their machine code."""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int16: "i16"}
+OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion", "launch_pdl", "maxnreg"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, what Triton compiles it for, and its grid."""
+
+    fn: JITFunction
+    signature: tuple
+    constants: tuple
+    attributes: tuple
+    options: tuple
+    grid: tuple
+
+    @property
+    def kernel(self):
+        """All that decides the machine code."""
+        return self.fn.__name__, self.signature, self.constants, self.attributes, self.options
+
+
+def recorded(monkeypatch, call):
+    """Launches that `call()` makes, in order."""
+    launches = []
+
+    def run(fn, *args, grid, warmup, **named):
+        launches.append(_launch(fn, args, grid, named))
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    call()
+    return launches
+
+
+def _launch(fn, args, grid, named):
+    options = {k: v for k, v in named.items() if k in OPTIONS}
+    values = dict(zip(fn.arg_names, args, strict=False)) | {k: v for k, v in named.items() if k not in OPTIONS}
+    signature, constants, attributes = {}, {}, {}
+    for i, parameter in enumerate(fn.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr or (isinstance(value, int) and value == 1 and not parameter.do_not_specialize):
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = "*" + TYPES[value.dtype]
+            if value.storage_offset() * value.element_size() % 16 == 0:
+                attributes[i,] = (("tt.divisibility", 16),)
+        else:
+            signature[parameter.name] = "i32"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                attributes[i,] = (("tt.divisibility", 16),)
+    return Launch(
+        fn, tuple(signature.items()), tuple(constants.items()), tuple(attributes.items()), tuple(options.items()),
+        tuple(grid),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Code:
+    """Figures of a compiled kernel."""
+
+    registers: int
+    stack: int
+    shared_bytes: int
+    instructions: Counter
+    lines: list
+
+    def count(self, pattern):
+        """Instructions whose name matches a regular expression."""
+        return sum(n for name, n in self.instructions.items() if re.match(pattern, name))
+
+
+def compiled(launch):
+    """Compile for sm_90 and read the machine code."""
+    attributes = {k: [list(v) for v in pairs] for k, pairs in launch.attributes}
+    source = ASTSource(
+        fn=launch.fn, signature=dict(launch.signature), constexprs=dict(launch.constants), attrs=attributes
+    )
+    kernel = triton.compile(source, target=TARGET, options=dict(launch.options))
+    binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(kernel.asm["cubin"])
+        usage, sass = (
+            subprocess.run(
+                [os.fspath(binaries / "cuobjdump"), option, os.fspath(cubin)], capture_output=True, text=True, check=True
+            ).stdout
+            for option in ("-res-usage", "-sass")
+        )
+    lines = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", sass, re.MULTILINE)
+    names = Counter(re.sub(r"^@!?U?P\d+\s+", "", line).split()[0] for line in lines)
+    registers, stack = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))
+    return Code(registers, stack, kernel.metadata.shared, names, lines)
