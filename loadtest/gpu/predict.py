@@ -44,7 +44,11 @@ class Ceilings:
     @classmethod
     def of_device(cls, device: torch.device) -> Ceilings:
         """Those of the device at hand; of an H100 where it is not known."""
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        return cls.of_name(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
+
+    @classmethod
+    def of_name(cls, name: str) -> Ceilings:
+        """Those of a device by its name."""
         return cls(read_tb_s=4.3) if "H200" in name else cls()
 
 
@@ -235,9 +239,14 @@ class Compared:
         return self.measured is not None and self.prediction.missed(self.measured)
 
 
-def compared(results: Results, ceilings: Ceilings = H100) -> list[Compared]:
-    """Every prediction with what was measured."""
-    return [Compared(each, _row(results, each)) for each in predictions(ceilings)]
+def compared(results: Results) -> list[Compared]:
+    """Every prediction, for the device of the last run, with what was measured."""
+    return [Compared(each, _row(results, each)) for each in predictions(ceilings_of(results))]
+
+
+def ceilings_of(results: Results) -> Ceilings:
+    """Those of the device of the last run; of an H100 where there is none."""
+    return Ceilings.of_name(str(results.runs[-1].machine.get("device", ""))) if results.runs else H100
 
 
 def _row(results: Results, prediction: Prediction) -> Row | None:

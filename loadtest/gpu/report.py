@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.gpu.predict import MISSED, Compared, Prediction, compared, predictions
+from loadtest.gpu.predict import MISSED, Compared, Prediction, ceilings_of, compared, predictions
 from loadtest.gpu.records import Case, Results, Row, Value
 
 NEVER = "never run"
@@ -195,14 +195,14 @@ def _body(results: Results, table: Table) -> str:
     rows = [row for row in results.latest(table.section) if row.values]
     if not rows:
         return NEVER
-    shown = _flat(rows) if not table.across else _pivot(rows, table)
+    shown = _flat(rows) if not table.across else _pivot(rows, table, results)
     rest = [row for row in rows if table.across and table.across not in row.case]
     more = ["", *_flat(rest)] if rest else []
     dry = ["", "**dry, CPU, no measurement**"] if any(results.runs[row.run].dry for row in rows) else []
     return "\n".join([table.says, "", *shown, *more, *dry])
 
 
-def _pivot(rows: Sequence[Row], table: Table) -> list[str]:
+def _pivot(rows: Sequence[Row], table: Table, results: Results) -> list[str]:
     """Rows with the column's entry; under a line that was foretold, what was foretold."""
     rows = [row for row in rows if table.across in row.case]
     columns = sorted({row.case[table.across] for row in rows}, key=lambda value: (isinstance(value, str), value))
@@ -210,7 +210,7 @@ def _pivot(rows: Sequence[Row], table: Table) -> list[str]:
     grouped: dict[tuple[Value, ...], dict[Value, Row]] = {}
     for row in rows:
         grouped.setdefault(tuple(row.case.get(key) for key in named), {})[row.case[table.across]] = row
-    foretold = _foretold(table)
+    foretold = _foretold(results, table)
     lines = []
     for line, cells in grouped.items():
         lines.append([*(_text(value) for value in line), *(_cell(cells.get(column), table.cell) for column in columns)])
@@ -220,11 +220,11 @@ def _pivot(rows: Sequence[Row], table: Table) -> list[str]:
     return _markdown([*named, *(_text(column) for column in columns)], lines)
 
 
-def _foretold(table: Table) -> dict[str, Prediction]:
+def _foretold(results: Results, table: Table) -> dict[str, Prediction]:
     """Computed predictions of a table's first value, by case; a frame's where a table shows frames."""
     return {
         _key(each.case): each
-        for each in predictions()
+        for each in predictions(ceilings_of(results))
         if each.section == table.section and each.kind == "computed" and each.name in {*table.cell, "us"}
     }
 

@@ -76,7 +76,7 @@ def fastest(device: torch.device) -> str:
 
 def served(device: torch.device) -> str:
     """The rung whose slot model serves there."""
-    return PERSISTENT if device.type == "cuda" else EAGER
+    return PERSISTENT if device.type == "cuda" else REFERENCE
 
 
 def importable(module: str) -> bool:
@@ -242,8 +242,9 @@ def slots(
 ) -> SlotModel:
     """The slot model that serves, over `capacity` streams; with `steps` > 1 it may take chunks of so many steps."""
     precision = precision_of(rung, device)
-    options: Any = {"rung": rung} if device.type == "cuda" else {}
-    model = TorchModel(network, "random", device=device.type, precision=precision, **options)
+    on_cpu = device.type != "cuda"
+    named = GRAPH if rung == REFERENCE else rung  # where the reference stands in for the kernels
+    model = TorchModel(network, "random", device=device.type, precision=precision, rung=named, cpu_fp16=on_cpu)
     made: Any = model.slots(capacity=capacity, largest=largest)
     if hasattr(made, "chunk_steps"):
         made.chunk_steps = tuple(each for each in made.chunk_steps if each <= steps)
