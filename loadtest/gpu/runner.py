@@ -155,7 +155,7 @@ class _Child:
             try:
                 line = self._lines.get(timeout=max(0.01, min(HANG_S, ends_s - time.monotonic())))
             except queue.Empty:
-                self.ending = "out of time" if time.monotonic() >= ends_s else f"silent for {HANG_S:.0f} s"
+                self.ending = "out of time" if time.monotonic() >= ends_s else f"silent for {HANG_S:g} s"
                 self._process.kill()
                 break
             if line is None:
