@@ -61,6 +61,7 @@ TABLES = (
         ("equal",),
     ),
     Table("correct", "Errors", "Beside plain arithmetic on the CPU; outputs are poisoned before each call."),
+    Table("sanitizer", "Sanitizer", "compute-sanitizer over a tiny network's steps by every rung."),
     Table(
         "steps",
         "A step",
