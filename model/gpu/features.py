@@ -101,7 +101,9 @@ def mel_kernel(
         row = tile - tiles
         source = tl.load(read + row).to(tl.int64)
         if part == 0:
-            copy_block(slab0 + source * (_CONTEXT * MEL), input0 + row * (_CONTEXT + frames) * MEL, _CONTEXT * MEL, 1024)
+            copy_block(
+                slab0 + source * (_CONTEXT * MEL), input0 + row * (_CONTEXT + frames) * MEL, _CONTEXT * MEL, 1024
+            )
             carried1 = input1 + row * (_CONTEXT + frames // 2) * CHANNELS
             copy_block(slab1 + source * (_CONTEXT * CHANNELS), carried1, _CONTEXT * CHANNELS, 1024)
 

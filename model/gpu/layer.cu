@@ -14,15 +14,17 @@ DEVICE float square_root(float x) { return __fsqrt_rn(x); }
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 gru_layer(const Quad *w, const float *w_bias, const half_bits *scale, const half_bits *shift, float epsilon, const char *next,
           long next_bytes, const Quad *u, const float *u_bias, half_bits *gates, const half_bits *x_in, half_bits *x_out,
-          half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, int frames, int bucket) {
+          half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, unsigned *error, int frames, int bucket) {
     const Arguments recurrence{u, u_bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket};
-    run_layer(LayerArguments{w, w_bias, scale, shift, epsilon, next, next_bytes, gates, recurrence});
+    run_layer(LayerArguments{w, w_bias, scale, shift, epsilon, next, next_bytes, gates, error, recurrence});
 }
 
-// y = norm(x), (columns, H) fp16; a warp a column.
-extern "C" __global__ void layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, float epsilon,
-                                      half_bits *y, int columns) {
-    const int column = block_index() * (blockDim.x / 32) + thread_index() / 32;
+// y = norm(x), (columns, H) fp16; a warp a column. The blocks beyond fetch the weights of the next launch.
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, float epsilon, half_bits *y, int columns,
+           const char *next, long next_bytes) {
+    const int blocks = (columns + WARPS - 1) / WARPS, column = block_index() * WARPS + thread_index() / 32;
+    if (block_index() >= blocks) prefetch(next, next_bytes, block_index() - blocks, gridDim.x - blocks);
     if (column >= columns) return;
     Quad chunks[LANE_CHUNKS];
     load_column(x + static_cast<long>(column) * HIDDEN, thread_index() % 32, chunks);

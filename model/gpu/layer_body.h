@@ -1,15 +1,15 @@
 // A whole GRU layer in one launch: normalisation, the product with W, and the recurrence of gru_body.h.
 //
 // Included after gru_body.h, and compiled for a GPU and for a CPU as that is. Further primitives:
-//   load_quad, store_quad, prefetch_line, add_shuffled, divide, square_root.
+//   load_quad, store_quad, prefetch_line, add_shuffled, divide, square_root
+// and the size GROUP: the columns at a time, 32, or 16 where shared memory has no room for more.
 //
 // Who computes what. A block owns the rows of W that belong to its hidden units, in the tiles, runs and fragments of U,
 // so what it computes are the gates of its own units: no other block waits for them. Every block normalises all columns
-// (a column is one frame of one batch row) by itself, 32 at a time, while its weights are on their way: that is less
+// (a column is one frame of one batch row) by itself, GROUP at a time, while its weights are on their way: that is less
 // work than to write, launch and read. Weights are asked for long before they are used: U before the product with W, the
 // next layer's W before the recurrence. So the memory is never idle while blocks wait for one another.
 
-constexpr int GROUP = 32;                // columns at a time
 constexpr int GROUP_TILES = GROUP / 8;
 constexpr int CHUNKS = HIDDEN / 8;       // of 16 bytes, of a column
 constexpr int LANE_CHUNKS = (CHUNKS + 31) / 32;
@@ -33,6 +33,7 @@ struct LayerArguments {
     const char *next;           // what the next launch reads, `next_bytes` of it
     long next_bytes;
     half_bits *gates;           // (B, T, 3H): those of its units are written and read by a block alone
+    unsigned *error;            // set where the workspace says that a block has given up
     Arguments recurrence;
 };
 
@@ -180,20 +181,23 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
     block_barrier();
 }
 
-// Asks the cache for the block's share of some memory.
-DEVICE void prefetch(const char *from, long bytes) {
-    for (long at = static_cast<long>(thread_index()) * LINE; at < bytes; at += 32 * WARPS * LINE) prefetch_line(from + at);
+// Asks the cache for one of `shares` equal parts of some memory.
+DEVICE void prefetch(const char *from, long bytes, int share, int shares) {
+    const long part = (bytes / shares + LINE) / LINE * LINE, begin = share * part;
+    const long end = begin + part < bytes ? begin + part : bytes;
+    for (long at = begin + static_cast<long>(thread_index()) * LINE; at < end; at += 32 * WARPS * LINE) prefetch_line(from + at);
 }
 
 DEVICE void run_layer(const LayerArguments &a) {
     LayerShared &shared = *static_cast<LayerShared *>(shared_memory());
     const Place place = place_of(thread_index(), block_index());
-    constexpr long BYTES = static_cast<long>(WARPS) * FRAGMENTS * 32 * sizeof(Quad);  // of a block
-    prefetch(reinterpret_cast<const char *>(a.weights) + block_index() * BYTES, BYTES);
-    prefetch(reinterpret_cast<const char *>(a.recurrence.weights) + block_index() * BYTES, BYTES);
+    constexpr int BLOCKS = HIDDEN / UNITS;
+    constexpr long BYTES = static_cast<long>(BLOCKS) * WARPS * FRAGMENTS * 32 * sizeof(Quad);
+    prefetch(reinterpret_cast<const char *>(a.weights), BYTES, block_index(), BLOCKS);
+    prefetch(reinterpret_cast<const char *>(a.recurrence.weights), BYTES, block_index(), BLOCKS);
     const int real = load_int(a.recurrence.rows), rows = real < a.recurrence.bucket ? real : a.recurrence.bucket;
     gates_of(a, shared, place, rows * a.recurrence.frames);
-    const long share = (a.next_bytes / (HIDDEN / UNITS) + LINE - 1) / LINE * LINE, begin = block_index() * share;
-    prefetch(a.next + begin, begin + share < a.next_bytes ? share : a.next_bytes - begin);
+    prefetch(a.next, a.next_bytes, block_index(), BLOCKS);
     run(a.recurrence);
+    if (thread_index() == 0 && load_flag(a.recurrence.workspace) != 0u) store_flag(a.error, 1u);
 }

@@ -28,19 +28,14 @@ def normalise(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
     return (scaled * w + tl.load(bias + unit, mask=unit < H, other=0.0)).to(tl.float16)
 
 
-@triton.jit(do_not_specialize=["columns", "frames", "pcm_row", "samples", "ahead_bytes"])
+@triton.jit(do_not_specialize=["ahead_bytes"])
 def norm_kernel(
-    x, weight, bias, y, input0, input1, pcm, slab0, slab1, slab_pcm, write, columns, frames, pcm_row, samples,
-    ahead, ahead_bytes, H: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, LEAVE: tl.constexpr,
-    MEL: tl.constexpr, CHANNELS: tl.constexpr, OVERLAP: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    x, weight, bias, y, ahead, ahead_bytes,
+    H: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """y = fp16(norm(x)), (columns, H); grid (columns, 1), with LEAVE (columns + B, 1), with AHEAD (the same, n).
+    """y = fp16(norm(x)), (columns, H); grid (columns, 1), with AHEAD (columns, n).
 
     With AHEAD the programs (·, 1) and beyond do nothing but fetch the weights of the next product.
-
-    With LEAVE the programs beyond the columns write one row's states of the features and convolutions: the last
-    frames of input0 (B, 4 + 4 frames, MEL) and input1 (B, 4 + 2 frames, CHANNELS), the last samples of pcm. Nothing
-    reads these slabs or writes these inputs in the same launch.
     """
     column = tl.program_id(0)
     if AHEAD:
@@ -49,21 +44,43 @@ def norm_kernel(
             prefetch_part(ahead, ahead_bytes, part, (tl.num_programs(1) - 1) * tl.num_programs(0))
             column = -1
     begin(PDL)
-    if column < 0:
-        pass
-    elif column < columns:
+    if column >= 0:
         unit = tl.arange(0, BLOCK)
         frame = tl.load(x + column * H + unit, mask=unit < H, other=0.0).to(tl.float32)
         tl.store(y + column * H + unit, normalise(frame, unit, weight, bias, EPS, H), mask=unit < H)
-    elif LEAVE:
-        row = column - columns
-        target = tl.load(write + row).to(tl.int64)
-        last0 = input0 + ((row + 1) * (_CONTEXT + 4 * frames) - _CONTEXT) * MEL
-        copy_block(last0, slab0 + target * (_CONTEXT * MEL), _CONTEXT * MEL, 1024)
-        last1 = input1 + ((row + 1) * (_CONTEXT + 2 * frames) - _CONTEXT) * CHANNELS
-        copy_block(last1, slab1 + target * (_CONTEXT * CHANNELS), _CONTEXT * CHANNELS, 1024)
-        samples_end = pcm + row.to(tl.int64) * pcm_row + samples
-        copy_block(samples_end - OVERLAP, slab_pcm + target * OVERLAP, OVERLAP, 1024)
+
+
+@triton.jit(do_not_specialize=["frames", "pcm_row", "samples"])
+def leave_kernel(
+    input0, input1, pcm, slab0, slab1, slab_pcm, write, frames, pcm_row, samples,
+    MEL: tl.constexpr, CHANNELS: tl.constexpr, OVERLAP: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The states of features and convolutions after a step to the slabs; grid (B).
+
+    The last frames of input0 (B, 4 + 4 frames, MEL) and input1 (B, 4 + 2 frames, CHANNELS), the last samples of pcm.
+    Nothing reads these slabs or writes these inputs in the same launch.
+    """
+    begin(PDL)
+    row = tl.program_id(0)
+    target = tl.load(write + row).to(tl.int64)
+    last0 = input0 + ((row + 1) * (_CONTEXT + 4 * frames) - _CONTEXT) * MEL
+    copy_block(last0, slab0 + target * (_CONTEXT * MEL), _CONTEXT * MEL, 1024)
+    last1 = input1 + ((row + 1) * (_CONTEXT + 2 * frames) - _CONTEXT) * CHANNELS
+    copy_block(last1, slab1 + target * (_CONTEXT * CHANNELS), _CONTEXT * CHANNELS, 1024)
+    samples_end = pcm + row.to(tl.int64) * pcm_row + samples
+    copy_block(samples_end - OVERLAP, slab_pcm + target * OVERLAP, OVERLAP, 1024)
+
+
+def enqueue_leave(
+    input0: Tensor, input1: Tensor, pcm: Tensor, slabs: dict[str, Tensor], write: Tensor, rows: int, frames: int,
+    samples: int, launching: Launching = PLAIN,
+) -> None:  # fmt: skip
+    """The states of features and convolutions after `frames` output frames, `samples` samples, to their slabs."""
+    leave_kernel[(rows,)](
+        input0, input1, pcm, slabs["conv0"], slabs["conv1"], slabs["pcm"], write, frames, pcm.stride(0), samples,
+        MEL=slabs["conv0"].shape[2], CHANNELS=slabs["conv1"].shape[2], OVERLAP=slabs["pcm"].shape[1], num_warps=4,
+        **launching.options,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["frames"])
@@ -133,20 +150,8 @@ class Norm:
         """x (columns, H) fp16 to y; `ahead` are the weights of the next product, to be fetched meanwhile."""
         fetched = launching.fetched(ahead, self.weight)
         norm_kernel[columns, 1 + _fetching(columns, fetched)](
-            x, self.weight, self.bias, y, x, x, x, x, x, x, x, columns, frames, 0, 0, **self.constants, **fetched,
-            LEAVE=False, MEL=0, CHANNELS=0, OVERLAP=0, num_warps=4, enable_fp_fusion=False, **launching.options,
-        )  # fmt: skip
-
-    def enqueue_leaving(
-        self, x: Tensor, y: Tensor, input0: Tensor, input1: Tensor, pcm: Tensor, slabs: dict[str, Tensor], write: Tensor,
-        rows: int, frames: int, samples: int, launching: Launching = PLAIN,
-    ) -> None:  # fmt: skip
-        """x to y, and the states of the features and of the convolutions to their slabs."""
-        norm_kernel[rows * frames + rows, 1](
-            x, self.weight, self.bias, y, input0, input1, pcm, slabs["conv0"], slabs["conv1"], slabs["pcm"], write,
-            rows * frames, frames, pcm.stride(0), samples, **self.constants, **launching.fetched(None, self.weight),
-            LEAVE=True, MEL=slabs["conv0"].shape[2], CHANNELS=slabs["conv1"].shape[2], OVERLAP=slabs["pcm"].shape[1],
-            num_warps=4, enable_fp_fusion=False, **launching.options,
+            x, self.weight, self.bias, y, **self.constants, **fetched, num_warps=4, enable_fp_fusion=False,
+            **launching.options,
         )  # fmt: skip
 
 

@@ -96,6 +96,15 @@ class Layout:
         }
 
 
+def has_layout(hidden: int) -> bool:
+    """Whether `layout_of` knows the size."""
+    try:
+        layout_of(hidden)
+    except ValueError:
+        return False
+    return True
+
+
 def layout_of(hidden: int) -> Layout:
     """The layout of a hidden size.
 

@@ -84,7 +84,12 @@ class PersistentGru:
         assert gates.shape[0] <= MAX_ROWS
         tensors = (self.weights, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace.words)
         arguments = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-        self.kernel.launch(self.layout.blocks, 32 * WARPS, [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))], cooperative=True)
+        self.kernel.launch(
+            self.layout.blocks,
+            32 * WARPS,
+            [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))],
+            cooperative=True,
+        )
 
     def check(self) -> None:
         """Wait for what is enqueued. Raises: KernelError if a launch has given up."""

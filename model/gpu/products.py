@@ -149,19 +149,26 @@ class Product:
     multiprocessor's loads outstanding (model/LOG.md).
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, *, act: int = IDENTITY, channels: int = 0, lead: int = 0) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, *, act: int = IDENTITY, channels: int = 0, lead: int = 0,
+        segments: int | None = None,
+    ) -> None:  # fmt: skip
         """weight (M, K) fp16, bias (M,); `channels` of a convolution's input, `lead` frames before each row's output.
+
+        `segments` of K, where another kernel that must have the same bits says how many.
 
         Raises: ValueError if K is not a multiple of 16, or a log-softmax is wider than 128.
         """
         self.m, self.k = weight.shape
         self.act, self.channels, self.lead = act, channels, lead
         if act == LOG_SOFTMAX and self.m > 2 * TILE_ROWS:
-            raise ValueError(f"a vocabulary of {self.m} is more than {2 * TILE_ROWS}: its log-softmax is computed in one tile")
+            raise ValueError(
+                f"a vocabulary of {self.m} is more than {2 * TILE_ROWS}: its log-softmax is computed in one tile"
+            )
         self.bm = max(16, triton.next_power_of_2(self.m)) if act == LOG_SOFTMAX else TILE_ROWS
         self.tiles = -(-self.m // self.bm)
-        self.bk = block_depth(self.k)
-        self.segments = product_segments(self.m, self.k, whole=act == LOG_SOFTMAX)
+        self.segments = segments or product_segments(self.m, self.k, whole=act == LOG_SOFTMAX)
+        self.bk = min(block_depth(self.k), 64 if segments is None else 32)  # short segments: less padding
         self.length = padded_length(self.k, self.segments, self.bk)
         rows = weight.new_zeros(self.tiles * self.bm, self.k)
         rows[: self.m] = weight

@@ -13,7 +13,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import arrives_last, begin, prefetch_part, segment_first, segment_length, segment_sum, sigmoid, tanh
+from model.gpu.arithmetic import (
+    arrives_last,
+    begin,
+    prefetch_part,
+    segment_first,
+    segment_length,
+    segment_sum,
+    sigmoid,
+    tanh,
+)
 from model.gpu.launching import PLAIN, Launching
 from model.gpu.products import Scratch, column_tile, pack, stages
 from model.gpu.segments import STEP, padded_length, recurrent_segments
@@ -73,8 +82,14 @@ def recurrent_kernel(
         inside = unit < H
         wanted = inside[:, None] & (row < rows)[None, :]
         reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
-        update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
-        candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN) + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
+        update = (
+            segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN)
+            + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
+        )
+        candidate = (
+            segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
+            + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
+        )
         column = (taken * frames + frame)[None, :]
         gate_at = gates + column * (3 * H) + unit[:, None]
         reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
@@ -104,7 +119,9 @@ def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexp
 class FrameRecurrence:
     """One layer's recurrent weights (3H, H), and one launch a frame; order of the gates: reset, update, candidate."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, scratch: Scratch, states: Tensor, launching: Launching = PLAIN) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, scratch: Scratch, states: Tensor, launching: Launching = PLAIN
+    ) -> None:
         """weight (3H, H) fp16, bias (3H,); `states` (2, largest B, H) fp16, which all layers may share."""
         self.hidden = weight.shape[1]
         cuts = recurrent_segments(self.hidden)

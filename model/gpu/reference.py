@@ -10,8 +10,8 @@
    square roots are rounded to nearest; SiLU is x sigmoid(x).
 4. Features are float32: the windowed Fourier transform is a product with a matrix that holds window and 1 / 32768,
    power = real² + imaginary², mel filters, log(energy + 1e-6), (· - mean) * scale, rounded to fp16 once.
-5. Layer normalisation: mean, then the mean square of what is left, over the whole row in one fixed order; divided by
-   sqrt(variance + eps); weight and bias; rounded once.
+5. Layer normalisation: mean, then the mean square of what is left, over the whole row in one fixed order; times
+   1 / sqrt(variance + eps), or divided by the root after the lookahead; weight and bias; rounded once.
 6. GRU: gates g = fp16(W x + b); p = U h + c stays float32; r = sigmoid(g_r + p_r), z = sigmoid(g_z + p_z),
    n = tanh(g_n + r p_n), h' = fp16(n + z (h - n)), each frame. The layer hands on x' = fp16(x + h').
 7. Lookahead: sum of value * weight over the present and the next frames, ascending, float32, straight into the
@@ -89,6 +89,9 @@ class ReferenceStep:
             slab[write] = after[name]
         block.out[:rows, :frames] = out
 
+    def recover(self) -> None:
+        """It never gives up."""
+
     def compute(self, pcm: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """PCM (B, S) int16 and states by name -> log-probabilities (B, T, V) float32, states."""
         network = self.network
@@ -124,10 +127,11 @@ class ReferenceStep:
         return in_tiles(log_mel, windows.reshape(-1, f.length)).view(*windows.shape[:2], -1)
 
     def _product(
-        self, layer: nn.Linear, x: Tensor, act: Callable[[Tensor], Tensor], out: torch.dtype = torch.float16
-    ) -> Tensor:
+        self, layer: nn.Linear, x: Tensor, act: Callable[[Tensor], Tensor], out: torch.dtype = torch.float16,
+        cuts: list[int] | None = None,
+    ) -> Tensor:  # fmt: skip
         """act(W x + b) of x (N, K) fp16 -> (N, M)."""
-        cuts = product_cuts(layer, is_head=layer is self.network.head)
+        cuts = cuts or product_cuts(layer, is_head=layer is self.network.head)
         weight, bias = layer.weight.float(), layer.bias.float()
         return in_tiles(lambda tile: act(_segmented(tile, weight, cuts) + bias).to(out), x)
 
@@ -143,9 +147,9 @@ class ReferenceStep:
         """x (B, T, H) and h (B, H) fp16 -> x', h after the last frame."""
         rows, frames, hidden = x.shape
         normed = in_tiles(lambda tile: _normalise(tile.float(), norm), x.reshape(rows * frames, hidden))
-        gates = self._product(gru.input, normed, lambda v: v).view(rows, frames, 3 * hidden)
         weight, bias = gru.recurrent.weight.float(), gru.recurrent.bias.float()
-        cuts = recurrent_segments(hidden)
+        cuts = recurrent_segments(hidden)  # of W too: one kernel computes both
+        gates = self._product(gru.input, normed, lambda v: v, cuts=cuts).view(rows, frames, 3 * hidden)
         out = []
         for t in range(frames):
             state = in_tiles(lambda g, h: _cell(g.float(), _segmented(h, weight, cuts) + bias, h), gates[:, t], state)

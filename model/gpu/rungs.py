@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.errors import PrecisionError
 from model.gpu.slots import RecordedSlots, RecordedStep
-from model.network import Network
+from model.network import GRULayer, Network
 from model.slabs import RowSpec
+
+if TYPE_CHECKING:
+    from model.gpu.layer import PersistentLayer
+    from model.gpu.persistent import PersistentGru
 
 RUNGS = ("auto", "persistent", "graph", "eager")
 """`eager`: torch's own calls. `graph`: kernels made for small batches, recorded as one CUDA graph. `persistent`: the
@@ -43,12 +48,10 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
             return ReferenceStep(network, slabs)
         from model.gpu.triton_step import TritonStep
 
-        recurrence = None
+        layers, recurrence = None, None
         if rung == "persistent":
-            from model.gpu.persistent import PersistentGru
-
-            recurrence = [PersistentGru(gru.recurrent.weight, gru.recurrent.bias, device) for gru in network.grus]
-        return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, recurrence=recurrence)
+            layers, recurrence = _persistent(network, device)
+        return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, recurrence=recurrence, layers=layers)
 
     config = network.config
     return RecordedSlots(
@@ -60,6 +63,21 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
         capacity=capacity,
         largest=largest,
     )
+
+
+def _persistent(
+    network: Network, device: torch.device
+) -> tuple[list[PersistentLayer] | None, list[PersistentGru] | None]:
+    """Whole layers in one launch, or where they do not fit a multiprocessor the recurrences alone."""
+    from model.gpu.layer import PersistentLayer, layer_fits
+    from model.gpu.persistent import PersistentGru, Workspace
+
+    workspace = Workspace(network.config.hidden, device)
+    grus = [cast(GRULayer, gru) for gru in network.grus]
+    if layer_fits(network.config.hidden):
+        norms = [cast(nn.LayerNorm, norm) for norm in network.norms]
+        return [PersistentLayer(norm, gru, device, workspace) for norm, gru in zip(norms, grus, strict=True)], None
+    return None, [PersistentGru(gru.recurrent.weight, gru.recurrent.bias, device, workspace) for gru in grus]
 
 
 def _persistent_fits(network: Network, device: torch.device) -> bool:

@@ -126,6 +126,8 @@ class RecordedSlots:
             check_device(self._device)
             raise
         if self._error[0]:
+            self._memory.outputs["error"].zero_()
+            self._step.recover()
             raise RuntimeError(f"a kernel gave up waiting for another (error {self._error[0]})")
         return self._outputs[: self._launched].copy()
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,15 @@ from torch import Tensor, nn
 from model.gpu.block import StepBlock
 from model.gpu.features import Features
 from model.gpu.launching import Launching
-from model.gpu.layers import LookaheadNorm, Norm
+from model.gpu.layers import LookaheadNorm, Norm, enqueue_leave
 from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
+from model.gpu.pack import MAX_ROWS, has_layout
 from model.gpu.recurrence import FrameRecurrence, states_buffer
+from model.gpu.segments import recurrent_segments
 from model.network import CONTEXT, GRULayer, Network
+
+if TYPE_CHECKING:
+    from model.gpu.layer import NormKernel, PersistentLayer
 
 
 class Recurrence(Protocol):
@@ -36,10 +41,12 @@ class TritonStep:
     def __init__(
         self, network: Network, slabs: Mapping[str, Tensor], *, largest_rows: int, largest_steps: int,
         recurrence: Sequence[Recurrence] | None = None, launching: Launching | None = None,
+        layers: Sequence[PersistentLayer] | None = None,
     ) -> None:  # fmt: skip
         """`network` in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps a call.
 
-        `recurrence` has one object a layer, by default the kernel of one launch a frame.
+        `recurrence` has one object a layer, by default the kernel of one launch a frame; `layers`, too, for whole layers
+        in one launch, which batches of at most `MAX_ROWS` rows take.
 
         Raises: ValueError for sizes that the kernels do not have.
         """
@@ -59,6 +66,12 @@ class TritonStep:
         self.features = Features(network.features, config.conv_channels, 4 * columns)
         self._buffers(columns, device)
         self.launching = launching if launching is not None else default_launching(network, device)
+        self.layers = layers
+        self.norm_kernels: list[NormKernel] | None = None
+        if device.type == "cuda" and has_layout(config.hidden):
+            from model.gpu.layer import NormKernel
+
+            self.norm_kernels = [NormKernel(cast(nn.LayerNorm, norm), device) for norm in network.norms]
         self.recurrence = recurrence if recurrence is not None else self._frame_recurrence(network)
 
     def _products(self, network: Network) -> None:
@@ -70,7 +83,8 @@ class TritonStep:
             conv0.weight.detach(), conv0.bias.detach(), act=SILU, channels=config.mel_bins, lead=CONTEXT
         )
         self.conv1 = Product(conv1.weight.detach(), conv1.bias.detach(), act=SILU, channels=config.conv_channels)
-        self.inputs = [Product(gru.input.weight.detach(), gru.input.bias.detach()) for gru in grus]
+        segments = len(recurrent_segments(config.hidden)) - 1  # of the kernel that has a whole layer
+        self.inputs = [Product(gru.input.weight.detach(), gru.input.bias.detach(), segments=segments) for gru in grus]
         self.dense = Product(network.dense.weight.detach(), network.dense.bias.detach(), act=SILU)
         self.head = Product(network.head.weight.detach(), network.head.bias.detach(), act=LOG_SOFTMAX)
         self.norms = [Norm(cast(nn.LayerNorm, norm)) for norm in network.norms]
@@ -113,39 +127,62 @@ class TritonStep:
         self.features.enqueue(
             block.pcm, slabs, read, self.input0, self.input1, rows, 4 * frames, how, self.conv1.weights
         )
-        ahead = self.inputs[0].weights
+        whole = self.layers if self.layers is not None and rows <= MAX_ROWS else None
+        ahead = self.inputs[0].weights if whole is None else whole[0].weights
         self.conv0.enqueue(self.input0, self.input1, 2 * columns, 2 * frames, scratch, launching=how, ahead=ahead)
-        x, after = self.x[0], self.x[1]
-        self.conv1.enqueue(self.input1, x, columns, frames, scratch, launching=how)
-        for i, product in enumerate(self.inputs):
-            self._norm(i, x, block, rows, steps)
-            recurrence = self.recurrence[i]
-            ahead = cast(Tensor, getattr(recurrence, "weights", None))
-            product.enqueue(self.normed, self.gates, columns, frames, scratch, launching=how, ahead=ahead)
-            recurrence.enqueue(
-                self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
-                after[:columns].view(rows, frames, -1), slabs[f"gru{i}"], read, write, block.rows, frames,
-            )  # fmt: skip
-            x, after = after, x
+        self.conv1.enqueue(self.input1, self.x[0], columns, frames, scratch, launching=how)
+        samples = steps * self.config.step_samples
+        enqueue_leave(self.input0, self.input1, block.pcm, slabs, write, rows, frames, samples, how)
+        x = self._split_layers(block, rows, frames) if whole is None else self._whole_layers(whole, block, rows, frames)
+        after = self.x[0] if x is self.x[1] else self.x[1]
         self.lookahead.enqueue(x, slabs["lookahead"], read, self.normed, rows, frames, how)
         self.lookahead.enqueue_shift(x, slabs["lookahead"], read, write, rows, frames, how)
         self.dense.enqueue(self.normed, after, columns, frames, scratch, launching=how, ahead=self.head.weights)
         self.head.enqueue(after, block.out, columns, frames, scratch, block.out.stride(0), launching=how)
 
-    def _norm(self, layer: int, x: Tensor, block: StepBlock, rows: int, steps: int) -> None:
-        """The normalisation before a GRU layer; with the first one features and convolutions leave their states."""
-        frames = steps * self.config.frames_per_step
-        norm = self.norms[layer]
-        if layer == 0:
-            samples = steps * self.config.step_samples
-            norm.enqueue_leaving(
-                x, self.normed, self.input0, self.input1, block.pcm, self.slabs, block.write, rows, frames, samples,
-                self.launching,
+    def _whole_layers(self, layers: Sequence[PersistentLayer], block: StepBlock, rows: int, frames: int) -> Tensor:
+        """Each GRU layer in one launch, `frames` frames; return the last one's output."""
+        x, after = self.x
+        following = [*(layer.weights for layer in layers[1:]), self.dense.weights]
+        for i, (layer, ahead) in enumerate(zip(layers, following, strict=True)):
+            layer.enqueue(
+                x, after, self.gates, self.slabs[f"gru{i}"], block.read[:rows], block.write[:rows], block.rows,
+                block.error, frames, ahead if self.launching.ahead else None,
             )  # fmt: skip
-            return
-        fetched = isinstance(self.recurrence[layer - 1], FrameRecurrence)  # by the recurrence before
-        ahead = None if fetched else self.inputs[layer].weights
-        norm.enqueue(x, self.normed, rows * frames, frames, self.launching, ahead)
+            x, after = after, x
+        return x
+
+    def _split_layers(self, block: StepBlock, rows: int, frames: int) -> Tensor:
+        """Each GRU layer by a normalisation, a product and its recurrence; return the last one's output."""
+        x, after = self.x
+        columns = rows * frames
+        for i, product in enumerate(self.inputs):
+            recurrence = self.recurrence[i]
+            # The recurrence before, where it is one launch a frame, has fetched the product's weights.
+            fetched = i > 0 and isinstance(self.recurrence[i - 1], FrameRecurrence)
+            self._norm(i, x, columns, frames, None if i == 0 or fetched else product.weights)
+            ahead = cast(Tensor, getattr(recurrence, "weights", None))
+            product.enqueue(
+                self.normed, self.gates, columns, frames, self.scratch, launching=self.launching, ahead=ahead
+            )
+            recurrence.enqueue(
+                self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
+                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read, block.write, block.rows, frames,
+            )  # fmt: skip
+            x, after = after, x
+        return x
+
+    def _norm(self, layer: int, x: Tensor, columns: int, frames: int, ahead: Tensor | None) -> None:
+        """The normalisation before a GRU layer: on a GPU by the kernel whose bits are those of whole layers."""
+        if self.norm_kernels is None:
+            self.norms[layer].enqueue(x, self.normed, columns, frames, self.launching, ahead)
+        else:
+            self.norm_kernels[layer].enqueue(x, self.normed, columns, ahead if self.launching.ahead else None)
+
+    def recover(self) -> None:
+        """Forget that a kernel gave up; nothing is under way."""
+        for layer in self.layers or ():
+            layer.workspace.reset()
 
 
 def default_launching(network: Network, device: torch.device) -> Launching:

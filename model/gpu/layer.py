@@ -1,0 +1,130 @@
+"""A whole GRU layer in one launch, and the normalisation by itself, on the host: packed weights, constants, launches."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from model.gpu.driver import Kernel
+from model.gpu.pack import MAX_ROWS, MOST_SHARED_BYTES, STEP, WARPS, Layout, layout_of, pack
+from model.gpu.persistent import SPIN_LIMIT, Workspace
+from model.network import GRULayer
+
+SOURCE = Path(__file__).with_name("layer.cu")
+GROUPS = (32, 16)  # columns that are normalised and multiplied at a time: the first that fits
+REGISTER_FRAGMENTS = 32
+"""Fragments of U that a warp keeps in registers, the others in shared memory: with more, the registers spill (the
+compile gates in tests/gpu)."""
+FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
+BLOCK_COLUMNS = 8  # of a normalisation: a warp each
+
+
+def layer_layout(hidden: int) -> tuple[Layout, int, int]:
+    """The layout of the weights, the columns of a group, and the bytes of shared memory (`LayerShared`).
+
+    Raises: ValueError if a layer of this size does not fit a multiprocessor.
+    """
+    layout = layout_of(hidden)
+    layout = replace(layout, register_fragments=min(layout.register_fragments, REGISTER_FRAGMENTS))
+    for group in GROUPS:
+        columns, partial = group * (hidden + 8) * 2, layout.segments * layout.tiles * STEP * group * 4
+        shared = layout.shared_bytes + max(columns, partial)
+        if shared <= MOST_SHARED_BYTES:
+            return layout, group, shared
+    raise ValueError(f"a whole layer of {hidden} units does not fit a multiprocessor")
+
+
+def layer_fits(hidden: int) -> bool:
+    """Whether a layer of this size has a kernel of one launch."""
+    try:
+        layer_layout(hidden)
+    except ValueError:
+        return False
+    return True
+
+
+def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
+    layout, group, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), GROUPS[-1], 0)
+    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "GROUP": group}
+    return Kernel(SOURCE, entry, defines, device, shared)
+
+
+class PersistentLayer:
+    """Normalisation, W, U and the recurrence of one layer; gates in the order reset, update, candidate."""
+
+    def __init__(self, norm: nn.LayerNorm, gru: GRULayer, device: torch.device, workspace: Workspace) -> None:
+        """fp16 weights of any device; `workspace` is one for all layers. Raises: ValueError if they do not fit."""
+        self.hidden = gru.hidden
+        self.layout, _, _ = layer_layout(self.hidden)
+        self.weights = self._packed(gru.input.weight, device)
+        self.recurrent = self._packed(gru.recurrent.weight, device)
+        self.biases = [
+            each.detach().to(device, torch.float32).contiguous() for each in (gru.input.bias, gru.recurrent.bias)
+        ]
+        self.norm = [each.detach().to(device, torch.float16).contiguous() for each in (norm.weight, norm.bias)]
+        self.epsilon = norm.eps
+        self.workspace = workspace
+        self.kernel = _kernel(self.hidden, "gru_layer", device)
+
+    def _packed(self, weight: Tensor, device: torch.device) -> Tensor:
+        return pack(weight.detach().to("cpu", torch.float16), self.layout).to(device)
+
+    def enqueue(
+        self, x_in: Tensor, x_out: Tensor, gates: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: Tensor,
+        error: Tensor, frames: int, ahead: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Run `frames` frames of the first `rows[0]` of B batch rows, on torch's current stream.
+
+        x_in and x_out (B, T, H) fp16, not the same; `gates` (B, T, 3H) fp16 is room for them; slab (capacity + 2, H)
+        fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read, write (B,), rows and error
+        (1,) int32. `ahead` are the weights of the next kernel, to be fetched meanwhile.
+        """
+        assert len(read) <= MAX_ROWS
+        pointer = [_address(each) for each in (self.weights, self.biases[0], *self.norm)]
+        fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
+        tensors = (
+            self.recurrent,
+            self.biases[1],
+            gates,
+            x_in,
+            x_out,
+            slab,
+            read,
+            write,
+            rows,
+            self.workspace.words,
+            error,
+        )
+        arguments = [*pointer, ctypes.c_float(self.epsilon), *fetched, *map(_address, tensors)]
+        self.kernel.launch(
+            self.layout.blocks,
+            32 * WARPS,
+            [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))],
+            cooperative=True,
+        )
+
+
+class NormKernel:
+    """The normalisation before a layer, with the bits that `PersistentLayer` has."""
+
+    def __init__(self, norm: nn.LayerNorm, device: torch.device) -> None:
+        """Raises: ValueError if a layer of this size has no layout."""
+        hidden = len(norm.weight)
+        self.parameters = [each.detach().to(device, torch.float16).contiguous() for each in (norm.weight, norm.bias)]
+        self.epsilon = norm.eps
+        self.kernel = _kernel(hidden, "layer_norm", device)
+
+    def enqueue(self, x: Tensor, y: Tensor, columns: int, ahead: Tensor | None) -> None:
+        """x (columns, H) fp16 to y; `ahead` as of `PersistentLayer`."""
+        fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
+        arguments = [_address(x), *map(_address, self.parameters), ctypes.c_float(self.epsilon), _address(y)]
+        blocks = -(-columns // BLOCK_COLUMNS) + (0 if ahead is None else FETCHERS)
+        self.kernel.launch(blocks, 32 * BLOCK_COLUMNS, [*arguments, ctypes.c_int(columns), *fetched])
+
+
+def _address(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
