@@ -35,10 +35,8 @@ SUMMARY = {  # what a reader is told, and the key of its prediction
     "one launch of the recurrence: 1,760 units, 8 rows, 16 frames, µs": (
         "recurrence: hidden=1760 how=persistent frames=16 rows=8: us"
     ),
-    "the same with its input product, µs": (
-        "recurrence: hidden=1760 how=persistent and input product frames=16 rows=8: us"
-    ),
-    "the same by cuDNN, µs": "recurrence: hidden=1760 how=cuDNN layer frames=16 rows=8: us",
+    "the same with normalisation and input product, µs": "recurrence: hidden=1760 how=whole layer frames=16 rows=8: us",
+    "the same by cuDNN, input product included, µs": "recurrence: hidden=1760 how=cuDNN layer frames=16 rows=8: us",
     "a step of ds2-7x1760, 8 rows, `persistent`, µs": f"steps: {_LARGE}=persistent rows=8: us",
     "a step of ds2-7x1760, 8 rows, `graph`, µs": f"steps: {_LARGE}=graph rows=8: us",
     "a step of ds2-7x1760, 1 row, `eager`, µs": f"steps: {_LARGE}=eager rows=1: us",
@@ -74,8 +72,8 @@ TABLES = (
     Table(
         "recurrence",
         "The recurrence of one layer",
-        "µs a frame, by rows; weights from memory (several layers in turn) but in rows named warm. cuDNN's layer and "
-        "the loop have the input product in them.",
+        "µs a frame, by rows; weights from memory (several layers in turn) but in rows named warm. The whole layer, "
+        "cuDNN's and the loop have the input product in them.",
         ("hidden", "how", "frames", "weights"),
         "rows",
         ("us_a_frame",),

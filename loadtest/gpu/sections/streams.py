@@ -23,7 +23,7 @@ from batching.stepper import Stepper
 from batching.worker import Worker
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import REFERENCE, network_of, precision_of, rungs, served, slots
+from loadtest.gpu.subjects import EAGER, GRAPH, network_of, precision_of, rungs, served, slots
 from loadtest.gpu.timing import percentile
 from model.gpu.networks import noise
 
@@ -44,7 +44,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     few = context.scale.streams[1::4]
     levels += [(name, rung, streams) for name in others for streams in few]
     levels += [
-        (first, each, streams) for each in rungs(context.device) if each not in {rung, REFERENCE} for streams in few
+        (first, each, streams) for each in rungs(context.device) if each in {GRAPH, EAGER} - {rung} for streams in few
     ]
     for name, which, streams in levels:
         case: Case = {"network": name, "rung": which, "streams": streams}

@@ -17,9 +17,9 @@ from model.config import ENGLISH, ModelConfig
 
 ROOT = Path(__file__).parents[3]
 ABSENT = (  # on a GPU host
-    "cryptography", "fastapi", "httptools", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "onnxruntime",
-    "prometheus_client", "pydantic", "pydantic_settings", "soundfile", "soxr", "structlog", "tutti_asr_client", "uvicorn",
-    "uvloop", "websockets",
+    "cryptography", "fastapi", "httptools", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba",
+    "onnxruntime", "prometheus_client", "pydantic", "pydantic_settings", "soundfile", "soxr", "structlog",
+    "tutti_asr_client", "uvicorn", "uvloop", "websockets",
 )  # fmt: skip
 GUARD = f"""
 import sys

@@ -15,8 +15,8 @@ from loadtest.gpu.sections.child import BEGIN, FACTS, LOST, ROW
 class Scripted:
     """A child whose lines and exit code are given; it keeps what it was asked."""
 
-    scripts: list = []
-    asked: list = []
+    scripts = ()
+    asked = ()
 
     def __init__(self, arguments):
         self.asked.append(arguments)
