@@ -71,7 +71,7 @@ class PersistentLayer:
         self.kernel = _kernel(self.hidden, "gru_layer", device)
 
     def _packed(self, weight: Tensor, device: torch.device) -> Tensor:
-        return pack(weight.detach().to("cpu", torch.float16), self.layout).to(device)
+        return pack(weight.detach().to(device, torch.float16), self.layout)
 
     def enqueue(
         self, x_in: Tensor, x_out: Tensor, gates: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: Tensor,
