@@ -15,12 +15,11 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from batching.batcher import Batcher, Pace, Policy
+from batching.batcher import Policy
 from batching.commands import Close, Open, Step
+from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
-from batching.stepper import Stepper
-from batching.worker import Worker
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import EAGER, GRAPH, network_of, precision_of, rungs, served, slots
@@ -88,11 +87,12 @@ class Thread:
     """
 
     def __init__(self, model: SlotModel, step_s: float) -> None:
-        largest, samples = model.inputs.shape
-        self._batcher = Batcher(Policy.EAGER, max_batch=largest, max_queued=MAX_QUEUED, pace=Pace(step_s))
-        self._worker = Worker(Stepper(model), self._batcher, deliver=self._take, clock=time.perf_counter)
+        # An engine that is not started: its worker is run here, so that arrivals and batches share a thread.
+        engine = Engine(model, policy=Policy.EAGER, max_queued=MAX_QUEUED, deliver=self._take, step_s=step_s)
+        self._worker = engine._worker
+        self._batcher = self._worker._batcher
         self._step_s = step_s
-        self._audio: list[NDArray[np.int16]] = list(noise(64, samples).numpy())
+        self._audio: list[NDArray[np.int16]] = list(noise(64, model.inputs.shape[1]).numpy())
         self._streams: list[int] = []
         self.answers = Answers()
         self._idle_s = self._wall_s = self._cpu_s = 0.0
