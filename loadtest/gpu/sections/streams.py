@@ -53,7 +53,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 @cache
 def _slots(context: Context, name: str, rung: str, steps: int = 1) -> SlotModel:
     network = network_of(name, context.device, precision_of(rung, context.device))
-    capacity = max(*context.scale.streams, context.scale.live + context.scale.uploads)
+    capacity = max(*context.scale.streams, context.scale.live + context.scale.uploads, LARGEST)
     return slots(network, rung, context.device, capacity=capacity, largest=LARGEST, steps=steps)
 
 
