@@ -144,7 +144,8 @@ class Thread:
                 heapq.heapreplace(due, (at + self._step_s, stream))
             if not self._batcher.queued:
                 self._worker.run_batch()  # delivers what an overlapping model still holds
-                self._wait(min(due[0][0] if due else ends, ends))
+                if not until():
+                    self._wait(min(due[0][0] if due else ends, ends))
             else:
                 self._worker.run_batch()
         drained = time.perf_counter() + DRAIN_S
