@@ -8,6 +8,7 @@ in ascending order, so the order of arrival changes no bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def product_kernel(
     k = tl.arange(0, BK)
     first = segment_first(segment, BASE, MORE)
     length = segment_length(segment, BASE, MORE)
-    if CHANNELS > 0:
+    if CHANNELS > 0:  # noqa: SIM108 - of the constants one branch is compiled
         start = (2 * taken + CONTEXT * (taken // frames)) * CHANNELS
     else:
         start = taken * K
@@ -111,7 +112,7 @@ def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
     """
     tiles, count, _ = rows.shape
     parts = []
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in pairwise(cuts):
         part = rows.new_zeros(tiles, count, length)
         part[:, :, : high - low] = rows[:, :, low:high]
         parts.append(part.view(tiles, count, length // block, block).transpose(1, 2))  # (tiles, steps, R, block)

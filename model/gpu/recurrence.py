@@ -35,7 +35,8 @@ GATES = 3  # reset, update, candidate
 
 @triton.jit(do_not_specialize=["rows", "frame", "frames", "ahead_bytes"])
 def recurrent_kernel(
-    weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames, ahead, ahead_bytes,
+    weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames,
+    ahead, ahead_bytes,
     H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
     BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
@@ -78,32 +79,38 @@ def recurrent_kernel(
         part = segment * (tl.num_programs(0) * tl.num_programs(1)) + place
         prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
     if arrives_last(counters + place, SEGMENTS):
-        unit = tile * BU + unit
-        inside = unit < H
-        wanted = inside[:, None] & (row < rows)[None, :]
-        reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
-        update = (
-            segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN)
-            + tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
-        )
-        candidate = (
-            segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
-            + tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
-        )
-        column = (taken * frames + frame)[None, :]
-        gate_at = gates + column * (3 * H) + unit[:, None]
-        reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
-        update = sigmoid(tl.load(gate_at + H, mask=wanted, other=0.0).to(tl.float32) + update)
-        candidate = tanh(tl.load(gate_at + 2 * H, mask=wanted, other=0.0).to(tl.float32) + reset * candidate)
-        before = tl.load(old + source[None, :] * H + unit[:, None], mask=wanted, other=0.0).to(tl.float32)
-        state = (candidate + update * (before - candidate)).to(tl.float16)
         target = taken.to(tl.int64)
         if WRITE:
             target = tl.load(write + taken).to(tl.int64)
-        tl.store(new + target[None, :] * H + unit[:, None], state, mask=wanted)
-        x_at = column * H + unit[:, None]
-        x = tl.load(x_in + x_at, mask=wanted, other=0.0).to(tl.float32) + state.to(tl.float32)
-        tl.store(x_out + x_at, x.to(tl.float16), mask=wanted)
+        column = taken * frames + frame
+        wanted = row < rows
+        next_state(here, bias, gates, x_in, x_out, old, source, new, target, tile, column, wanted, H, SEGMENTS, BU, BN)
+
+
+@triton.jit
+def next_state(
+    here, bias, gates, x_in, x_out, old, source, new, target, tile, column, row_wanted,
+    H: tl.constexpr, SEGMENTS: tl.constexpr, BU: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Add the segments of a tile of units, compute the gates, store states and outputs."""
+    unit = tile * BU + tl.arange(0, BU)
+    inside = unit < H
+    wanted = inside[:, None] & row_wanted[None, :]
+    reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
+    update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN)
+    update += tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
+    candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
+    candidate += tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
+    gate_at = gates + column[None, :] * (3 * H) + unit[:, None]
+    reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
+    update = sigmoid(tl.load(gate_at + H, mask=wanted, other=0.0).to(tl.float32) + update)
+    candidate = tanh(tl.load(gate_at + 2 * H, mask=wanted, other=0.0).to(tl.float32) + reset * candidate)
+    before = tl.load(old + source[None, :] * H + unit[:, None], mask=wanted, other=0.0).to(tl.float32)
+    state = (candidate + update * (before - candidate)).to(tl.float16)
+    tl.store(new + target[None, :] * H + unit[:, None], state, mask=wanted)
+    x_at = column[None, :] * H + unit[:, None]
+    x = tl.load(x_in + x_at, mask=wanted, other=0.0).to(tl.float32) + state.to(tl.float32)
+    tl.store(x_out + x_at, x.to(tl.float16), mask=wanted)
 
 
 @triton.jit
@@ -155,7 +162,7 @@ class FrameRecurrence:
 
     def enqueue(
         self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
-        rows_tensor: Tensor, frames: int,
+        rows_tensor: Tensor, frames: int,  # noqa: ARG002 - the persistent kernel reads it
     ) -> None:  # fmt: skip
         """gates (B, T, 3H), x_in and x_out (B, T, H) fp16: T frames of all B rows, `rows_tensor` (1,) of them real.
 

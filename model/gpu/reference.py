@@ -24,6 +24,7 @@ that is had by computing tiles of always 16 columns, filled up with zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -173,7 +174,7 @@ def product_cuts(layer: nn.Linear, *, is_head: bool) -> list[int]:
 def _segmented(x: Tensor, weight: Tensor, cuts: list[int]) -> Tensor:
     """W x of x (N, K) fp16 and W (M, K) float32, segments added ascending: (N, M) float32."""
     total: Tensor | None = None
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in pairwise(cuts):
         part = x[:, low:high].float() @ weight[:, low:high].t()
         total = part if total is None else total + part
     assert total is not None

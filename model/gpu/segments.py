@@ -46,7 +46,7 @@ def padded_length(depth: int, segments: int, block: int) -> int:
 
 def block_depth(depth: int) -> int:
     """Length along K of one iteration of a product's loop: small networks have shorter segments."""
-    return 64 if depth >= 1024 else 32  # noqa: PLR2004
+    return 64 if depth >= 1024 else 32
 
 
 def product_segments(rows: int, depth: int, *, whole: bool = False) -> int:

@@ -15,8 +15,8 @@ from model.gpu.block import StepBlock
 from model.gpu.features import Features
 from model.gpu.launching import Launching
 from model.gpu.layers import LookaheadNorm, Norm, enqueue_leave
-from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.pack import MAX_ROWS, has_layout
+from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.recurrence import FrameRecurrence, states_buffer
 from model.gpu.segments import recurrent_segments
 from model.network import CONTEXT, GRULayer, Network
@@ -45,8 +45,8 @@ class TritonStep:
     ) -> None:  # fmt: skip
         """`network` in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps a call.
 
-        `recurrence` has one object a layer, by default the kernel of one launch a frame; `layers`, too, for whole layers
-        in one launch, which batches of at most `MAX_ROWS` rows take.
+        `recurrence` has one object a layer, by default the kernel of one launch a frame; `layers`, too, for whole
+        layers in one launch, which batches of at most `MAX_ROWS` rows take.
 
         Raises: ValueError for sizes that the kernels do not have.
         """
@@ -142,7 +142,7 @@ class TritonStep:
 
     def _whole_layers(self, layers: Sequence[PersistentLayer], block: StepBlock, rows: int, frames: int) -> Tensor:
         """Each GRU layer in one launch, `frames` frames; return the last one's output."""
-        x, after = self.x
+        x, after = self.x[0], self.x[1]
         following = [*(layer.weights for layer in layers[1:]), self.dense.weights]
         for i, (layer, ahead) in enumerate(zip(layers, following, strict=True)):
             layer.enqueue(
@@ -154,28 +154,29 @@ class TritonStep:
 
     def _split_layers(self, block: StepBlock, rows: int, frames: int) -> Tensor:
         """Each GRU layer by a normalisation, a product and its recurrence; return the last one's output."""
-        x, after = self.x
+        x, after = self.x[0], self.x[1]
         columns = rows * frames
         for i, product in enumerate(self.inputs):
             recurrence = self.recurrence[i]
             # The recurrence before, where it is one launch a frame, has fetched the product's weights.
             fetched = i > 0 and isinstance(self.recurrence[i - 1], FrameRecurrence)
-            self._norm(i, x, columns, frames, None if i == 0 or fetched else product.weights)
+            self._norm(i, x, columns, None if i == 0 or fetched else product.weights)
             ahead = cast(Tensor, getattr(recurrence, "weights", None))
             product.enqueue(
                 self.normed, self.gates, columns, frames, self.scratch, launching=self.launching, ahead=ahead
             )
             recurrence.enqueue(
                 self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
-                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read, block.write, block.rows, frames,
+                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read, block.write, block.rows,
+                frames,
             )  # fmt: skip
             x, after = after, x
         return x
 
-    def _norm(self, layer: int, x: Tensor, columns: int, frames: int, ahead: Tensor | None) -> None:
+    def _norm(self, layer: int, x: Tensor, columns: int, ahead: Tensor | None) -> None:
         """The normalisation before a GRU layer: on a GPU by the kernel whose bits are those of whole layers."""
         if self.norm_kernels is None:
-            self.norms[layer].enqueue(x, self.normed, columns, frames, self.launching, ahead)
+            self.norms[layer].enqueue(x, self.normed, columns, self.launching, ahead)
         else:
             self.norm_kernels[layer].enqueue(x, self.normed, columns, ahead if self.launching.ahead else None)
 

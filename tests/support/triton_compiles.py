@@ -1,4 +1,4 @@
-"""Launches of Triton kernels, recorded instead of run and compiled for a GPU that need not be there; their machine code."""
+"""Launches of Triton kernels, recorded instead of run, compiled for a GPU that need not be there; machine code."""
 
 import os
 import re
@@ -98,7 +98,10 @@ def compiled(launch):
         cubin.write_bytes(kernel.asm["cubin"])
         usage, sass = (
             subprocess.run(
-                [os.fspath(binaries / "cuobjdump"), option, os.fspath(cubin)], capture_output=True, text=True, check=True
+                [os.fspath(binaries / "cuobjdump"), option, os.fspath(cubin)],
+                capture_output=True,
+                text=True,
+                check=True,
             ).stdout
             for option in ("-res-usage", "-sass")
         )

@@ -4,14 +4,15 @@ Import it before any module with kernels: whether a kernel is interpreted is dec
 """
 
 import os
+from contextlib import contextmanager
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_builder
 
 
-def _dot(builder, a, b, d, input_precision, max_num_imprecise_acc):
+def _dot(builder, a, b, d, *options):
     """One term after the other in float32; numpy's own product takes another order for another width."""
     left, right = a.data.astype(np.float32), b.data.astype(np.float32)
     total = d.data.astype(np.float32)
@@ -21,3 +22,18 @@ def _dot(builder, a, b, d, input_precision, max_num_imprecise_acc):
 
 
 InterpreterBuilder.create_dot = _dot
+
+
+@contextmanager
+def programs_reversed():
+    """Run the programs of each grid from the last to the first."""
+
+    def set_grid_idx(*index):
+        ordinary(*(size - 1 - i for size, i in zip(interpreter_builder.grid_dim, index, strict=True)))
+
+    ordinary = interpreter_builder.set_grid_idx
+    interpreter_builder.set_grid_idx = set_grid_idx
+    try:
+        yield
+    finally:
+        del interpreter_builder.set_grid_idx

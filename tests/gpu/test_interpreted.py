@@ -1,0 +1,23 @@
+"""The Triton kernels, interpreted: in a process each, since Triton decides at import whether it interprets."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needs import need_package
+
+FOLDER = Path(__file__).parent / "interpreted"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+def test_every_interpreted_test_passes(name):
+    """The tests of one file under interpreted/."""
+    need_package("triton")
+    command = [sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-q", os.fspath(FOLDER / name)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, cwd=FOLDER.parents[2], capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -1,0 +1,100 @@
+"""The numerics contract in plain torch: near the network in float32, and equal to itself to the bit."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
+
+from model.gpu.fourier import fourier_matrix
+from model.gpu.reference import ReferenceStep
+from model.gpu.segments import cut_points, product_segments, recurrent_segments
+
+CAPACITY = 9
+
+
+def run(network, slabs, pcm, read, write, *, bucket=None):
+    block = filled_block(network.config, pcm, [*read, CAPACITY], write, bucket)
+    ReferenceStep(network, slabs).enqueue(block, len(block.read), pcm.shape[1] // network.config.step_samples)
+    return block.out[: len(pcm)]
+
+
+@pytest.mark.parametrize("size", list(SIZES))
+def test_the_contract_is_near_the_network_in_float32(size):
+    network = fp16_network(SIZES[size])
+    pcm = noise(3, 4 * network.config.step_samples)
+    out = run(network, slabs_of(network, CAPACITY), pcm, [CAPACITY] * 3, [0, 1, 2])
+    exact = fp16_network(SIZES[size]).float()
+    wanted, _ = exact(pcm, exact.fresh_state(3))
+    assert (out - wanted).abs().max() < 2e-2
+    assert (out.exp() - wanted.exp()).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("size", list(SIZES))
+def test_a_chunk_has_the_bits_of_its_single_steps(size):
+    network = fp16_network(SIZES[size])
+    samples = network.config.step_samples
+    pcm = noise(2, 4 * samples)
+    whole, single = slabs_of(network, CAPACITY), slabs_of(network, CAPACITY)
+    out = run(network, whole, pcm, [CAPACITY] * 2, [0, 1])
+    parts = [
+        run(network, single, pcm[:, i * samples : (i + 1) * samples], [0, 1] if i else [CAPACITY] * 2, [0, 1])
+        for i in range(4)
+    ]
+    assert torch.equal(out, torch.cat(parts, dim=1))
+    assert all(torch.equal(whole[name], single[name]) for name in whole)
+
+
+@pytest.mark.parametrize("company", [2, 7, 8, 9])
+def test_a_row_has_the_same_bits_alone_and_in_any_company_and_bucket(company):
+    network = fp16_network(SIZES["even"])
+    pcm = noise(company, network.config.step_samples)
+    slots = list(range(company))[::-1]
+    together = slabs_of(network, CAPACITY, seed=1)
+    out = run(network, together, pcm, slots, slots, bucket=16)
+    assert not any(slab[CAPACITY].any() for slab in together.values())
+    for row in (0, company - 1):
+        alone = slabs_of(network, CAPACITY, seed=1)
+        mine = run(network, alone, pcm[row : row + 1], slots[row : row + 1], slots[row : row + 1])
+        assert torch.equal(mine[0], out[row])
+        assert all(torch.equal(alone[name][slots[row]], together[name][slots[row]]) for name in alone)
+
+
+def test_recurrent_products_are_cut_for_eight_warps():
+    assert recurrent_segments(1760) == [0, 224, 448, 672, 896, 1120, 1344, 1552, 1760]
+    assert recurrent_segments(64) == [0, 16, 32, 48, 64]
+
+
+@pytest.mark.parametrize(("depth", "segments"), [(1760, 4), (3840, 12), (480, 4), (96, 6)])
+def test_segments_cover_the_depth_in_whole_steps_that_differ_by_one_at_most(depth, segments):
+    cuts = cut_points(depth, segments)
+    lengths = [high - low for low, high in pairwise(cuts)]
+    assert cuts[0] == 0
+    assert cuts[-1] == depth
+    assert all(length % 16 == 0 for length in lengths)
+    assert max(lengths) - min(lengths) <= 16
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize(("depth", "segments"), [(40, 2), (32, 3)])
+def test_a_depth_that_cannot_be_cut_is_refused(depth, segments):
+    with pytest.raises(ValueError, match="cannot be cut"):
+        cut_points(depth, segments)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 416, 640, 1248, 1760, 5280, 30_000])
+@pytest.mark.parametrize("depth", [16, 64, 416, 480, 1760, 3840])
+def test_every_layer_has_segments_that_its_depth_allows(rows, depth):
+    for whole in (False, True):
+        assert cut_points(depth, product_segments(rows, depth, whole=whole))
+
+
+def test_the_fourier_matrix_transforms_as_float64_does():
+    window = torch.hann_window(400)
+    real, imaginary = fourier_matrix(window, 512, 257)
+    samples = torch.randn(400, dtype=torch.float64) * 1000
+    wanted = torch.fft.rfft(samples * window.double() / 32768, 512)
+    assert real.shape[0] % 64 == 0
+    assert not real[400:].any()
+    found = torch.complex(samples @ real[:400].double(), samples @ imaginary[:400].double())
+    assert (found - wanted).abs().max() < 1e-6 * wanted.abs().max()

@@ -1,0 +1,102 @@
+"""What Triton makes of every kernel for an H100, compiled without one: registers, shared memory, instructions.
+
+The figures lie in triton_limits.json. After a change of a kernel run with WRITE_TRITON_LIMITS=1, and read the diff.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_networks import empty_block
+from needs import need_package
+
+from model.config import ModelConfig
+from model.network import Network
+
+triton = need_package("triton")
+
+from triton_compiles import compiled, recorded  # noqa: E402
+
+from model.gpu.launching import Launching  # noqa: E402
+from model.gpu.triton_step import TritonStep  # noqa: E402
+
+LIMITS = Path(__file__).parent / "triton_limits.json"
+NETWORKS = {
+    "tutti-small": ModelConfig(layers=2),
+    "ds2-1760": ModelConfig(name="ds2-1760", conv_channels=640, hidden=1760, layers=2, lookahead=20),
+}
+ROWS = (1, 64)  # narrow and wide tiles
+MOST_SHARED_BYTES = 75_776  # a third of a multiprocessor's 227 KB: three programs of a product are resident
+NAMES = ("M", "K", "H", "BN", "READ", "WRITE")
+
+
+def label(launch):
+    """A kernel's name and the constants that tell its cases apart."""
+    constants = dict(launch.constants)
+    cases = [f"{name}={int(constants[name])}" for name in NAMES if constants.get(name)]
+    return " ".join([launch.fn.__name__, *cases])
+
+
+def step_launches(config, rows, monkeypatch):
+    """What a step of so many rows launches, with both choices of launching on."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.init, "orthogonal_", lambda weight: weight)  # takes seconds, and changes no launch
+        network = Network(config).half()
+    network.features.float()
+    slabs = {name: torch.zeros(4, *shape, dtype=dtype) for name, (shape, dtype) in network.state_shapes().items()}
+    choices = Launching(overlapped=True, ahead=True)
+    step = TritonStep(network, slabs, largest_rows=rows, largest_steps=1, launching=choices)
+    block = empty_block(config, rows, 1)
+    with monkeypatch.context() as patch:
+        return recorded(patch, lambda: step.enqueue(block, rows, 1))
+
+
+def check(launch, code):
+    """Rules for every kernel; returns what the file keeps of it."""
+    products = launch.fn.__name__ in {"product_kernel", "recurrent_kernel"}
+    assert code.stack == 0, "spills"
+    assert code.count("LDL|STL") == 0, "spills"
+    assert code.registers <= 255
+    assert code.shared_bytes <= MOST_SHARED_BYTES
+    assert code.count("HGMMA|WGMMA") == 0, "another family of tensor core instructions may have other bits"
+    assert (code.count("HMMA.16816.F32") > 0) == products
+    assert code.count("HMMA") == code.count("HMMA.16816.F32")
+    if products:
+        assert code.count("LDGSTS.E.BYPASS.128") > 0, "weights are loaded 16 bytes at a time, asynchronously"
+    overlapped = launch.fn.__name__ != "spectrum_kernel"  # which is the first
+    assert (code.count("ACQBULK") > 0) == overlapped
+    return {
+        "registers": code.registers,
+        "shared_bytes": code.shared_bytes,
+        "products": code.count("HMMA"),
+        "asynchronous_copies": code.count("LDGSTS"),
+    }
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_kernel_of_a_step_compiles_without_spills_to_the_figures_on_file(name, monkeypatch):
+    """Under the Triton version of the file the figures are equal; under another one only the rules hold."""
+    found = {}
+    for rows in ROWS:
+        for launch in step_launches(NETWORKS[name], rows, monkeypatch):
+            key = label(launch)
+            if key not in found:
+                found[key] = check(launch, compiled(launch))
+    on_file = json.loads(LIMITS.read_text()) if LIMITS.exists() else {}
+    if os.environ.get("WRITE_TRITON_LIMITS"):
+        LIMITS.write_text(json.dumps({**on_file, "triton": triton.__version__, name: found}, indent=1) + "\n")
+    elif triton.__version__ == on_file["triton"]:
+        assert found == on_file[name]
+
+
+def test_a_step_launches_four_kernels_a_layer_and_nine_more(monkeypatch):
+    """Two frames a step: norm, product and two frames of recurrence a layer."""
+    launches = step_launches(NETWORKS["tutti-small"], 1, monkeypatch)
+    names = [launch.fn.__name__ for launch in launches]
+    assert names == [
+        "spectrum_kernel", "mel_kernel", "product_kernel", "product_kernel", "leave_kernel",
+        *["norm_kernel", "product_kernel", "recurrent_kernel", "recurrent_kernel"] * 2,
+        "lookahead_kernel", "shift_kernel", "product_kernel", "product_kernel",
+    ]  # fmt: skip

@@ -1,0 +1,75 @@
+"""Small networks in fp16, slabs and blocks for tests of the GPU path; all of it runs on a CPU."""
+
+import torch
+
+from model.config import ModelConfig
+from model.gpu.block import StepMemory
+from model.network import Network
+from model.precision import cast
+from model.slabs import RowSpec
+
+SIZES = {
+    "even": ModelConfig(name="even", conv_channels=32, hidden=64, layers=2, lookahead=4),
+    "odd": ModelConfig(name="odd", conv_channels=48, hidden=80, layers=1, lookahead=5, mel_bins=24),
+    "short": ModelConfig(name="short", conv_channels=16, hidden=48, layers=2, lookahead=2, step_samples=640),
+}
+
+
+def fp16_network(config, seed=0):
+    """Random weights of the size that training gives, features of noise normalised."""
+    torch.manual_seed(seed)
+    network = Network(config).eval().requires_grad_(requires_grad=False)
+    network.features.mean.fill_(-4.0)
+    network.features.scale.fill_(0.3)
+    for norm in (*network.norms, network.norm):
+        norm.weight.copy_(torch.exp(0.3 * torch.randn(config.hidden)))
+        norm.bias.copy_(0.3 * torch.randn(config.hidden))
+    network.lookahead.weight.add_(0.3 * torch.randn_like(network.lookahead.weight))
+    return cast(network, "fp16", torch.device("cpu"))
+
+
+def slabs_of(network, capacity, seed=None):
+    """Slabs (capacity + 2, ...): zeros, or with a seed random states; the row `capacity` is zero in any case."""
+    generator = torch.Generator().manual_seed(seed or 0)
+    slabs = {}
+    for name, (shape, dtype) in network.state_shapes().items():
+        slab = torch.zeros(capacity + 2, *shape, dtype=dtype)
+        if seed is not None:
+            values = torch.randn(slab.shape, generator=generator)
+            slab.copy_(values * 1000 if dtype == torch.int16 else values * 0.5)
+        slab[capacity] = 0
+        slabs[name] = slab
+    return slabs
+
+
+def noise(rows, samples, seed=0):
+    """PCM (rows, samples) int16 of uneven loudness."""
+    generator = torch.Generator().manual_seed(seed)
+    level = torch.logspace(1, 4, rows + 1)[:rows, None]
+    return (torch.randn(rows, samples, generator=generator) * level).clamp(-32768, 32767).to(torch.int16)
+
+
+def empty_block(config, rows, steps):
+    """Zeroed buffers of a step of so many rows by single steps, on the CPU."""
+    outputs = RowSpec((config.frames_per_step, len(config.vocabulary)), torch.float32)
+    inputs = RowSpec((config.step_samples,), torch.int16)
+    return StepMemory(rows * steps, inputs, outputs, torch.device("cpu"), pinned=False).block(rows, steps)
+
+
+def filled_block(config, pcm, read, write, bucket=None):
+    """A block of the rows' PCM (B, k S), filled up to `bucket` rows that read the zero row and write the trash row.
+
+    Its output is poisoned; `read` and `write` end with the slabs' capacity, which says where these rows are.
+    """
+    *read, capacity = read
+    rows, bucket = len(pcm), bucket or len(pcm)
+    block = empty_block(config, bucket, pcm.shape[1] // config.step_samples)
+    block.rows.fill_(rows)
+    block.read.fill_(capacity)
+    block.write.fill_(capacity + 1)
+    block.read[:rows] = torch.tensor(read)
+    block.write[:rows] = torch.tensor(write)
+    block.pcm.fill_(12345)
+    block.pcm[:rows] = pcm
+    block.out.fill_(float("nan"))
+    return block
