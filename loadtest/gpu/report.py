@@ -194,16 +194,15 @@ def _body(results: Results, table: Table) -> str:
     rows = [row for row in results.latest(table.section) if row.values]
     if not rows:
         return NEVER
-    shown = _flat(rows) if not table.across else _pivot(rows, table, results)
-    rest = [row for row in rows if table.across and table.across not in row.case]
-    more = ["", *_flat(rest)] if rest else []
+    across = [row for row in rows if table.across in row.case]
+    shown = _pivot(across, table, results) if across else []
+    more = _flat([row for row in rows if table.across not in row.case], separated=bool(across))
     dry = ["", "**dry, CPU, no measurement**"] if any(results.runs[row.run].dry for row in rows) else []
     return "\n".join([table.says, "", *shown, *more, *dry])
 
 
 def _pivot(rows: Sequence[Row], table: Table, results: Results) -> list[str]:
     """Rows with the column's entry; under a line that was foretold, what was foretold."""
-    rows = [row for row in rows if table.across in row.case]
     columns = sorted({row.case[table.across] for row in rows}, key=lambda value: (isinstance(value, str), value))
     named = [key for key in table.lines if any(key in row.case for row in rows)]
     grouped: dict[tuple[Value, ...], dict[Value, Row]] = {}
@@ -242,21 +241,17 @@ def _cell(row: Row | None, names: Sequence[str]) -> str:
     return " / ".join(_text(row.values[name]) for name in names if name in row.values)
 
 
-def _flat(rows: Sequence[Row]) -> list[str]:
-    """A line a row, a column for every entry of a case and every value."""
-    keys = _union(row.case for row in rows)
-    names = [name for name in _union(row.values for row in rows) if name not in UNSHOWN]
-    lines = [
-        [*(_text(row.case.get(key)) for key in keys), *(_text(row.values.get(name)) for name in names)] for row in rows
-    ]
-    return _markdown([*keys, *names], lines)
-
-
-def _union(entries: Iterable[Case]) -> list[str]:
-    found: dict[str, None] = {}
-    for each in entries:
-        found.update(dict.fromkeys(each))
-    return list(found)
+def _flat(rows: Sequence[Row], *, separated: bool) -> list[str]:
+    """A line a row, a column for every entry of a case and every value; a table for rows of the same columns."""
+    grouped: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        names = [name for name in row.values if name not in UNSHOWN]
+        grouped.setdefault((*row.case, *names), []).append(row)
+    shown: list[str] = []
+    for columns, group in grouped.items():
+        lines = [[_text(value) for name, value in (row.case | row.values).items() if name in columns] for row in group]
+        shown += [*([""] if shown or separated else []), *_markdown(columns, lines)]
+    return shown
 
 
 def _missed(results: Results) -> str:

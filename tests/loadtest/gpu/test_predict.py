@@ -1,6 +1,10 @@
 """The cost model against figures that were worked out by hand before it was written."""
 
+import importlib
+import json
+
 import pytest
+import torch
 
 from loadtest.gpu.predict import (
     Ceilings,
@@ -15,6 +19,8 @@ from loadtest.gpu.predict import (
     step_us,
 )
 from loadtest.gpu.records import Results, Row, Run
+from loadtest.gpu.runner import PARTS
+from loadtest.gpu.scale import FULL, Context
 from model.config import ModelConfig
 from model.gpu.networks import NETWORKS, random_network, state_bytes, step_flop, weight_bytes, weights
 from model.network import Network
@@ -118,3 +124,24 @@ def test_a_random_network_is_the_same_each_time_and_its_features_are_normalised(
     recurrent = one.grus[0].recurrent.weight
     assert float(recurrent.detach().std()) == pytest.approx(64**-0.5, rel=0.05)
     assert float(one.features.scale.std()) > 0
+
+
+def planned(section):
+    """Cases of a full run on a GPU; nothing runs."""
+    context = Context(torch.device("cuda"), FULL)
+    return [case for case, _ in importlib.import_module(f"loadtest.gpu.sections.{section}").cases(context)]
+
+
+def test_a_full_run_measures_every_figure_that_was_predicted():
+    cases = {section: planned(section) for section in {each.section for each in predictions()}}
+    unmeasured = [
+        each.key for each in predictions() if not any(each.case.items() <= case.items() for case in cases[each.section])
+    ]
+    assert unmeasured == []
+
+
+@pytest.mark.parametrize("section", [name for part in PARTS.values() for name in part])
+def test_no_two_cases_of_a_section_are_the_same(section):
+    cases = [json.dumps(case, sort_keys=True) for case in planned(section)]
+    assert cases
+    assert len(cases) == len(set(cases))
