@@ -63,7 +63,8 @@ TABLES = (
     Table(
         "steps",
         "A step",
-        "µs, by rows. A graph replayed, but the rung `eager`, which is torch calls. `host to host`: "
+        "µs, by rows, in brackets the share of the roofline. A graph replayed, but the rung `eager`, which is torch calls. "
+        "`host to host`: "
         "audio in pinned memory to log-probs in pinned memory, p50 / p98.",
         ("network", "rung", "how", "steps"),
         "rows",
@@ -238,7 +239,9 @@ def _expected(prediction: Prediction | None) -> str:
 def _cell(row: Row | None, names: Sequence[str]) -> str:
     if row is None:
         return ""
-    return " / ".join(_text(row.values[name]) for name in names if name in row.values)
+    shown = " / ".join(_text(row.values[name]) for name in names if name in row.values)
+    share = row.values.get("share")
+    return f"{shown} ({share:.0%})" if isinstance(share, float) else shown
 
 
 def _flat(rows: Sequence[Row], *, separated: bool) -> list[str]:

@@ -20,7 +20,7 @@ def synthetic():
         Row(0, "bits", {"what": "alone = in company", "network": "tiny", "rung": "graph", "rows": 2}, {"equal": True}),
         Row(0, "bits", {"what": "alone = in company", "network": "tiny", "rung": "graph", "rows": 8}, {"equal": False}),
         Row(0, "steps", STEP | {"rows": 1}, {"us": 141.25}),
-        Row(0, "steps", STEP | {"rows": 8}, {"us": 260.5}),
+        Row(0, "steps", STEP | {"rows": 8}, {"us": 260.5, "share": 0.359}),
         Row(0, "steps", STEP | {"rows": 1, "how": "host to host"}, {"us_p50": 170.0, "us_p98": 190.5}),
         Row(
             0,
@@ -56,7 +56,7 @@ def test_a_missing_table_says_never_run_beside_tables_that_are_there():
 def test_rows_lie_across_and_the_prediction_under_them():
     table = report.tables(synthetic(), ["steps"])
     assert "| network | rung | how | 1 | 8 |" in table
-    assert "| ds2-7x1760 | persistent |  | 141.2 | 260.5 |" in table
+    assert "| ds2-7x1760 | persistent |  | 141.2 | 260.5 (36%) |" in table
     assert "|  |  | *predicted* | *137.4* | *151.1* |" in table
     assert "| ds2-7x1760 | persistent | host to host | 170 / 190.5 |  |" in table
 
