@@ -63,9 +63,8 @@ TABLES = (
     Table(
         "steps",
         "A step",
-        "µs, by rows, in brackets the share of the roofline. A graph replayed, but the rung `eager`, which is torch calls. "
-        "`host to host`: "
-        "audio in pinned memory to log-probs in pinned memory, p50 / p98.",
+        "µs, by rows, in brackets the share of the roofline. A graph replayed, but the rung `eager`: torch calls. "
+        "`host to host`: audio in pinned memory to log-probs in pinned memory, p50 / p98.",
         ("network", "rung", "how", "steps"),
         "rows",
         ("us", "us_p50", "us_p98"),
