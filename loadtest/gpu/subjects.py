@@ -113,6 +113,15 @@ def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
     return [PersistentLayer(norm, gru, device, shared) for gru in grus]
 
 
+def checked(workspace: Any) -> None:
+    """Wait, and ask whether a persistent kernel gave up; the next case begins afresh. Raises: KernelError."""
+    try:
+        workspace.check()
+    except Exception:
+        workspace.reset()
+        raise
+
+
 def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, steps: int) -> tuple[Step, Any]:
     """The step of a rung over these slabs, for so many rows and steps at most, and the workspace of its kernels."""
     if rung == EAGER:
@@ -222,9 +231,10 @@ class Bench:
     def check(self) -> None:
         """Wait, and ask whether a kernel gave up. Raises: KernelError; RuntimeError."""
         if self._workspace is not None:
-            self._workspace.check()
-        if int(self._error[0]):
-            raise RuntimeError(f"a kernel gave up waiting for another (error {int(self._error[0])})")
+            checked(self._workspace)
+        if error := int(self._error[0]):
+            self._error.zero_()
+            raise RuntimeError(f"a kernel gave up waiting for another (error {error})")
 
     def states(self, slots: Sequence[int]) -> dict[str, Tensor]:
         """The states of these slots on the host."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import cudnn_layer, recurrence, whole_layers
+from loadtest.gpu.subjects import checked, cudnn_layer, recurrence, whole_layers
 from loadtest.gpu.timing import Work, captured, device_time
 from model.network import GRULayer
 
@@ -72,7 +72,7 @@ def _time(context: Context, case: Case, copies: int) -> Values:
     if how in {PERSISTENT, WHOLE}:
         made = _layers if how == PERSISTENT else _whole_layers
         for layer in made(context.device, hidden, copies):
-            layer.workspace.check()
+            checked(layer.workspace)
     flop = 2 * 3 * hidden**2 * frames * rows
     return took.values() | {
         "us_a_frame": round(took.median_us / frames, 3),
