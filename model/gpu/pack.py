@@ -155,7 +155,7 @@ def pack(weights: Tensor, layout: Layout) -> Tensor:
     hidden = layout.hidden
     padded = weights.new_zeros(3 * hidden + 1, hidden + 1)
     padded[:-1, :-1] = weights
-    rows, columns = _sources(layout)
+    rows, columns = (each.to(weights.device) for each in _sources(layout))
     return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
 
 

@@ -55,7 +55,7 @@ class PersistentGru:
     ) -> None:
         self.device = torch.device(device)
         self.layout: Layout = layout_of(weights.shape[1])
-        self.weights = pack(weights.detach().to("cpu", torch.float16), self.layout).to(self.device)
+        self.weights = pack(weights.detach().to(self.device, torch.float16), self.layout)
         self.bias = bias.detach().to(self.device, torch.float32).contiguous()
         self.workspace = workspace or Workspace(self.layout, self.device)
         if self.workspace.layout != self.layout:
