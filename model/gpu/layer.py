@@ -15,26 +15,26 @@ from model.gpu.persistent import SPIN_LIMIT, Workspace
 from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
-GROUPS = (32, 16)  # columns that are normalised and multiplied at a time: the first that fits
-REGISTER_FRAGMENTS = 32
-"""Fragments of U that a warp keeps in registers, the others in shared memory: with more, the registers spill (the
-compile gates in tests/gpu)."""
+GROUP = 16  # columns that are normalised and multiplied at a time: eight rows of two frames
+REGISTER_FRAGMENTS = 20
+"""Fragments of U that a warp keeps in registers at least. The others are copied to shared memory while the columns are
+normalised and multiplied with W, when registers are in use. Source: loadtest/LOG.md."""
 FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
 BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 
 
-def layer_layout(hidden: int) -> tuple[Layout, int, int]:
-    """The layout of the weights, the columns of a group, and the bytes of shared memory (`LayerShared`).
+def layer_layout(hidden: int) -> tuple[Layout, int]:
+    """The layout of the weights, and the bytes of shared memory (`LayerShared`).
 
     Raises: ValueError if a layer of this size does not fit a multiprocessor.
     """
     layout = layout_of(hidden)
-    layout = replace(layout, register_fragments=min(layout.register_fragments, REGISTER_FRAGMENTS))
-    for group in GROUPS:
-        columns, partial = group * (hidden + 8) * 2, layout.segments * layout.tiles * STEP * group * 4
-        shared = layout.shared_bytes + max(columns, partial)
+    for held in range(min(layout.fragments - 1, REGISTER_FRAGMENTS), layout.register_fragments + 1):
+        tried = replace(layout, register_fragments=held)
+        columns, partial = GROUP * (hidden + 8) * 2, tried.segments * tried.tiles * STEP * (GROUP + 8) * 4
+        shared = tried.shared_bytes + max(columns, partial) + -(-3 * tried.units * 4 // 16) * 16 + 16
         if shared <= MOST_SHARED_BYTES:
-            return layout, group, shared
+            return tried, shared
     raise ValueError(f"a whole layer of {hidden} units does not fit a multiprocessor")
 
 
@@ -48,9 +48,19 @@ def layer_fits(hidden: int) -> bool:
 
 
 def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
-    layout, group, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), GROUPS[-1], 0)
-    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "GROUP": group}
+    layout, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), 0)
+    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "GROUP": GROUP}
     return Kernel(SOURCE, entry, defines, device, shared)
+
+
+def split(packed: Tensor, layout: Layout) -> Tensor:
+    """Packed weights, of each block first the fragments for shared memory, then those for registers."""
+    blocks = packed.reshape(layout.blocks, WARPS, layout.fragments, -1)
+    index = torch.arange(layout.fragments)
+    place = index * layout.register_fragments // layout.fragments
+    held = place != (index + 1) * layout.register_fragments // layout.fragments
+    parts = [blocks[:, :, ~held].reshape(layout.blocks, -1), blocks[:, :, held].reshape(layout.blocks, -1)]
+    return torch.cat(parts, dim=1).reshape(-1).contiguous()
 
 
 class PersistentLayer:
@@ -59,9 +69,9 @@ class PersistentLayer:
     def __init__(self, norm: nn.LayerNorm, gru: GRULayer, device: torch.device, workspace: Workspace) -> None:
         """fp16 weights of any device; `workspace` is one for all layers. Raises: ValueError if they do not fit."""
         self.hidden = gru.hidden
-        self.layout, _, _ = layer_layout(self.hidden)
-        self.weights = self._packed(gru.input.weight, device)
-        self.recurrent = self._packed(gru.recurrent.weight, device)
+        self.layout, _ = layer_layout(self.hidden)
+        self.weights = self._packed(gru.input.weight).to(device)
+        self.recurrent = split(self._packed(gru.recurrent.weight), self.layout).to(device)
         self.biases = [
             each.detach().to(device, torch.float32).contiguous() for each in (gru.input.bias, gru.recurrent.bias)
         ]
@@ -70,8 +80,8 @@ class PersistentLayer:
         self.workspace = workspace
         self.kernel = _kernel(self.hidden, "gru_layer", device)
 
-    def _packed(self, weight: Tensor, device: torch.device) -> Tensor:
-        return pack(weight.detach().to("cpu", torch.float16), self.layout).to(device)
+    def _packed(self, weight: Tensor) -> Tensor:
+        return pack(weight.detach().to("cpu", torch.float16), self.layout)
 
     def enqueue(
         self, x_in: Tensor, x_out: Tensor, gates: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: Tensor,
