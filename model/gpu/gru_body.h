@@ -120,13 +120,14 @@ DEVICE unsigned *exchange_of(unsigned *workspace, unsigned frame, int tile) {
 struct Source {  // where a lane finds its B fragments of a work item
     const unsigned *at;
     unsigned mark;
-    bool slab, exchange;  // neither: the lane's batch row does not exist, and its column of the product is never used
+    bool state;   // a state row, not the exchange; equal in all lanes
+    bool exists;  // else the lane's batch row does not exist, and its column of the product is never used
 };
 
 // h(0) in the state row `state`.
 DEVICE Source state_source(const Arguments &a, const Place &place, int state, bool exists) {
     const half_bits *from = a.slab + static_cast<long>(state) * HIDDEN + place.first * 16 + place.lane % 4 * 2;
-    return Source{reinterpret_cast<const unsigned *>(from), 0u, exists && place.steps > 0, false};
+    return Source{reinterpret_cast<const unsigned *>(from), 0u, true, exists && place.steps > 0};
 }
 
 // h(frame) of a tile.
@@ -142,19 +143,23 @@ DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Pl
 // what stands for h there must be finite. The exchange has such words, never written; a state row has not.
 DEVICE bool complete(int step) { return step < RUN; }
 
+// Not one function for both sources: a register that either of two loads may fill waits for the one before the other.
+template <bool STATE>
 DEVICE void issue(const Source &source, const Place &place, int p, Quad &entering) {
-    load_exchange_if(entering, source.at + p * PAIR_WORDS, source.exchange);
-    load_word_if(entering.x, source.at + p * 16, source.slab && (complete(2 * p) || 2 * p < place.steps));
-    load_word_if(entering.y, source.at + p * 16 + 4, source.slab && (complete(2 * p) || 2 * p < place.steps));
-    load_word_if(entering.z, source.at + p * 16 + 8, source.slab && (complete(2 * p + 1) || 2 * p + 1 < place.steps));
-    load_word_if(entering.w, source.at + p * 16 + 12, source.slab && (complete(2 * p + 1) || 2 * p + 1 < place.steps));
+    if (!STATE) return load_exchange_if(entering, source.at + p * PAIR_WORDS, source.exists);
+    const bool first = source.exists && (complete(2 * p) || 2 * p < place.steps);
+    const bool second = source.exists && (complete(2 * p + 1) || 2 * p + 1 < place.steps);
+    load_word_if(entering.x, source.at + p * 16, first);
+    load_word_if(entering.y, source.at + p * 16 + 4, first);
+    load_word_if(entering.z, source.at + p * 16 + 8, second);
+    load_word_if(entering.w, source.at + p * 16 + 12, second);
 }
 
 DEVICE bool stale(const Quad &q, const Source &source, const Place &place, int p) {
     const unsigned first = (q.x ^ source.mark) | (q.y ^ source.mark), second = (q.z ^ source.mark) | (q.w ^ source.mark);
     const unsigned low = complete(2 * p) || 2 * p < place.steps ? MARK : 0u;
     const unsigned high = complete(2 * p + 1) || 2 * p + 1 < place.steps ? MARK : 0u;
-    return source.exchange && ((first & low) | (second & high)) != 0u;
+    return source.exists && !source.state && ((first & low) | (second & high)) != 0u;
 }
 
 // Waits until all words that were issued carry the mark, and takes it off. False: the bound was reached.
@@ -183,6 +188,7 @@ DEVICE bool await(const Source &source, const Place &place, unsigned *error, Qua
 
 // The warp's run of U h for one work item into shared memory. As soon as a pair of fragments has been used, the pair of
 // the next work item is loaded into its registers.
+template <bool STATE>
 DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, Quad *entering, const Source &next,
                      float (*partial)[TILE_ROWS]) {
     float sum[TILES][4];
@@ -197,7 +203,7 @@ DEVICE void multiply(const Place &place, const Quad *held, const Quad *stored, Q
             const int f = step * TILES + tile;
             mma_16816(sum[tile], in_register(f) ? held[register_of(f)] : stored[(f - register_of(f)) * 32], low, high);
         }
-        if (step % 2) issue(next, place, step / 2, entering[step / 2]);
+        if (step % 2) issue<STATE>(next, place, step / 2, entering[step / 2]);
     }
     if (place.steps == 0) return;
     const int row = place.lane / 4, column = place.lane % 4 * 2;
@@ -267,7 +273,7 @@ DEVICE bool settle(const Arguments &a, SharedLayout &shared, const Place &place,
         const Source source = source_of(a, shared, place, 1, tile, rows);
         Quad ignored[MAX_PAIRS];
 #pragma unroll
-        for (int p = 0; p < MAX_PAIRS; ++p) issue(source, place, p, ignored[p]);
+        for (int p = 0; p < MAX_PAIRS; ++p) issue<false>(source, place, p, ignored[p]);
         if (!await(source, place, a.workspace, ignored)) {
             store_flag(a.workspace, 1u);
             shared.failed = 1;
@@ -292,10 +298,17 @@ DEVICE void load_fragments(const Arguments &a, SharedLayout &shared, const Place
     }
 }
 
-// Everything that is loaded once. The chain index, state row runs beside the weights, whose loads take the longest.
-DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
-    const int thread = thread_index(), row = place.lane / 4;
-    const int state = row < a.bucket ? load_int(a.read + row) : 0;
+DEVICE void issue_first(const Arguments &a, const Place &place, int state, Quad *entering) {
+    const Source first = state_source(a, place, state, place.lane / 4 < a.bucket);
+#pragma unroll
+    for (int p = 0; p < MAX_PAIRS; ++p) {
+        entering[p] = Quad{0u, 0u, 0u, 0u};
+        issue<true>(first, place, p, entering[p]);
+    }
+}
+
+DEVICE void set_up_rows(const Arguments &a, SharedLayout &shared) {
+    const int thread = thread_index();
     if (thread < MAX_ROWS) {
         shared.epochs[thread] = load_flag(a.workspace + EPOCHS_AT + thread);
         shared.read[thread] = thread < a.bucket ? load_int(a.read + thread) : 0;
@@ -303,22 +316,20 @@ DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place,
     }
     if (thread < 3 * UNITS) shared.bias[thread] = a.bias[thread / UNITS * HIDDEN + block_index() * UNITS + thread % UNITS];
     if (thread == 0) shared.failed = load_flag(a.workspace) != 0u;
+}
+
+// Everything that is loaded once. The chain index, state row runs beside the weights, whose loads take the longest.
+DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
+    const int row = place.lane / 4, state = row < a.bucket ? load_int(a.read + row) : 0;
+    set_up_rows(a, shared);
     load_fragments(a, shared, place, 0, FRAGMENTS / 2, held);
-    const Source first = state_source(a, place, state, row < a.bucket);
-#pragma unroll
-    for (int p = 0; p < MAX_PAIRS; ++p) {
-        entering[p] = Quad{0u, 0u, 0u, 0u};
-        issue(first, place, p, entering[p]);
-    }
+    issue_first(a, place, state, entering);
     load_fragments(a, shared, place, FRAGMENTS / 2, FRAGMENTS, held);
     copies_done();
 }
 
-DEVICE void run(const Arguments &a) {
-    SharedLayout &shared = *static_cast<SharedLayout *>(shared_memory());
-    const Place place = place_of(thread_index(), block_index());
-    Quad held[REGISTER_FRAGMENTS], entering[MAX_PAIRS];
-    set_up(a, shared, place, held, entering);
+// All frames, once the fragments are held or stored and h(0) is on its way.
+DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, const Quad *held, Quad *entering) {
     const Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
     const int rows = load_int(a.rows) < a.bucket ? load_int(a.rows) : a.bucket;
     const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, items = a.frames * tiles;
@@ -327,7 +338,7 @@ DEVICE void run(const Arguments &a) {
 
     Inputs in = {0, 0, 0, 0, 0};
     load_inputs(a, shared, place, place.group / tiles, place.group % tiles, rows, in);
-    Source source = {nullptr, 0u, false, false};  // of the first work item: a state, already on its way
+    Source source = {a.workspace, 0u, true, false};  // of the first work item: a state, already on its way
     int frame = 0, tile = 0;
     for (int item = 0; item < items; ++item) {
         const int next_tile = tile + 1 < tiles ? tile + 1 : 0, next_frame = next_tile ? frame : frame + 1;
@@ -336,9 +347,11 @@ DEVICE void run(const Arguments &a) {
             shared.failed = 1;
         }
         // With one tile the next h does not exist before this one's gates.
-        source = Source{nullptr, 0u, false, false};
+        source = Source{a.workspace, 0u, false, false};
         if (tiles > 1 && item + 1 < items) source = source_of(a, shared, place, next_frame, next_tile, rows);
-        multiply(place, held, stored, entering, source, shared.partial[item % 2][place.warp < SEGMENTS ? place.warp : 0]);
+        float(*partial)[TILE_ROWS] = shared.partial[item % 2][place.warp < SEGMENTS ? place.warp : 0];
+        if (source.state) multiply<true>(place, held, stored, entering, source, partial);
+        else multiply<false>(place, held, stored, entering, source, partial);
         block_barrier();
         if (shared.failed) return;
         if (place.group == item % GATE_GROUPS) {
@@ -349,7 +362,7 @@ DEVICE void run(const Arguments &a) {
         if (tiles == 1 && item + 1 < items) {
             source = source_of(a, shared, place, next_frame, next_tile, rows);
 #pragma unroll
-            for (int p = 0; p < MAX_PAIRS; ++p) issue(source, place, p, entering[p]);
+            for (int p = 0; p < MAX_PAIRS; ++p) issue<false>(source, place, p, entering[p]);
         }
         tile = next_tile;
         frame = next_frame;
@@ -360,4 +373,12 @@ DEVICE void run(const Arguments &a) {
     if (block_index() == 0 && thread_index() < rows) {
         store_flag(a.workspace + EPOCHS_AT + thread_index(), shared.epochs[thread_index()] + published);
     }
+}
+
+DEVICE void run(const Arguments &a) {
+    SharedLayout &shared = *static_cast<SharedLayout *>(shared_memory());
+    const Place place = place_of(thread_index(), block_index());
+    Quad held[REGISTER_FRAGMENTS], entering[MAX_PAIRS];
+    set_up(a, shared, place, held, entering);
+    recur(a, shared, place, held, entering);
 }

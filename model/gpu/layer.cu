@@ -4,8 +4,35 @@
 
 DEVICE Quad load_quad(const half_bits *from) { return *reinterpret_cast<const Quad *>(from); }
 DEVICE void store_quad(half_bits *to, const Quad &q) { *reinterpret_cast<Quad *>(to) = q; }
-DEVICE void prefetch_line(const char *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+DEVICE void prefetch_bulk(const char *from, long bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(static_cast<unsigned>(bytes)));
+}
+
+// One thread sets the barrier up and asks for the copy; a block barrier lets the others know, then all may wait.
+DEVICE void copy_bulk(unsigned long long *arrived, void *to, const char *from, long bytes, long most) {
+    const unsigned barrier = static_cast<unsigned>(__cvta_generic_to_shared(arrived));
+    const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(static_cast<unsigned>(bytes)) : "memory");
+    for (long at = 0; at < bytes; at += most) {
+        const unsigned part = static_cast<unsigned>(bytes - at < most ? bytes - at : most);
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+                     "r"(target + static_cast<unsigned>(at)), "l"(from + at), "r"(part), "r"(barrier) : "memory");
+    }
+}
+
+DEVICE void await_bulk(unsigned long long *arrived) {
+    const unsigned barrier = static_cast<unsigned>(__cvta_generic_to_shared(arrived));
+    unsigned done = 0;
+    while (!done) {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(barrier) : "memory");
+    }
+}
+
 DEVICE float add_shuffled(float value, int distance) { return value + __shfl_xor_sync(0xffffffffu, value, distance); }
+DEVICE float multiply_add(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 DEVICE float divide(float x, float y) { return __fdiv_rn(x, y); }
 DEVICE float square_root(float x) { return __fsqrt_rn(x); }
 
@@ -24,9 +51,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, float epsilon, half_bits *y, int columns,
            const char *next, long next_bytes) {
     const int blocks = (columns + WARPS - 1) / WARPS, column = block_index() * WARPS + thread_index() / 32;
-    if (block_index() >= blocks) prefetch(next, next_bytes, block_index() - blocks, gridDim.x - blocks);
+    if (block_index() >= blocks && thread_index() == 0) prefetch(next, next_bytes, block_index() - blocks, gridDim.x - blocks);
     if (column >= columns) return;
-    Quad chunks[LANE_CHUNKS];
+    Quad chunks[LANE_CHUNKS], scales[LANE_CHUNKS], shifts[LANE_CHUNKS];
+    load_column(scale, thread_index() % 32, scales);
+    load_column(shift, thread_index() % 32, shifts);
     load_column(x + static_cast<long>(column) * HIDDEN, thread_index() % 32, chunks);
-    normalise(chunks, thread_index() % 32, scale, shift, epsilon, y + static_cast<long>(column) * HIDDEN);
+    normalise(chunks, scales, shifts, thread_index() % 32, epsilon, y + static_cast<long>(column) * HIDDEN);
 }

@@ -249,21 +249,22 @@ DEVICE void mma_16816(float *sum, const Quad &a, unsigned low, unsigned high) {
     emulation::meet(emulation::MMA);
 }
 DEVICE Quad load_weights(const Quad *from) { return *from; }
-DEVICE unsigned load_word(const half_bits *from) {
-    unsigned word;
-    std::memcpy(&word, from, 4);
-    return word;
-}
-DEVICE half_bits load_half(const half_bits *from) { return *from; }
+DEVICE void copy_weights(Quad *to, const Quad *from) { *to = *from; }
+DEVICE void copies_done() {}
 DEVICE int load_int(const int *from) { return *from; }
-DEVICE Quad load_exchange(const unsigned *from) {  // each word whole, but not the four together
-    Quad q;
+DEVICE void load_word_if(unsigned &word, const unsigned *from, bool condition) {
+    if (condition) word = *from;
+}
+DEVICE void load_half_if(half_bits &half, const half_bits *from, bool condition) {
+    if (condition) half = *from;
+}
+DEVICE void load_exchange_if(Quad &q, const unsigned *from, bool condition) {  // each word whole, but not the four together
+    if (!condition) return;
     q.x = from[0];
     q.y = from[1];
     emulation::interrupt();
     q.z = from[2];
     q.w = from[3];
-    return q;
 }
 DEVICE void store_exchange(unsigned *to, unsigned word) {
     emulation::interrupt();

@@ -7,8 +7,8 @@ static void kernel(void *arguments) { run(*static_cast<const Arguments *>(argume
 
 extern "C" int launch(const void *weights, const float *bias, const half_bits *gates, const half_bits *x_in, half_bits *x_out,
                       half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, int frames,
-                      const emulation::Schedule *schedule) {
-    Arguments arguments{static_cast<const Quad *>(weights), bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames};
+                      int bucket, const emulation::Schedule *schedule) {
+    Arguments arguments{static_cast<const Quad *>(weights), bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket};
     return emulation::run(HIDDEN / UNITS, 32 * WARPS, sizeof(SharedLayout), kernel, &arguments, *schedule);
 }
 

@@ -81,7 +81,7 @@ class Layer:
         tensors = (self.packed, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace)
         assert all(t.is_contiguous() for t in tensors)
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-        return self.library.launch(*pointers, ctypes.c_int(frames), ctypes.byref(when))
+        return self.library.launch(*pointers, ctypes.c_int(frames), ctypes.c_int(len(read)), ctypes.byref(when))
 
     @property
     def error(self) -> int:
