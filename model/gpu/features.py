@@ -1,7 +1,7 @@
 """Features: PCM of a step and its overlap to normalised log-mel frames in fp16, which are conv0's input.
 
-Two launches: the power spectrum by a product with the windowed Fourier matrix in fp32, then mel, log and normalisation.
-The second one also copies the frames that the convolutions carry over from the slabs to the front of their inputs.
+Two launches: the power spectrum by a product with the windowed Fourier matrix, then mel, log and normalisation. The
+second one also copies the frames that the convolutions carry over from the slabs to the front of their inputs.
 """
 
 from __future__ import annotations
@@ -11,53 +11,73 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import begin, prefetch_part
-from model.gpu.fourier import DEPTH, fourier_matrix
+from model.gpu.arithmetic import arrives_last, begin, prefetch_part, segment_sum
+from model.gpu.fourier import filter_rows, fourier_matrix, split_matrix
 from model.gpu.launching import PLAIN, Launching
+from model.gpu.products import Scratch
 from model.network import CONTEXT, FLOOR, LogMel
 
 FRAMES = 16  # of one program
 BINS = 16  # of the spectrum, in one program
 MELS = 16  # in one program
+DEPTH = 64  # samples of a window, in one program
 _FLOOR, _CONTEXT = tl.constexpr(FLOOR), tl.constexpr(CONTEXT)
+_UNIT = tl.constexpr(2.0**-30)  # of a sample's square
 
 
 @triton.jit(do_not_specialize=["count", "frames", "pcm_row", "ahead_bytes"])
 def spectrum_kernel(
-    slab, pcm, read, cosine, sine, power, count, frames, pcm_row, ahead, ahead_bytes,
-    OVERLAP: tl.constexpr, HOP: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
+    slab, pcm, read, matrix, power, partial, counters, count, frames, pcm_row, ahead, ahead_bytes,
+    OVERLAP: tl.constexpr, HOP: tl.constexpr, WINDOW: tl.constexpr, SEGMENTS: tl.constexpr, PADDED: tl.constexpr,
     BF: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Power (count, PADDED) float32 of `count` frames, `frames` of each row; grid (frame tiles, bin tiles).
+    """Power (count, PADDED) float32 of `count` frames, `frames` of each row; grid (frame tiles, bin tiles, SEGMENTS).
 
-    slab (capacity + 2, OVERLAP) int16, pcm (B, samples) int16, cosine and sine (STEPS * BK, PADDED) float32.
+    slab (capacity + 2, OVERLAP) int16, pcm (B, samples) int16, matrix (2, 2, PADDED, SEGMENTS BK) fp16: see
+    `split_matrix`. A program takes BK samples of each window; the last one of a tile adds up. A sample is 256 times one
+    fp16 number and another one, exactly, so the tensor cores compute what float32 would.
     """
+    place = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    segment = tl.program_id(2)
     if AHEAD:
-        part = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-        prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1))
+        prefetch_part(
+            ahead, ahead_bytes, place * SEGMENTS + segment, tl.num_programs(0) * tl.num_programs(1) * SEGMENTS
+        )
     begin(PDL)
     frame = tl.program_id(0) * BF + tl.arange(0, BF)
     taken = tl.minimum(frame, count - 1)
     row, start = taken // frames, (taken % frames) * HOP
     before = slab + tl.load(read + row).to(tl.int64) * OVERLAP
     after = pcm + row.to(tl.int64) * pcm_row
-    k = tl.arange(0, BK)
+    k = segment * BK + tl.arange(0, BK)
+    sample = start[:, None] + k[None, :]
+    old = tl.load(before[:, None] + sample, mask=(k < WINDOW)[None, :] & (sample < OVERLAP), other=0)
+    new = tl.load(after[:, None] + (sample - OVERLAP), mask=(k < WINDOW)[None, :] & (sample >= OVERLAP), other=0)
+    samples = (old + new).to(tl.int32)  # one of both is zero
+    high = (samples + 128) >> 8
+    low = (samples - high * 256).to(tl.float16)  # -128 to 127: quiet samples have no high part
     bins = tl.program_id(1) * BB + tl.arange(0, BB)
-    matrix_at = k[:, None] * PADDED + bins[None, :]
-    real = tl.zeros((BF, BB), tl.float32)
-    imaginary = tl.zeros((BF, BB), tl.float32)
-    for step in tl.range(0, STEPS):
-        inside = (step * BK + k)[None, :] < WINDOW
-        sample = start[:, None] + (step * BK + k)[None, :]
-        carried = sample < OVERLAP
-        old = tl.load(before[:, None] + sample, mask=inside & carried, other=0)
-        new = tl.load(after[:, None] + (sample - OVERLAP), mask=inside & (sample >= OVERLAP), other=0)
-        samples = (old + new).to(tl.float32)  # one of both is zero
-        at = matrix_at + step * (BK * PADDED)
-        real = tl.dot(samples, tl.load(cosine + at), real, input_precision="ieee")
-        imaginary = tl.dot(samples, tl.load(sine + at), imaginary, input_precision="ieee")
-    power_at = power + frame[:, None] * PADDED + bins[None, :]
-    tl.store(power_at, real * real + imaginary * imaginary, mask=(frame < count)[:, None])
+    at = matrix + bins[:, None] * (SEGMENTS * BK) + k[None, :]
+    size: tl.constexpr = PADDED * SEGMENTS * BK
+    within = tl.arange(0, BF)[:, None] * BB + tl.arange(0, BB)[None, :]
+    here = partial + place * (SEGMENTS * 2 * BF * BB) + within
+    mine = here + segment * (2 * BF * BB)
+    tl.store(mine, transformed(high.to(tl.float16), low, at, size))
+    tl.store(mine + BF * BB, transformed(high.to(tl.float16), low, at + 2 * size, size))
+    if arrives_last(counters + place, SEGMENTS):
+        real = segment_sum(here, SEGMENTS, 2 * BF * BB)
+        imaginary = segment_sum(here + BF * BB, SEGMENTS, 2 * BF * BB)
+        energy = (real * real + imaginary * imaginary) * _UNIT
+        tl.store(power + frame[:, None] * PADDED + bins[None, :], energy, mask=(frame < count)[:, None])
+
+
+@triton.jit
+def transformed(high, low, at, SIZE: tl.constexpr):
+    """(256 high + low) times (first + second / 2048) of a matrix in two parts."""
+    first = tl.trans(tl.load(at))
+    second = tl.trans(tl.load(at + SIZE))
+    upper = tl.dot(high, first) * 256.0 + tl.dot(low, first)
+    return upper + (tl.dot(high, second) * 256.0 + tl.dot(low, second)) / 2048.0
 
 
 @triton.jit
@@ -70,13 +90,13 @@ def copy_block(source, target, COUNT: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count", "frames"])
 def mel_kernel(
-    power, filters, mean, scale, input0, input1, slab0, slab1, read, count, frames,
-    MEL: tl.constexpr, CHANNELS: tl.constexpr, PADDED: tl.constexpr, STEPS: tl.constexpr,
-    BF: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, MELS_PADDED: tl.constexpr,
-    PDL: tl.constexpr,
+    power, first, filters, mean, scale, input0, input1, slab0, slab1, read, count, frames,
+    MEL: tl.constexpr, CHANNELS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    BF: tl.constexpr, BM: tl.constexpr, MELS_PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Log-mel frames of `count` frames to input0 (B, 4 + frames, MEL) fp16; grid (frame tiles + B, mel tiles).
 
+    A filter is WIDTH weights from the bin `first` on: first (MELS_PADDED,) int32, filters (WIDTH, MELS_PADDED) float32.
     The programs beyond the frame tiles copy one row's carried frames: slab0 to input0, slab1 to the front of input1
     (B, 4 + frames / 2, CHANNELS).
     """
@@ -85,25 +105,20 @@ def mel_kernel(
     tiles = tl.cdiv(count, BF)
     if tile < tiles:
         frame = tile * BF + tl.arange(0, BF)
-        taken = tl.minimum(frame, count - 1)
-        k = tl.arange(0, BK)
         mel = part * BM + tl.arange(0, BM)
+        at = power + tl.minimum(frame, count - 1)[:, None] * PADDED + tl.load(first + mel)[None, :]
         energy = tl.zeros((BF, BM), tl.float32)
-        for step in tl.range(0, STEPS):
-            bins = step * BK + k
-            p = tl.load(power + taken[:, None] * PADDED + bins[None, :], mask=(bins < PADDED)[None, :], other=0.0)
-            f = tl.load(filters + bins[:, None] * MELS_PADDED + mel[None, :])
-            energy = tl.dot(p, f, energy, input_precision="ieee")
+        for i in tl.static_range(WIDTH):
+            energy += tl.load(at + i) * tl.load(filters + i * MELS_PADDED + mel)[None, :]
         normal = (tl.log(energy + _FLOOR) - tl.load(mean + mel)[None, :]) * tl.load(scale + mel)[None, :]
-        at = (frame + _CONTEXT * (frame // frames + 1))[:, None] * MEL + mel[None, :]
-        tl.store(input0 + at, normal.to(tl.float16), mask=(frame < count)[:, None] & (mel < MEL)[None, :])
+        place = (frame + _CONTEXT * (frame // frames + 1))[:, None] * MEL + mel[None, :]
+        tl.store(input0 + place, normal.to(tl.float16), mask=(frame < count)[:, None] & (mel < MEL)[None, :])
     else:
         row = tile - tiles
         source = tl.load(read + row).to(tl.int64)
         if part == 0:
-            copy_block(
-                slab0 + source * (_CONTEXT * MEL), input0 + row * (_CONTEXT + frames) * MEL, _CONTEXT * MEL, 1024
-            )
+            carried0 = input0 + row * (_CONTEXT + frames) * MEL
+            copy_block(slab0 + source * (_CONTEXT * MEL), carried0, _CONTEXT * MEL, 1024)
             carried1 = input1 + row * (_CONTEXT + frames // 2) * CHANNELS
             copy_block(slab1 + source * (_CONTEXT * CHANNELS), carried1, _CONTEXT * CHANNELS, 1024)
 
@@ -114,22 +129,31 @@ class Features:
     def __init__(self, features: LogMel, channels: int, largest_frames: int) -> None:
         """`channels` of conv1's input; `largest_frames` feature frames of a launch, of all its rows together."""
         device = features.window.device
-        bins, self.mel = features.filters.shape
+        self.mel = features.filters.shape[1]
         self.hop, self.window, self.overlap, self.channels = features.hop, features.length, features.overlap, channels
-        self.padded = BINS * -(-bins // BINS)
-        self.cosine, self.sine = fourier_matrix(features.window, features.fft_size, self.padded)
+        real, imaginary = fourier_matrix(features.window, features.fft_size)
+        self.segments = -(-self.window // DEPTH)
+        self.padded = BINS * -(-real.shape[1] // BINS)
+        self.matrix = torch.stack(
+            [split_matrix(part, self.padded, self.segments * DEPTH) for part in (real, imaginary)]
+        )
         self.mels_padded = MELS * -(-self.mel // MELS)
-        self.filters = torch.zeros(DEPTH * -(-self.padded // DEPTH), self.mels_padded, device=device)
-        self.filters[:bins, : self.mel] = features.filters
+        first, weights = filter_rows(features.filters, self.mels_padded)
+        self.first, self.filters = first.to(device), weights.t().contiguous().to(device)  # (mels,), (width, mels)
         self.mean = torch.zeros(self.mels_padded, device=device)
         self.mean[: self.mel] = features.mean
         self.scale = torch.zeros(self.mels_padded, device=device)
         self.scale[: self.mel] = features.scale
         self.power = torch.empty(largest_frames, self.padded, device=device)
 
+    def scratch_size(self, frames: int) -> tuple[int, int]:
+        """Partial sums and tiles that a launch of up to so many frames needs."""
+        tiles = -(-frames // FRAMES) * (self.padded // BINS)
+        return tiles * self.segments * 2 * FRAMES * BINS, tiles
+
     def enqueue(
         self, pcm: Tensor, slabs: dict[str, Tensor], read: Tensor, input0: Tensor, input1: Tensor, rows: int,
-        frames: int, launching: Launching = PLAIN, ahead: Tensor | None = None,
+        frames: int, scratch: Scratch, launching: Launching = PLAIN, ahead: Tensor | None = None,
     ) -> None:  # fmt: skip
         """pcm (B, S) int16 and the states of `rows` rows to conv0's input, `frames` new frames a row.
 
@@ -137,15 +161,15 @@ class Features:
         """
         count = rows * frames
         tiles = -(-count // FRAMES)
-        spectrum_kernel[tiles, self.padded // BINS](
-            slabs["pcm"], pcm, read, self.cosine, self.sine, self.power, count, frames, pcm.stride(0),
-            OVERLAP=self.overlap, HOP=self.hop, WINDOW=self.window, PADDED=self.padded,
-            STEPS=self.cosine.shape[0] // DEPTH, BF=FRAMES, BB=BINS, BK=DEPTH, num_warps=4, enable_fp_fusion=False,
-            **launching.fetched(ahead, self.cosine), PDL=False,
+        spectrum_kernel[tiles, self.padded // BINS, self.segments](
+            slabs["pcm"], pcm, read, self.matrix, self.power, scratch.partial, scratch.counters, count, frames,
+            pcm.stride(0), OVERLAP=self.overlap, HOP=self.hop, WINDOW=self.window, SEGMENTS=self.segments,
+            PADDED=self.padded, BF=FRAMES, BB=BINS, BK=DEPTH, num_warps=2, enable_fp_fusion=False,
+            **launching.fetched(ahead, self.matrix), PDL=False,
         )  # fmt: skip
         mel_kernel[tiles + rows, self.mels_padded // MELS](
-            self.power, self.filters, self.mean, self.scale, input0, input1, slabs["conv0"], slabs["conv1"], read,
-            count, frames, MEL=self.mel, CHANNELS=self.channels, PADDED=self.padded,
-            STEPS=self.filters.shape[0] // DEPTH, BF=FRAMES, BM=MELS, BK=DEPTH, MELS_PADDED=self.mels_padded,
-            num_warps=4, enable_fp_fusion=False, **launching.options,
+            self.power, self.first, self.filters, self.mean, self.scale, input0, input1, slabs["conv0"],
+            slabs["conv1"], read, count, frames, MEL=self.mel, CHANNELS=self.channels, PADDED=self.padded,
+            WIDTH=len(self.filters), BF=FRAMES, BM=MELS, MELS_PADDED=self.mels_padded, num_warps=4,
+            enable_fp_fusion=False, **launching.options,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The windowed Fourier transform of int16 samples as a matrix: what a feature frame is multiplied with."""
+"""The windowed Fourier transform of int16 samples as a matrix, and the mel filters as short rows."""
 
 from __future__ import annotations
 
@@ -7,19 +7,40 @@ import math
 import torch
 from torch import Tensor
 
-DEPTH = 64
-"""Samples or bins in one iteration of a kernel's loop: the matrix is filled up with zeros to whole iterations."""
+SECOND = 2048
+"""The second part of a split matrix is stored as so many times itself: fp16 has 11 digits."""
 
 
-def fourier_matrix(window: Tensor, fft_size: int, padded: int) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of the windowed transform of int16 samples, (window rounded up to 64, padded) float32."""
+def fourier_matrix(window: Tensor, fft_size: int) -> tuple[Tensor, Tensor]:
+    """Real and imaginary part of the windowed transform of samples, (window, fft_size / 2 + 1) float32."""
     length, bins = len(window), fft_size // 2 + 1
     n, k = torch.arange(length, dtype=torch.float64), torch.arange(bins, dtype=torch.float64)
     angle = 2 * math.pi / fft_size * torch.remainder(n[:, None] * k[None, :], fft_size)
-    weights = window.double().cpu()[:, None] / 32768
-    parts = []
-    for part in (torch.cos(angle), -torch.sin(angle)):
-        matrix = torch.zeros(DEPTH * -(-length // DEPTH), padded)
-        matrix[:length, :bins] = (part * weights).float()
-        parts.append(matrix.to(window.device))
-    return parts[0], parts[1]
+    weights = window.double().cpu()[:, None]
+    real, imaginary = (part * weights for part in (torch.cos(angle), -torch.sin(angle)))
+    return real.float().to(window.device), imaginary.float().to(window.device)
+
+
+def split_matrix(matrix: Tensor, bins: int, length: int) -> Tensor:
+    """A matrix (window, its bins) float32 as first + second / 2048, both fp16: (2, bins, length), filled with zeros."""
+    whole = matrix.new_zeros(bins, length)
+    whole[: matrix.shape[1], : matrix.shape[0]] = matrix.t()
+    first = whole.half()
+    second = ((whole - first.float()) * SECOND).half()
+    return torch.stack([first, second])
+
+
+def filter_rows(filters: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Filters (bins, F) as each one's first bin, (rows,) int32, and its weights from there on, (rows, widest) float32.
+
+    Rows beyond F are zeros. No row reaches beyond the last bin.
+    """
+    bins, count = filters.shape
+    used = [column.nonzero().flatten().tolist() or [0] for column in filters.cpu().t()]
+    width = max(places[-1] - places[0] + 1 for places in used)
+    first, weights = torch.zeros(rows, dtype=torch.int32), torch.zeros(rows, width)
+    for row in range(count):
+        start = min(used[row][0], bins - width)
+        first[row] = start
+        weights[row] = filters[start : start + width, row]
+    return first, weights

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -30,3 +32,37 @@ class Launching:
 
 
 PLAIN = Launching()
+
+
+class Aside:
+    """A stream beside the current one: launches made inside of `with` run beside what is launched after it.
+
+    Streams and events are those of a capture too, where they become branches of the graph. On a CPU it does nothing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._begun = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._over = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._inside = torch.cuda.stream(self._stream)
+
+    def __enter__(self) -> None:
+        """Wait for what has been launched so far."""
+        if self._begun is not None and self._stream is not None:
+            self._begun.record()
+            self._stream.wait_event(self._begun)
+        self._inside.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Go back to the stream before."""
+        if self._over is not None:
+            self._over.record()
+        self._inside.__exit__(kind, error, trace)
+
+    def join(self) -> None:
+        """Let the current stream wait for what was launched aside."""
+        if self._over is not None:
+            torch.cuda.current_stream().wait_event(self._over)

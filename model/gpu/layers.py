@@ -90,7 +90,7 @@ def lookahead_kernel(
 ):  # fmt: skip
     """The lookahead convolution of one frame in fp32, ascending, and its normalisation to y; grid (columns).
 
-    x (columns, H) fp16 follows the AHEAD frames of the slab (capacity + 2, AHEAD, H); mix (AHEAD + 1, H) float32.
+    x (columns, H) fp16 follows the AHEAD frames of the slab (capacity + 2, AHEAD, H); mix (AHEAD + 1, H) fp16.
     """
     begin(PDL)
     column = tl.program_id(0)
@@ -105,7 +105,7 @@ def lookahead_kernel(
         if place < AHEAD:
             source = waiting + place * H
         value = tl.load(source + unit, mask=inside, other=0.0).to(tl.float32)
-        total += value * tl.load(mix + ahead * H + unit, mask=inside, other=0.0)
+        total += value * tl.load(mix + ahead * H + unit, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + column * H + unit, normalise(total, unit, weight, bias, EPS, H), mask=inside)
 
 
@@ -164,7 +164,7 @@ class LookaheadNorm:
     """The lookahead convolution with the normalisation after it, and the update of the frames that wait."""
 
     def __init__(self, lookahead: Lookahead, norm: Norm) -> None:
-        self.mix = lookahead.weight.detach().float().contiguous()  # (AHEAD + 1, H)
+        self.mix = lookahead.weight.detach().half().contiguous()  # (AHEAD + 1, H)
         self.ahead, self.norm = lookahead.frames, norm
 
     def enqueue(

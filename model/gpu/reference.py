@@ -8,8 +8,9 @@
    Segments are added ascending, ((s0 + s1) + s2) + ..., then the bias, then the activation, then one rounding to fp16.
 3. exp(x) is exp2(x * 1.4426950408889634); sigmoid(x) = 1 / (1 + exp(-x)); tanh(x) = 2 sigmoid(2 x) - 1; divisions and
    square roots are rounded to nearest; SiLU is x sigmoid(x).
-4. Features are float32: the windowed Fourier transform is a product with a matrix that holds window and 1 / 32768,
-   power = real² + imaginary², mel filters, log(energy + 1e-6), (· - mean) * scale, rounded to fp16 once.
+4. Features are float32: the windowed Fourier transform is a product of the int16 samples with a matrix, which a GPU
+   may compute from two fp16 parts of each; power = (real² + imaginary²) / 2³⁰, mel filters, log(energy + 1e-6),
+   (· - mean) * scale, rounded to fp16 once.
 5. Layer normalisation: mean, then the mean square of what is left, over the whole row in one fixed order; times
    1 / sqrt(variance + eps), or divided by the root after the lookahead; weight and bias; rounded once.
 6. GRU: gates g = fp16(W x + b); p = U h + c stays float32; r = sigmoid(g_r + p_r), z = sigmoid(g_z + p_z),
@@ -75,9 +76,7 @@ class ReferenceStep:
         """`network` in fp16 with float32 features, its slabs (capacity + 2, ...) by name."""
         self.network, self.slabs = network, slabs
         features = network.features
-        bins = features.fft_size // 2 + 1
-        real, imaginary = fourier_matrix(features.window, features.fft_size, bins)
-        self.real, self.imaginary = real[: features.length], imaginary[: features.length]  # (window, bins)
+        self.real, self.imaginary = fourier_matrix(features.window, features.fft_size)  # (window, bins)
 
     def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
         """Compute the first `rows` rows of the block, `steps` steps each."""
@@ -122,7 +121,7 @@ class ReferenceStep:
         def log_mel(samples: Tensor) -> Tensor:
             samples = samples.float()
             real, imaginary = samples @ self.real, samples @ self.imaginary
-            energy = (real * real + imaginary * imaginary) @ f.filters
+            energy = ((real * real + imaginary * imaginary) * 2.0**-30) @ f.filters
             return ((torch.log(energy + FLOOR) - f.mean) * f.scale).half()
 
         return in_tiles(log_mel, windows.reshape(-1, f.length)).view(*windows.shape[:2], -1)

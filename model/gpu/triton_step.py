@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from model.gpu.block import StepBlock
 from model.gpu.features import Features
-from model.gpu.launching import Launching
+from model.gpu.launching import Aside, Launching
 from model.gpu.layers import LookaheadNorm, Norm, enqueue_leave
 from model.gpu.pack import MAX_ROWS, fits_layer, has_layout
 from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
@@ -62,10 +62,12 @@ class TritonStep:
         products += [(self.dense, columns), (self.head, columns)]
         sizes = [p.scratch_size(c) for p, most in products for c in _powers(most)]
         sizes += [FrameRecurrence.scratch_size(config.hidden, r) for r in _powers(largest_rows)]
-        self.scratch = Scratch.allocate(max(s[0] for s in sizes), max(s[1] for s in sizes), device)
         self.features = Features(network.features, config.conv_channels, 4 * columns)
+        sizes.append(self.features.scratch_size(4 * columns))
+        self.scratch = Scratch.allocate(max(s[0] for s in sizes), max(s[1] for s in sizes), device)
         self._buffers(columns, device)
         self.launching = launching if launching is not None else default_launching(network, device)
+        self.aside = Aside(device)
         self.layers = layers
         self.norm_kernels: list[NormKernel] | None = None
         if device.type == "cuda" and has_layout(config.hidden):
@@ -128,20 +130,22 @@ class TritonStep:
         columns = rows * frames
         read, write, slabs, scratch, how = block.read, block.write, self.slabs, self.scratch, self.launching
         self.features.enqueue(
-            block.pcm, slabs, read, self.input0, self.input1, rows, 4 * frames, how, self.conv1.weights
+            block.pcm, slabs, read, self.input0, self.input1, rows, 4 * frames, scratch, how, self.conv1.weights
         )
         whole = self.layers if self.layers is not None and fits_layer(rows, frames) else None
         ahead = self.inputs[0].weights if whole is None else whole[0].weights
         self.conv0.enqueue(self.input0, self.input1, 2 * columns, 2 * frames, scratch, launching=how, ahead=ahead)
         self.conv1.enqueue(self.input1, self.x[0], columns, frames, scratch, launching=how)
-        samples = steps * self.config.step_samples
-        enqueue_leave(self.input0, self.input1, block.pcm, slabs, write, rows, frames, samples, how)
         x = self._split_layers(block, rows, frames) if whole is None else self._whole_layers(whole, block, rows, frames)
         after = self.x[0] if x is self.x[1] else self.x[1]
         self.lookahead.enqueue(x, slabs["lookahead"], read, self.normed, rows, frames, how)
-        self.lookahead.enqueue_shift(x, slabs["lookahead"], read, write, rows, frames, how)
+        with self.aside:  # of what only writes states
+            self.lookahead.enqueue_shift(x, slabs["lookahead"], read, write, rows, frames)
+            samples = steps * self.config.step_samples
+            enqueue_leave(self.input0, self.input1, block.pcm, slabs, write, rows, frames, samples)
         self.dense.enqueue(self.normed, after, columns, frames, scratch, launching=how, ahead=self.head.weights)
         self.head.enqueue(after, block.out, columns, frames, scratch, block.out.stride(0), launching=how)
+        self.aside.join()
 
     def _whole_layers(self, layers: Sequence[PersistentLayer], block: StepBlock, rows: int, frames: int) -> Tensor:
         """Each GRU layer in one launch, `frames` frames; return the last one's output."""

@@ -6,9 +6,11 @@ import pytest
 import torch
 from gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
 
-from model.gpu.fourier import fourier_matrix
+from model.config import ModelConfig
+from model.gpu.fourier import SECOND, filter_rows, fourier_matrix, split_matrix
 from model.gpu.reference import ReferenceStep
 from model.gpu.segments import cut_points, product_segments, recurrent_segments
+from model.network import mel_filters
 
 CAPACITY = 9
 
@@ -89,12 +91,26 @@ def test_every_layer_has_segments_that_its_depth_allows(rows, depth):
         assert cut_points(depth, product_segments(rows, depth, whole=whole))
 
 
-def test_the_fourier_matrix_transforms_as_float64_does():
+def test_the_fourier_matrix_in_two_parts_transforms_as_float64_does():
     window = torch.hann_window(400)
-    real, imaginary = fourier_matrix(window, 512, 257)
-    samples = torch.randn(400, dtype=torch.float64) * 1000
-    wanted = torch.fft.rfft(samples * window.double() / 32768, 512)
-    assert real.shape[0] % 64 == 0
-    assert not real[400:].any()
-    found = torch.complex(samples @ real[:400].double(), samples @ imaginary[:400].double())
-    assert (found - wanted).abs().max() < 1e-6 * wanted.abs().max()
+    samples = torch.randint(-32768, 32768, (400,)).double()
+    wanted = torch.fft.rfft(samples * window.double(), 512)
+    found = []
+    for matrix in fourier_matrix(window, 512):
+        first, second = split_matrix(matrix, 272, 512).double()
+        assert not first[257:].any()
+        assert not first[:, 400:].any()
+        found.append((first + second / SECOND)[:257, :400] @ samples)
+    assert (torch.complex(*found) - wanted).abs().max() < 1e-6 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("bins", [24, 80])
+def test_filters_as_short_rows_are_the_filters(bins):
+    filters = mel_filters(ModelConfig(mel_bins=bins))
+    first, weights = filter_rows(filters, 96)
+    whole = torch.zeros(96, filters.shape[0])
+    for row, start in enumerate(first.tolist()):
+        whole[row, start : start + weights.shape[1]] = weights[row]
+    assert torch.equal(whole[:bins], filters.t())
+    assert not whole[bins:].any()
+    assert weights.shape[1] < 50
