@@ -7,26 +7,27 @@ from gru_emulation import DONE, Layer, build, schedule
 from model.gpu.pack import layout_of
 
 LAYOUT = layout_of(64)
-BARRIER = "block_barrier();\n        if (shared.failed) return;\n        if (place.group"
+BARRIER = "block_barrier();\n        const unsigned start"
+PUBLISH = "store_exchange(to, word | mark_of(counted));"
 BUGS = {
-    "a word is taken whatever its mark": [("return source.exists && !source.state && (", "return false && (")],
-    "one buffer for all frames": [("(frame & 1u) * BUFFER_WORDS", "0u")],
-    "a mark that does not change": [("return frame & 2u ? 0u : MARK;", "return MARK;")],
-    "the mark before the value": [
-        ("        store_exchange(exch", "        store_exchange(exchange_of(a.workspace, counted, tile) + place.word, mark_of(counted));\n"
-         "        store_exchange(exch"),
-    ],
-    "a state row written before all blocks have read it": [("if (frame > 0 && frame + 1 == a.frames)", "if (frame + 1 == a.frames)")],
-    "epochs that do not grow": [("shared.epochs[thread_index()] + published", "shared.epochs[thread_index()]")],
-    "one epoch for all rows": [
-        ("const unsigned counted = shared.epochs[row] + frame;", "const unsigned counted = shared.epochs[0] + frame;"),
-        ("const unsigned counted = shared.epochs[row] + frame - 1;", "const unsigned counted = shared.epochs[0] + frame - 1;"),
-    ],
-    "one set of partial sums": [
-        ("shared.partial[item % 2][place", "shared.partial[0][place"), ("shared, place, in, item % 2, frame", "shared, place, in, 0, frame"),
-    ],
-    "no barrier before the gates": [(BARRIER, BARRIER.replace("block_barrier();", ""))],
-}  # fmt: skip
+    "a word is taken whatever its mark": {"return source.exists && !source.state && (": "return false && ("},
+    "one buffer for all frames": {"(frame & 1u) * BUFFER_WORDS": "0u"},
+    "a mark that does not change": {"return frame & 2u ? 0u : MARK;": "return MARK;"},
+    "the mark before the value": {PUBLISH: PUBLISH.replace("word | ", "") + PUBLISH},
+    "a state row written before all blocks have read it": {
+        "if (frame > 0 && frame + 1 == a.frames)": "if (frame + 1 == a.frames)"
+    },
+    "epochs that do not grow": {"shared.epochs[thread_index()] + published": "shared.epochs[thread_index()]"},
+    "one epoch for all rows": {
+        "shared.epochs[row] + frame;": "shared.epochs[0] + frame;",
+        "shared.epochs[row] + frame - 1;": "shared.epochs[0] + frame - 1;",
+    },
+    "one set of partial sums": {
+        "shared.partial[item % 2][place": "shared.partial[0][place",
+        "shared, place, in, item % 2, frame": "shared, place, in, 0, frame",
+    },
+    "no barrier before the gates": {BARRIER: BARRIER.replace("block_barrier();", "")},
+}
 
 
 def launches(library, when):
@@ -91,5 +92,5 @@ def run_without_block(library):
     ids=["with a bound on spinning", "without"],
 )
 def test_a_launch_whose_blocks_do_not_all_start_ends_because_spinning_is_bounded(tmp_path, bound, ends):
-    library = build(LAYOUT, tmp_path, spin_limit=256, changes=[("polls >= SPIN_LIMIT || (", bound)])
+    library = build(LAYOUT, tmp_path, spin_limit=256, changes={"polls >= SPIN_LIMIT || (": bound})
     assert (run_without_block(library) == (DONE, 1)) == ends
