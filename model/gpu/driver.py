@@ -20,7 +20,8 @@ SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 LOCAL_SIZE_BYTES = 3
 NUM_REGS = 4
-COOPERATIVE, EARLY = 2, 6  # CUlaunchAttributeID: all blocks resident, or an error; programmatic stream serialization
+COOPERATIVE = 2  # CUlaunchAttributeID
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 
 class KernelError(ModelError):
@@ -158,18 +159,24 @@ class Kernel:
         return value.value
 
     def launch(
-        self, blocks: int, threads: int, arguments: Sequence[Any], *, cooperative: bool = False, early: bool = False
+        self,
+        blocks: int,
+        threads: int,
+        arguments: Sequence[Any],
+        *,
+        cooperative: bool = False,
+        early: bool = False,
     ) -> None:
         """Enqueue on torch's current stream of the device; `arguments` are ctypes values, copied by the driver.
 
-        A cooperative launch fails where not all blocks can be resident together. An early one begins while the kernel
-        before it ends, and must wait for it by itself before it touches what that one touches.
+        A cooperative launch fails where not all blocks can be resident together. An early one may start before the
+        previous kernel has ended, for which the kernel itself waits (`griddepcontrol.wait`).
         """
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        wanted = [which for which, asked in ((COOPERATIVE, cooperative), (EARLY, early)) if asked]
-        attributes = (_Attribute * max(1, len(wanted)))()
-        for attribute, which in zip(attributes, wanted, strict=False):
-            attribute.id, attribute.value[0] = which, 1
+        wanted = [COOPERATIVE] * cooperative + [PROGRAMMATIC_STREAM_SERIALIZATION] * early
+        attributes = (_Attribute * len(wanted))(*(_Attribute(id=which) for which in wanted))
+        for attribute in attributes:
+            attribute.value[0] = 1
         config = _Config(
             grid=(blocks, 1, 1),
             block=(threads, 1, 1),

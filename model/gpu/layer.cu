@@ -4,10 +4,6 @@
 
 DEVICE Quad load_quad(const half_bits *from) { return *reinterpret_cast<const Quad *>(from); }
 DEVICE void store_quad(half_bits *to, const Quad &q) { *reinterpret_cast<Quad *>(to) = q; }
-DEVICE void prefetch_bulk(const char *from, long bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(static_cast<unsigned>(bytes)));
-}
-
 // A barrier in shared memory that counts bytes; a block barrier after it lets the other threads copy and wait.
 DEVICE void expect_bulk(unsigned long long *arrived, long bytes) {
     const unsigned barrier = static_cast<unsigned>(__cvta_generic_to_shared(arrived));
@@ -33,7 +29,6 @@ DEVICE void await_bulk(unsigned long long *arrived) {
 }
 
 DEVICE void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
-DEVICE void await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 DEVICE void unpack(unsigned word, float &low, float &high) {
     asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(word));
@@ -54,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 gru_layer(const Quad *w, const float *w_bias, const half_bits *scale, const half_bits *shift, float epsilon, const char *next,
           long next_bytes, const Quad *u, const float *u_bias, half_bits *gates, const half_bits *x_in, half_bits *x_out,
           half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, unsigned *error, int frames, int bucket) {
-    const Arguments recurrence{u, u_bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket};
+    const Arguments recurrence{u, u_bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket, {}, {}};
     run_layer(LayerArguments{w, w_bias, scale, shift, epsilon, next, next_bytes, gates, error, recurrence});
 }
 
@@ -63,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, float epsilon, half_bits *y, int columns,
            const char *next, long next_bytes) {
     const int blocks = (columns + WARPS - 1) / WARPS, column = block_index() * WARPS + thread_index() / 32;
-    if (block_index() >= blocks && thread_index() == 0) prefetch(next, next_bytes, block_index() - blocks, gridDim.x - blocks);
+    if (block_index() >= blocks && thread_index() == 0) prefetch_share(next, next_bytes, block_index() - blocks, gridDim.x - blocks);
     if (column >= columns) return;
     Quad chunks[LANE_CHUNKS], scales[LANE_CHUNKS], shifts[LANE_CHUNKS];
     load_column(scale, thread_index() % 32, scales);

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from model.gpu.driver import Kernel
 from model.gpu.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
-from model.gpu.persistent import SPIN_LIMIT, Workspace
+from model.gpu.persistent import POLL_DELAY, SPIN_LIMIT, Workspace
 from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
@@ -48,7 +48,7 @@ def layer_fits(hidden: int) -> bool:
 
 def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
     layout, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), 0)
-    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "GROUP": GROUP}
+    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY, "GROUP": GROUP}
     return Kernel(SOURCE, entry, defines, device, shared)
 
 

@@ -1,7 +1,7 @@
 // A whole GRU layer in one launch: normalisation, the product with W, and the recurrence of gru_body.h.
 //
 // Included after gru_body.h, and compiled for a GPU and for a CPU as that is. Further primitives:
-//   load_quad, store_quad, prefetch_bulk, expect_bulk, copy_bulk, await_bulk, let_next_begin, await_previous, unpack,
+//   load_quad, store_quad, expect_bulk, copy_bulk, await_bulk, let_next_begin, unpack,
 //   pack_halves, add_shuffled, multiply_add, divide, square_root
 // and the size GROUP.
 //
@@ -52,10 +52,10 @@ struct LayerArguments {
 };
 
 // Asks the cache for one of `shares` equal parts of some memory; one thread is enough.
-DEVICE void prefetch(const char *from, long bytes, int share, int shares) {
+DEVICE void prefetch_share(const char *from, long bytes, int share, int shares) {
     const long part = (bytes / shares + 127) / 128 * 128, begin = share * part;
     const long end = begin + part < bytes ? begin + part : bytes;
-    for (long at = begin; at < end; at += BULK) prefetch_bulk(from + at, end - at < BULK ? end - at : BULK);
+    for (long at = begin; at < end; at += BULK) prefetch(from + at, static_cast<int>(end - at < BULK ? end - at : BULK));
 }
 
 DEVICE float column_sum(float sum) {  // over the lanes of a warp, the same tree in each of them
@@ -187,8 +187,8 @@ DEVICE void ask_for_weights(const LayerArguments &a, LayerShared &shared, int wa
         char *to = reinterpret_cast<char *>(shared.recurrence.fragments) + at;
         copy_bulk(&shared.arrived, to, recurrent + at, STORED_BYTES - at < BULK ? STORED_BYTES - at : BULK);
     }
-    if (warp == WARPS - 1) prefetch_bulk(recurrent + STORED_BYTES, HELD_BYTES);
-    prefetch(a.next, a.next_bytes, block_index() * WARPS + warp, BLOCKS * WARPS);
+    if (warp == WARPS - 1) prefetch_share(recurrent + STORED_BYTES, HELD_BYTES, 0, 1);
+    prefetch_share(a.next, a.next_bytes, block_index() * WARPS + warp, BLOCKS * WARPS);
 }
 
 // From the layer's input to the gates of the block's units. Asks for all that is needed later once the input has been
@@ -199,7 +199,7 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
     Quad scales[LANE_CHUNKS], shifts[LANE_CHUNKS], one[LANE_CHUNKS], other[LANE_CHUNKS], fragments[2][STAGE * TILES];
     load_column(a.scale, place.lane, scales);
     load_column(a.shift, place.lane, shifts);
-    await_previous();
+    previous_kernel_done();
     const bool first = place.warp < columns, second = place.warp + WARPS < columns;
     const half_bits *input = r.x_in + static_cast<long>(place.warp) * HIDDEN;
     const int state = row < r.bucket ? load_int(r.read + row) : 0;
