@@ -30,7 +30,8 @@ class BatchDone:
     """From a step's push to the start of its batch."""
     started_s: float
     step_s: float
-    """From the start of the batch to its outputs in host memory."""
+    """From the start of the batch to its outputs in host memory. With a model that is `Overlapped`, the events of the
+    batch before were delivered in this time."""
     queued: int
     """Steps still waiting when the batch had been taken."""
     live_wait_s: tuple[float, ...] = ()

@@ -1,4 +1,4 @@
-"""One batch through the slot model: writes its inputs, and is the only caller of its `run`.
+"""One batch through the slot model: writes its inputs, and is the only caller of its `run`, `launch` and `finish`.
 
 It knows rows, and no queue or thread. The code that runs for every batch never releases the interpreter's lock outside
 the model: beside a busy event loop each release costs up to a switch interval.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from batching.errors import StepFailed
 from batching.pool import Handle, SlotPool
-from batching.slot_model import Rehearsed, SlotModel
+from batching.slot_model import Overlapped, Rehearsed, SlotModel
 
 WARM_RUNS = 3  # of which the fastest counts: a disturbance only ever lengthens a run
 LONG_RUN_S = 0.1  # a run so long is timed once: a start should not take many times that
@@ -25,7 +25,14 @@ class Stepper:
     def __init__(self, model: SlotModel) -> None:
         self.pool = SlotPool(model)
         self._model = model
+        self._overlapped = model if isinstance(model, Overlapped) else None
+        self._slots: list[int] = []  # of the batch that was launched last
         self._inputs = model.inputs.data.cast("B")  # the same memory, as bytes
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a batch runs while the caller does other work, between `launch` and `finish`."""
+        return self._overlapped is not None
 
     def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
         """Step batches of every size, before any slot is taken. Returns: seconds by rows, powers of 2 and the largest.
@@ -60,16 +67,32 @@ class Stepper:
         Returns: (B, …) outputs in fresh memory. Raises: StepFailed, and the states of the batch are then undefined;
         StaleHandle, RepeatedHandle.
         """
-        slots = self.pool.slots(handles)
+        self.launch(handles, inputs)
+        return self.finish()
+
+    def launch(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]]) -> None:
+        """Do what comes before `finish`: all that does not wait for the step. Raises: as `run`."""
+        self._slots = self.pool.slots(handles)
         joined = _joined(inputs)
         self._inputs[: len(joined)] = joined
+        if self._overlapped is not None:
+            try:
+                self._overlapped.launch(self._slots)
+            except Exception as error:
+                raise self._failed(error) from error
+
+    def finish(self) -> NDArray[Any]:
+        """Return the outputs of the batch that was launched last, once it has ended. Raises: StepFailed."""
         try:
-            outputs = self._model.run(slots)
+            outputs = self._model.run(self._slots) if self._overlapped is None else self._overlapped.finish()
         except Exception as error:  # the model is foreign code, and must not take the other streams with it
-            raise StepFailed(f"a step of {len(slots)} streams failed: {type(error).__name__}: {error}") from error
-        if len(outputs) != len(slots):
-            raise StepFailed(f"{len(slots)} rows went in, {len(outputs)} came out")
+            raise self._failed(error) from error
+        if len(outputs) != len(self._slots):
+            raise StepFailed(f"{len(self._slots)} rows went in, {len(outputs)} came out")
         return outputs
+
+    def _failed(self, error: Exception) -> StepFailed:
+        return StepFailed(f"a step of {len(self._slots)} streams failed: {type(error).__name__}: {error}")
 
 
 def _joined(rows: Sequence[Any]) -> bytes:

@@ -2,6 +2,10 @@
 
 It owns batcher and slot pool and is called on that one thread alone, so it needs no locks; the thread, its sleep and
 its queue are the engine's.
+
+With a model that is `Overlapped`, the events of a batch are held until the next one is launched, and delivered while
+that one runs; where none is ready to run, they are delivered at once. Whatever else is to be told or done comes after
+them, so the order of events is that of any other model, and nothing is held while the thread sleeps.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ class Worker:
         self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed, not yet closed by their owner
         self._exports = Exports()
+        self._held: list[EngineEvent] = []  # of the batch that finished last
 
     def warm_up(self) -> None:
         """Step every batch size, learn the service times and deliver `WarmedUp`."""
@@ -48,14 +53,16 @@ class Worker:
         self._deliver(WarmedUp(step_s))
 
     def wake_at(self, now: float) -> float | None:
-        """Time of the next batch if no command comes first; None = not before one does."""
-        return self._batcher.wake_at(now)
+        """Time of the next call of `run_batch` if no command comes first; None = not before one does."""
+        return now if self._held else self._batcher.wake_at(now)
 
     def run_batch(self) -> None:
-        """Run the next batch, if one is to run now."""
+        """Run the next batch, if one is to run now, and deliver the events of the last one."""
         batch = self._batcher.next_batch(self._clock())
         if batch:
             self._run(batch)
+        else:
+            self._deliver_held()
 
     def queue(self, step: Step) -> None:
         """Queue a step; one of a failed stream is ignored."""
@@ -66,10 +73,11 @@ class Worker:
         except QueueFull as error:
             self._fail(step.stream, error)
         except UnknownStream as error:
-            self._deliver(StreamFailed(step.stream, error))
+            self._tell(StreamFailed(step.stream, error))
 
     def execute(self, command: Command) -> bool:
         """Execute any command but a step. Returns: False to stop."""
+        self._deliver_held()
         match command:
             case Open():
                 self._admit(command)
@@ -99,10 +107,10 @@ class Worker:
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
         else:
-            self._deliver_state(stream, tag)
+            self._tell(self._exported(stream, tag))
 
-    def _deliver_state(self, stream: StreamId, tag: object) -> None:
-        self._deliver(StateExported(stream, tag, self._pool.export(self._handles[stream])))
+    def _exported(self, stream: StreamId, tag: object) -> StateExported:
+        return StateExported(stream, tag, self._pool.export(self._handles[stream]))
 
     def _restore(self, stream: StreamId, state: bytes) -> None:
         if stream not in self._handles:
@@ -115,7 +123,7 @@ class Worker:
     def _report_unknown(self, stream: StreamId) -> None:
         """Report a stream that is not open, unless its failure was reported already."""
         if stream not in self._failed:
-            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+            self._tell(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
 
     def _close(self, stream: StreamId) -> None:
         if stream in self._handles:
@@ -125,7 +133,7 @@ class Worker:
         else:
             self._report_unknown(stream)
             return
-        self._deliver(StreamClosed(stream))
+        self._tell(StreamClosed(stream))
 
     def _run(self, batch: tuple[Pending, ...]) -> None:
         started_s = self._clock()
@@ -136,14 +144,18 @@ class Worker:
             for handle in itertools.compress(handles, resets):
                 self._pool.reset(handle)
         try:
-            outputs = self._stepper.run(handles, inputs)
+            try:
+                self._stepper.launch(handles, inputs)
+            finally:
+                self._deliver_held()
+            outputs = self._stepper.finish()
         except StepFailed as error:
             for stream in streams:
                 self._fail(stream, error)
             return
         step_s = self._clock() - started_s
         self._batcher.ran(len(batch), step_s)
-        self._deliver(
+        self._held.append(
             BatchDone(
                 streams=streams,
                 tags=tags,
@@ -156,9 +168,20 @@ class Worker:
                 filling_waits=self._batcher.filling_waits(started_s),
             )
         )
-        if self._exports:
-            for stream, tag in self._exports.ran(streams):
-                self._deliver_state(stream, tag)
+        if self._exports:  # now, because the next batch changes these states
+            self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
+        if not self._stepper.overlaps:
+            self._deliver_held()
+
+    def _tell(self, event: EngineEvent) -> None:
+        """Deliver an event that belongs to no batch, after those of the last one."""
+        self._deliver_held()
+        self._deliver(event)
+
+    def _deliver_held(self) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            self._deliver(event)
 
     def _fail(self, stream: StreamId, error: Exception) -> None:
         self._forget(stream)
@@ -166,7 +189,7 @@ class Worker:
 
     def _report_failed(self, stream: StreamId, error: Exception) -> None:
         self._failed.add(stream)
-        self._deliver(StreamFailed(stream, error))
+        self._tell(StreamFailed(stream, error))
 
     def _forget(self, stream: StreamId) -> None:
         self._batcher.close(stream)
