@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from batching.batcher import Batcher, Pace, Policy, StreamId, checked_budget
+from batching.batcher import Batcher, Policy, StreamId, checked_budget
 from batching.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent, EngineStopped
+from batching.pace import Pace
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
 from batching.worker import Worker
@@ -54,10 +55,16 @@ class Engine:
         the policy and the other options.
         """
         largest, *shape = model.inputs.shape
+        stepper = Stepper(model)
         batcher = Batcher(
-            policy, max_batch=largest, max_queued=max_queued, background_rows=background_rows, pace=Pace(step_s)
+            policy,
+            max_batch=largest,
+            max_queued=max_queued,
+            background_rows=background_rows,
+            pace=Pace(step_s),
+            chunk_steps=stepper.chunk_steps,
         )
-        self._worker = Worker(Stepper(model), batcher, deliver=deliver, clock=clock)
+        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock)
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
         self._warm_up = warm_up

@@ -25,7 +25,7 @@ class BatchDone:
     tags: tuple[object, ...]
     """`tag` of each step's `push`."""
     outputs: np.ndarray
-    """(B, …): the model's outputs, in memory that later batches do not write to."""
+    """(rows, …): the model's outputs, in memory that later batches do not write to."""
     queue_wait_s: tuple[float, ...]
     """From a step's push to the start of its batch."""
     started_s: float
@@ -39,6 +39,8 @@ class BatchDone:
     one that ran ahead of its time."""
     filling_waits: bool = False
     """`Batcher.filling_waits` when the batch was taken."""
+    steps: int = 1
+    """Steps of each stream, in consecutive rows: a stream of a chunk is that many times in a row in `streams`."""
 
 
 @dataclass(frozen=True, slots=True)

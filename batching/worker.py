@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from batching.batcher import Batcher, Pending, StreamId
+from batching.batcher import Batcher, Pending, StreamId, steps_each
 from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
 from batching.errors import PoolFull, QueueFull, StepFailed, UnknownStream, WrongState
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
@@ -46,10 +46,13 @@ class Worker:
         self._held: list[EngineEvent] = []  # of the batch that finished last
 
     def warm_up(self) -> None:
-        """Step every batch size, learn the service times and deliver `WarmedUp`."""
+        """Step batches of every size and chunks of every length, learn their times and deliver `WarmedUp`."""
         step_s = self._stepper.warm_up(self._clock)
         for rows, seconds in step_s.items():
             self._batcher.ran(rows, seconds)
+        for steps, chunk_s in self._stepper.warm_up_chunks(self._clock).items():
+            for streams, seconds in chunk_s.items():
+                self._batcher.ran(streams * steps, seconds, steps)
         self._deliver(WarmedUp(step_s))
 
     def wake_at(self, now: float) -> float | None:
@@ -69,6 +72,8 @@ class Worker:
         if step.stream in self._failed:
             return
         try:
+            if step.reset:
+                self._batcher.part(step.stream)
             self._batcher.push(step.stream, step, step.ready_s)
         except QueueFull as error:
             self._fail(step.stream, error)
@@ -106,6 +111,7 @@ class Worker:
             self._report_unknown(stream)
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
+            self._batcher.part(stream)
         else:
             self._tell(self._exported(stream, tag))
 
@@ -139,22 +145,23 @@ class Worker:
         started_s = self._clock()
         steps = cast(list[Step], [pending.item for pending in batch])
         streams, inputs, tags, resets, ready_s = zip(*steps, strict=True)
-        handles = [self._handles[stream] for stream in streams]
+        each = steps_each(batch)
+        handles = [self._handles[stream] for stream in streams[::each]]
         if any(resets):
-            for handle in itertools.compress(handles, resets):
+            for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
         try:
             try:
-                self._stepper.launch(handles, inputs)
+                self._stepper.launch(handles, inputs, each)
             finally:
                 self._deliver_held()
             outputs = self._stepper.finish()
         except StepFailed as error:
-            for stream in streams:
+            for stream in streams[::each]:
                 self._fail(stream, error)
             return
         step_s = self._clock() - started_s
-        self._batcher.ran(len(batch), step_s)
+        self._batcher.ran(len(batch), step_s, each)
         self._held.append(
             BatchDone(
                 streams=streams,
@@ -166,6 +173,7 @@ class Worker:
                 step_s=step_s,
                 queued=self._batcher.queued,
                 filling_waits=self._batcher.filling_waits(started_s),
+                steps=each,
             )
         )
         if self._exports:  # now, because the next batch changes these states

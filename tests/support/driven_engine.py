@@ -14,17 +14,19 @@ from batching.slot_model import SlotModel
 
 
 class DrivenEngine(Engine):
-    """An engine without its thread: what that would do, one pass at a time, with a clock that stands still."""
+    """An engine without its thread: what that would do, one pass at a time, on a clock that moves only to wake it."""
 
     def __init__(self, model: SlotModel, deliver: Callable[[EngineEvent], None], **options: Any) -> None:
-        bounds: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "clock": FakeClock()}
+        self._fake_clock = FakeClock()
+        bounds: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "clock": self._fake_clock}
         super().__init__(model, deliver=deliver, **(bounds | options))
         self._max_commands = 1_000_000  # this thread is never behind: it runs when the test says so
 
     @property
     def would_sleep(self) -> bool:
         """Whether the thread would sleep now."""
-        return not self._mail and self._worker.wake_at(self._clock()) is None
+        wake_at = self._worker.wake_at(self._clock())
+        return not self._mail and (wake_at is None or wake_at > self._clock())
 
     def turn(self) -> None:
         """Execute the commands that have arrived, and run a batch."""
@@ -32,6 +34,8 @@ class DrivenEngine(Engine):
             self._worker.run_batch()
 
     def settle(self) -> None:
-        """Go on until the thread would sleep."""
-        while not self.would_sleep:
+        """Go on until the thread would sleep without end."""
+        while self._mail or (wake_at := self._worker.wake_at(self._clock())) is not None:
+            if self.would_sleep:
+                self._fake_clock.advance(wake_at - self._clock())
             self.turn()

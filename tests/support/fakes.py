@@ -43,16 +43,20 @@ class EchoModel:
 
     def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
         """(B, samples) int16 -> (B, 2) int64."""
-        self.rows.append(len(slots))
-        return self._advance(slots, self.inputs[: len(slots)])
+        return self._advance(slots, 1)
 
-    def _advance(self, slots: Sequence[int], inputs: NDArray[np.int16]) -> NDArray[np.int64]:
-        states = self._states[list(slots)]  # (B, 2)
-        fresh = states[:, 1] == 0
-        states[fresh, 0] = inputs[fresh, 0]
-        states[:, 1] += 1
-        self._states[list(slots)] = states
-        return states
+    def _advance(self, slots: Sequence[int], steps: int) -> NDArray[np.int64]:
+        """(B * steps, samples) int16 -> (B * steps, 2) int64."""
+        rows = len(slots) * steps
+        self.rows.append(rows)
+        outputs = np.empty((rows, 2), np.int64)
+        for step in range(steps):
+            states = self._states[list(slots)]  # (B, 2)
+            fresh = states[:, 1] == 0
+            states[fresh, 0] = self.inputs[step:rows:steps][fresh, 0]
+            states[:, 1] += 1
+            self._states[list(slots)] = outputs[step::steps] = states
+        return outputs
 
     def reset(self, slot: int) -> None:
         """Zero the slot's state."""
@@ -80,6 +84,17 @@ class FailingModel(EchoModel):
         return outputs
 
 
+class ChunkedModel(EchoModel):
+    """An `EchoModel` that takes several steps of each stream in one call."""
+
+    chunk_steps = (1, 2, 4)
+
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[np.int64]:
+        """(B * steps, samples) int16 -> (B * steps, 2) int64."""
+        assert steps in self.chunk_steps
+        return self._advance(slots, steps)
+
+
 class OverlappedModel(FailingModel):
     """A `FailingModel` whose steps are in flight between `launch` and `finish`; any other call then is an error.
 
@@ -94,29 +109,33 @@ class OverlappedModel(FailingModel):
     def __init__(self, capacity: int = 4, largest: int = 4, samples: int = 4) -> None:
         super().__init__(capacity, largest, samples)
         self.in_flight: list[int] | None = None  # slots
+        self._steps = 1
         self._launched = self.inputs.copy()
 
     def launch(self, slots: Sequence[int], steps: int = 1) -> None:
         """Start a step. Raises: ValueError for `UNFIT`."""
         self._idle()
-        assert steps == 1
-        if (self.inputs[: len(slots), 0] == self.UNFIT).any():
+        if (self.inputs[: len(slots) * steps, 0] == self.UNFIT).any():
             raise ValueError("unfit")
-        self.in_flight = list(slots)
+        self.in_flight, self._steps = list(slots), steps
         self._launched = self.inputs.copy()
 
     def finish(self) -> NDArray[np.int64]:
-        """As `FailingModel.run`. Raises: as that; DeviceLost."""
+        """As `FailingModel.run`, or `ChunkedModel.run`. Raises: as that; DeviceLost."""
         assert self.in_flight is not None
         slots, self.in_flight = self.in_flight, None
         assert np.array_equal(self._launched, self.inputs), "inputs were written while a step was in flight"
-        if (self.inputs[: len(slots), 0] == self.LOST).any():
+        outputs = self._advance(slots, self._steps)
+        firsts = self.inputs[: len(outputs), 0]
+        if (firsts == self.LOST).any():
             raise self.DeviceLost
-        return super().run(slots)
+        if (firsts == self.POISON).any():
+            raise ArithmeticError("poisoned")
+        return outputs
 
-    def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[np.int64]:
         """As `launch` and `finish`."""
-        self.launch(slots)
+        self.launch(slots, steps)
         return self.finish()
 
     def reset(self, slot: int) -> None:
@@ -136,6 +155,12 @@ class OverlappedModel(FailingModel):
 
     def _idle(self) -> None:
         assert self.in_flight is None, "a step is in flight"
+
+
+class OverlappedChunksModel(OverlappedModel):
+    """An `OverlappedModel` that is a `ChunkedModel`, too."""
+
+    chunk_steps = (1, 2, 4)
 
 
 class GatedModel(FailingModel):
