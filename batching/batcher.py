@@ -68,6 +68,7 @@ class Pending(NamedTuple):
 ReadyQueue = dict[StreamId, Pending]
 """The oldest waiting step of each stream of one class, in order of entry."""
 _deadline = attrgetter("deadline_s")
+_new_tuple = tuple.__new__  # makes a named tuple in half of the time that its own constructor takes
 
 
 @dataclass(slots=True)
@@ -114,6 +115,7 @@ class Batcher:
         self._max_batch = 1 if policy is Policy.SINGLE else max_batch
         self._max_queued = max_queued
         self._pace = pace
+        self._interval_s = pace.interval_s  # 0 = every step is due when it comes
         self._margin_s = margin_s
         self._streams: dict[StreamId, _Stream] = {}
         self._live: ReadyQueue = {}
@@ -163,17 +165,21 @@ class Batcher:
 
     def push(self, stream: StreamId, item: object, now: float) -> None:
         """Queue a step that is ready at `now`. Raises: UnknownStream, QueueFull."""
-        owner = self._find(stream)
-        if len(owner.steps) >= self._max_queued:
+        owner = self._streams.get(stream) or self._find(stream)
+        steps = owner.steps
+        if len(steps) >= self._max_queued:
             raise QueueFull(f"stream {stream} has {self._max_queued} steps waiting, as many as it may")
         due_s = now
-        if not owner.background:
-            due_s, owner.in_time_s = self._pace.due(now, owner.in_time_s)
-        step = Pending(stream, item, now, due_s, due_s + owner.budget_s, owner.apart)
+        if not owner.background and self._interval_s:
+            if owner.in_time_s <= now:  # nearly all steps: what `Pace.due` says of them, without the call
+                owner.in_time_s = now + self._interval_s
+            else:
+                due_s, owner.in_time_s = self._pace.due(now, owner.in_time_s)
+        step = _new_tuple(Pending, (stream, item, now, due_s, due_s + owner.budget_s, owner.apart))
         owner.apart = False
-        owner.steps.append(step)
-        if len(owner.steps) == 1:
+        if not steps:
             self._enqueue_head(owner, step, now)
+        steps.append(step)
         self._queued += 1
 
     def part(self, stream: StreamId) -> None:
@@ -192,11 +198,9 @@ class Batcher:
             batch = self._choose({}, self._rows_alone())
         else:
             return ()
-        if self._chunks.most(len(batch)) > 1:
+        if len(batch) <= self._chunks.most_streams:
             batch = self._lengthened(batch, now)
-        for step in batch:
-            self._advance(step.stream, now)
-        self._queued -= len(batch)
+        self._remove(batch, now)
         return batch
 
     def filling_waits(self, now: float) -> bool:
@@ -219,9 +223,10 @@ class Batcher:
 
     def _promote_due(self, now: float) -> None:
         """Move the steps that have become due to the live queue; note since when none has been due."""
-        for step in [step for step in self._ahead.values() if step.due_s <= now]:
-            del self._ahead[step.stream]
-            self._enqueue_head(self._streams[step.stream], step, now)
+        if self._ahead:
+            for step in [step for step in self._ahead.values() if step.due_s <= now]:
+                del self._ahead[step.stream]
+                self._enqueue_head(self._streams[step.stream], step, now)
         if self._live:
             self._none_due_since_s = None
         elif self._none_due_since_s is None:
@@ -310,13 +315,17 @@ class Batcher:
                 return i
         return min(most, len(owner.steps))
 
-    def _advance(self, stream: StreamId, now: float) -> None:
-        """Drop the stream's oldest step; the next one, if any, enters its ready queue."""
-        owner = self._streams[stream]
-        del owner.queue[stream]
-        owner.steps.popleft()
-        if owner.steps:
-            self._enqueue_head(owner, owner.steps[0], now)
+    def _remove(self, batch: tuple[Pending, ...], now: float) -> None:
+        """Drop the batch's steps, each the oldest of its stream; the next one, if any, enters its ready queue."""
+        streams = self._streams
+        for step in batch:
+            owner = streams[step.stream]
+            steps = owner.steps
+            del owner.queue[step.stream]
+            steps.popleft()
+            if steps:
+                self._enqueue_head(owner, steps[0], now)
+        self._queued -= len(batch)
 
     def _enqueue_head(self, owner: _Stream, step: Pending, now: float) -> None:
         """Put a stream's oldest step at the end of its ready queue."""
@@ -333,6 +342,8 @@ class Batcher:
 def steps_each(batch: Sequence[Pending]) -> int:
     """Steps of each stream in a batch that is not empty."""
     first = batch[0].stream
+    if len(batch) == 1 or batch[1].stream != first:
+        return 1
     return next((i for i, step in enumerate(batch) if step.stream != first), len(batch))
 
 

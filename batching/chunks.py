@@ -33,6 +33,8 @@ class Chunks:
         self._single = service
         self._service = {steps: ServiceTimes() for steps in lengths[1:]}
         self._max_rows = max_rows
+        self.most_streams = max_rows // lengths[1] if len(lengths) > 1 else 0
+        """Streams of the largest batch that has the rows for any chunk."""
 
     def most(self, streams: int) -> int:
         """The longest chunk that a batch of so many streams has the rows for."""

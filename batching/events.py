@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +18,11 @@ class WarmedUp:
     step_s: Mapping[int, float]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchDone:
-    """One batch ran. Row i of everything belongs to `streams[i]`; times are seconds of the engine's clock."""
+class BatchDone(NamedTuple):
+    """One batch ran. Row i of everything belongs to `streams[i]`; times are seconds of the engine's clock.
+
+    A tuple, because it is made for every batch, and in a third of the time that a frozen dataclass takes.
+    """
 
     streams: tuple[StreamId, ...]
     tags: tuple[object, ...]

@@ -28,6 +28,11 @@ class Pace:
     lead: float = 1.25
     """How much faster than real time still counts as in time: a stream that stalled catches up a second in four."""
 
+    @property
+    def interval_s(self) -> float:
+        """Seconds between the theoretical arrival times of steps."""
+        return self.step_s / self.lead
+
     def due(self, ready_s: float, in_time_s: float) -> tuple[float, float]:
         """Return the due time of a step that is ready at `ready_s`, and the theoretical arrival time of the next one.
 

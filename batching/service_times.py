@@ -41,9 +41,13 @@ class ServiceTimes:
     def learn(self, rows: int, seconds: float) -> None:
         """Add one measurement to the means."""
         bucket = _bucket(rows)
-        expected = self.estimate(rows) if bucket in self._points else seconds
-        mean_rows, mean_s = self._points.get(bucket, (rows, seconds))
-        self._points[bucket] = (mean_rows + WEIGHT * (rows - mean_rows), mean_s + WEIGHT * (seconds - mean_s))
+        if bucket in self._points:
+            expected = self.estimate(rows)
+            mean_rows, mean_s = self._points[bucket]
+            self._points[bucket] = (mean_rows + WEIGHT * (rows - mean_rows), mean_s + WEIGHT * (seconds - mean_s))
+        else:
+            expected = seconds
+            self._points = dict(sorted({**self._points, bucket: (float(rows), seconds)}.items()))
         if expected > 0:
             self._spread += SPREAD_WEIGHT * (abs(seconds - expected) / expected - self._spread)
         self._lay_out()
@@ -90,11 +94,13 @@ class ServiceTimes:
         return self._seconds[-1] + (rows - self._rows[-1]) * self.per_row()
 
     def _lay_out(self) -> None:
-        """Sort the points for `estimate`; a larger batch counts as no faster than a smaller one."""
-        self._rows.clear()
-        self._seconds.clear()
+        """Lay the points out for `estimate`; a larger batch counts as no faster than a smaller one.
+
+        They are in order of bucket, and so of rows.
+        """
         longest = 0.0
-        for rows, seconds in sorted(self._points.values()):
+        self._rows, self._seconds = [], []
+        for rows, seconds in self._points.values():
             longest = max(longest, seconds)
             self._rows.append(rows)
             self._seconds.append(longest)

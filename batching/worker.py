@@ -67,20 +67,28 @@ class Worker:
         else:
             self._deliver_held()
 
-    def queue(self, step: Step) -> None:
-        """Queue a step; one of a failed stream is ignored."""
-        if step.stream in self._failed:
-            return
-        try:
-            if step.reset:
-                self._batcher.part(step.stream)
-            self._batcher.push(step.stream, step, step.ready_s)
-        except QueueFull as error:
-            self._fail(step.stream, error)
-        except UnknownStream as error:
-            self._tell(StreamFailed(step.stream, error))
+    def take(self, commands: deque[Command]) -> bool:
+        """Execute the commands present now. Returns: False to stop.
 
-    def execute(self, command: Command) -> bool:
+        Not until there are none: a fast producer must not delay the next batch.
+        """
+        push = self._batcher.push
+        for _ in range(len(commands)):
+            command = commands.popleft()
+            if type(command) is Step:  # nearly all of them
+                try:
+                    if command.reset:
+                        self._batcher.part(command.stream)
+                    push(command.stream, command, command.ready_s)
+                except QueueFull as error:
+                    self._fail(command.stream, error)
+                except UnknownStream:
+                    self._report_unknown(command.stream)
+            elif not self._execute(command):
+                return False
+        return True
+
+    def _execute(self, command: Command) -> bool:
         """Execute any command but a step. Returns: False to stop."""
         self._deliver_held()
         match command:
@@ -143,10 +151,11 @@ class Worker:
 
     def _run(self, batch: tuple[Pending, ...]) -> None:
         started_s = self._clock()
-        steps = cast(list[Step], [pending.item for pending in batch])
-        streams, inputs, tags, resets, ready_s = zip(*steps, strict=True)
+        streams, steps, ready_s, due_s, _, _ = zip(*batch, strict=True)
+        _, inputs, tags, resets, _ = zip(*cast(tuple[Step, ...], steps), strict=True)
         each = steps_each(batch)
-        handles = [self._handles[stream] for stream in streams[::each]]
+        members = streams if each == 1 else streams[::each]
+        handles = [self._handles[stream] for stream in members]
         if any(resets):
             for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
@@ -154,10 +163,11 @@ class Worker:
             try:
                 self._stepper.launch(handles, inputs, each)
             finally:
-                self._deliver_held()
+                if self._held:
+                    self._deliver_held()
             outputs = self._stepper.finish()
         except StepFailed as error:
-            for stream in streams[::each]:
+            for stream in members:
                 self._fail(stream, error)
             return
         step_s = self._clock() - started_s
@@ -168,7 +178,7 @@ class Worker:
                 tags=tags,
                 outputs=outputs,
                 queue_wait_s=tuple([started_s - ready for ready in ready_s]),
-                live_wait_s=tuple([started_s - p.due_s for p in batch if p.stream not in self._background]),
+                live_wait_s=tuple([started_s - due for due in self._of_live(streams, due_s)]),
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
@@ -180,6 +190,13 @@ class Worker:
             self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
         if not self._stepper.overlaps:
             self._deliver_held()
+
+    def _of_live(self, streams: tuple[StreamId, ...], values: tuple[float, ...]) -> Iterable[float]:
+        """Return the values of the rows that are live streams'."""
+        background = self._background
+        if not background:
+            return values
+        return [value for stream, value in zip(streams, values, strict=True) if stream not in background]
 
     def _tell(self, event: EngineEvent) -> None:
         """Deliver an event that belongs to no batch, after those of the last one."""

@@ -26,7 +26,7 @@ class DrivenEngine(Engine):
     def would_sleep(self) -> bool:
         """Whether the thread would sleep now."""
         wake_at = self._worker.wake_at(self._clock())
-        return not self._mail and (wake_at is None or wake_at > self._clock())
+        return not self._mail.commands and (wake_at is None or wake_at > self._clock())
 
     def turn(self) -> None:
         """Execute the commands that have arrived, and run a batch."""
@@ -35,7 +35,7 @@ class DrivenEngine(Engine):
 
     def settle(self) -> None:
         """Go on until the thread would sleep without end."""
-        while self._mail or (wake_at := self._worker.wake_at(self._clock())) is not None:
+        while self._mail.commands or (wake_at := self._worker.wake_at(self._clock())) is not None:
             if self.would_sleep:
                 self._fake_clock.advance(wake_at - self._clock())
             self.turn()
