@@ -285,7 +285,7 @@ class Batcher:
         if self._ahead or self._background:
             ready += heapq.nsmallest(filling, [*self._ahead.values(), *self._background.values()], key=_deadline)
         ready.sort(key=_deadline)  # stable: of equal deadlines, the step that came first
-        return tuple(ready[: self._max_batch])
+        return tuple(ready) if len(ready) <= self._max_batch else tuple(ready[: self._max_batch])
 
     def _lengthened(self, batch: tuple[Pending, ...], now: float) -> tuple[Pending, ...]:
         """Return the batch with chunks in place of single steps, as far as the rules of `Chunks` allow."""

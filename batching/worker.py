@@ -163,8 +163,7 @@ class Worker:
             try:
                 self._stepper.launch(handles, inputs, each)
             finally:
-                if self._held:
-                    self._deliver_held()
+                self._deliver_held()
             outputs = self._stepper.finish()
         except StepFailed as error:
             for stream in members:
@@ -172,13 +171,15 @@ class Worker:
             return
         step_s = self._clock() - started_s
         self._batcher.ran(len(batch), step_s, each)
+        queue_wait_s = tuple([started_s - ready for ready in ready_s])
+        all_in_time = not self._background and due_s == ready_s  # as in nearly all batches
         self._held.append(
             BatchDone(
                 streams=streams,
                 tags=tags,
                 outputs=outputs,
-                queue_wait_s=tuple([started_s - ready for ready in ready_s]),
-                live_wait_s=tuple([started_s - due for due in self._of_live(streams, due_s)]),
+                queue_wait_s=queue_wait_s,
+                live_wait_s=queue_wait_s if all_in_time else self._live_wait_s(streams, due_s, started_s),
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
@@ -191,12 +192,11 @@ class Worker:
         if not self._stepper.overlaps:
             self._deliver_held()
 
-    def _of_live(self, streams: tuple[StreamId, ...], values: tuple[float, ...]) -> Iterable[float]:
-        """Return the values of the rows that are live streams'."""
-        background = self._background
-        if not background:
-            return values
-        return [value for stream, value in zip(streams, values, strict=True) if stream not in background]
+    def _live_wait_s(
+        self, streams: tuple[StreamId, ...], due_s: tuple[float, ...], started_s: float
+    ) -> tuple[float, ...]:
+        live = [due for stream, due in zip(streams, due_s, strict=True) if stream not in self._background]
+        return tuple([started_s - due for due in live])
 
     def _tell(self, event: EngineEvent) -> None:
         """Deliver an event that belongs to no batch, after those of the last one."""
@@ -204,9 +204,10 @@ class Worker:
         self._deliver(event)
 
     def _deliver_held(self) -> None:
-        held, self._held = self._held, []
-        for event in held:
-            self._deliver(event)
+        if self._held:
+            held, self._held = self._held, []
+            for event in held:
+                self._deliver(event)
 
     def _fail(self, stream: StreamId, error: Exception) -> None:
         self._forget(stream)
