@@ -81,8 +81,8 @@ DEVICE float exp2_approx(float x) {
     return y;
 }
 
-// 1 / x rounded to nearest, for x >= 1: the sequence that rcp.rn.f32 is made of, without its branch for results below the
-// normal numbers. Those are taken as 2^-126, which a sum with an fp16 number loses just as well. NaN stays NaN.
+// 1 / x rounded to nearest, for normal x > 0: the sequence that rcp.rn.f32 is made of, without its branch for results
+// below the normal numbers. Those are taken as 2^-126, which a sum with an fp16 number loses just as well. NaN stays NaN.
 DEVICE float reciprocal(float x) {
     float y;
     asm("min.NaN.f32 %0, %0, 0f7E800000;" : "+f"(x));  // 2^126

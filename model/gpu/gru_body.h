@@ -5,7 +5,8 @@
 //   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
 //   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange,
 //   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of, cycles, prefetch, previous_kernel_done
-// and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT, POLL_DELAY.
+// and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT, POLL_DELAY;
+// where layer_body.h follows, BULK_FRAGMENTS (a warp) that shared memory has room for.
 //
 // Who computes what. A block owns UNITS hidden units: 3 * UNITS rows of U (r, z, n one after another) in tiles of 16.
 // K is cut into SEGMENTS runs of k16 steps, one run a warp. A warp's fragments of U are loaded once. A work item
@@ -35,6 +36,11 @@ constexpr int GATE_ROWS = (3 * UNITS + 15) / 16 * 16;
 constexpr int TILES = GATE_ROWS / 16;
 constexpr int FRAGMENTS = 2 * MAX_PAIRS * TILES;  // of a warp, 16 bytes a lane
 constexpr int SHARED_FRAGMENTS = FRAGMENTS - REGISTER_FRAGMENTS;
+#ifdef BULK_FRAGMENTS
+constexpr int ROOM_FRAGMENTS = BULK_FRAGMENTS;
+#else
+constexpr int ROOM_FRAGMENTS = SHARED_FRAGMENTS;
+#endif
 constexpr int GATE_THREADS = UNITS * TILE_ROWS;
 constexpr int GATE_GROUPS = 32 * WARPS / GATE_THREADS;  // of threads, which take turns with the gates of work items
 constexpr int ITEM_TILES = MAX_ROWS / TILE_ROWS;
@@ -50,7 +56,7 @@ static_assert(HIDDEN % 16 == 0 && HIDDEN % UNITS == 0 && UNITS % 4 == 0, "sizes"
 static_assert(GATE_THREADS <= 32 * WARPS && MAX_ROWS <= 32 * WARPS && MAX_ROWS % TILE_ROWS == 0, "threads");
 
 struct SharedLayout {
-    Quad fragments[SHARED_FRAGMENTS > 0 ? WARPS * SHARED_FRAGMENTS * 32 : 1];
+    Quad fragments[ROOM_FRAGMENTS > 0 ? WARPS * ROOM_FRAGMENTS * 32 : 1];
     float own[ITEM_TILES][UNITS][TILE_ROWS];           // h of this block's units, the rounded value
     float bias[3 * UNITS];
     unsigned epochs[MAX_ROWS];

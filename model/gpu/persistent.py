@@ -108,7 +108,7 @@ class PersistentGru:
             self.layout.blocks,
             32 * WARPS,
             [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read)), *range_of(ahead, 0), *range_of(ahead, 1)],
-            cooperative=True,
+            cooperative=not self.early,  # the two exclude one another
             early=self.early,
         )
 

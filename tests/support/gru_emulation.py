@@ -12,6 +12,7 @@ import torch
 from needs import need_programs
 from torch import Tensor
 
+from model.gpu.layer import split
 from model.gpu.pack import Layout, pack
 from model.gpu.persistent import range_of
 
@@ -38,8 +39,10 @@ def schedule(seed=0, *, starved_block=-1, starved_warp=-1, ratio=24, absent_bloc
     return Schedule(seed, starved_block, starved_warp, ratio, absent_block, bound)
 
 
-def build(layout: Layout, folder: Path, *, spin_limit=1 << 20, changes=None) -> ctypes.CDLL:
-    """Compile the kernel; `changes` are new texts by old ones, each of which stands in the source exactly once."""
+def build(
+    layout: Layout, folder: Path, *, source="gru_emulated.cpp", spin_limit=1 << 20, changes=None, **sizes
+) -> ctypes.CDLL:
+    """Compile the kernel; `changes` are new texts by old ones, each of which stands once in `gru_body.h`."""
     need_programs("g++")
     folder = Path(tempfile.mkdtemp(dir=folder))
     body = BODY.read_text(encoding="utf-8")
@@ -47,22 +50,13 @@ def build(layout: Layout, folder: Path, *, spin_limit=1 << 20, changes=None) -> 
         assert body.count(old) == 1, f"{old!r} stands {body.count(old)} times in the kernel"
         body = body.replace(old, new)
     (folder / BODY.name).write_text(body, encoding="utf-8")
-    defines = [
-        f"-D{name}={value}" for name, value in {**layout.defines(), "SPIN_LIMIT": spin_limit, "POLL_DELAY": 350}.items()
-    ]
-    options = [
-        "-std=c++17",
-        "-O1",
-        "-shared",
-        "-fPIC",
-        "-ffp-contract=off",
-        "-fno-strict-aliasing",
-        "-Wno-unknown-pragmas",
-    ]
-    command = ["g++", *options, *defines, f"-I{folder}", f"-I{EMULATION}", str(EMULATION / "gru_emulated.cpp")]
-    subprocess.run([*command, "-o", str(folder / "gru.so")], check=True)
+    sizes = {**layout.defines(), "SPIN_LIMIT": spin_limit, "POLL_DELAY": 350, **sizes}
+    options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing"]
+    options += ["-Wno-unknown-pragmas", *(f"-D{name}={value}" for name, value in sizes.items())]
+    options += [f"-I{folder}", f"-I{EMULATION}", f"-I{BODY.parent}"]
+    subprocess.run(["g++", *options, str(EMULATION / source), "-o", str(folder / "gru.so")], check=True)
     library = ctypes.CDLL(str(folder / "gru.so"))
-    library.prefetched.restype = library.shared_bytes.restype = library.workspace_words.restype = ctypes.c_long
+    library.shared_bytes.restype = ctypes.c_long
     return library
 
 
@@ -77,6 +71,7 @@ class Layer:
 
     def __post_init__(self):
         self.packed = pack(self.weights, self.layout)
+        self.library.prefetched.restype = self.library.workspace_words.restype = ctypes.c_long
         self.workspace = torch.zeros(self.layout.workspace_words, dtype=torch.int32)
 
     def launch(self, gates, x_in, x_out, slab, read, write, rows, frames, when=None, ahead=()) -> int:  # noqa: PLR0917
@@ -92,6 +87,40 @@ class Layer:
     @property
     def error(self) -> int:
         return int(self.workspace[0])
+
+
+@dataclass
+class WholeLayer:
+    """The kernel of a whole layer; `launch` takes what `PersistentLayer.enqueue` takes."""
+
+    library: ctypes.CDLL
+    layout: Layout
+    input: Tensor  # W (3H, H) fp16
+    input_bias: Tensor  # (3H,) fp32
+    scale: Tensor  # (H,) fp16, of the normalisation
+    shift: Tensor  # (H,) fp16
+    recurrent: Tensor  # U (3H, H) fp16
+    recurrent_bias: Tensor  # (3H,) fp32
+    epsilon: float = 1e-5
+
+    def __post_init__(self):
+        self.packed = pack(self.input, self.layout), split(pack(self.recurrent, self.layout), self.layout)
+        self.workspace = torch.zeros(self.layout.workspace_words, dtype=torch.int32)
+        self.error = torch.zeros(1, dtype=torch.int32)
+
+    def launch(self, x_in, x_out, gates, slab, read, write, rows, frames, when=None) -> int:  # noqa: PLR0917
+        w, u = self.packed
+        first = (w, self.input_bias, self.scale, self.shift)
+        second = (u, self.recurrent_bias, gates, x_in, x_out, slab, read, write, rows, self.workspace, self.error)
+        assert all(t.is_contiguous() for t in (*first, *second))
+        return self.library.launch(
+            *(ctypes.c_void_p(t.data_ptr()) for t in first),
+            ctypes.c_float(self.epsilon),
+            *(ctypes.c_void_p(t.data_ptr()) for t in second),
+            ctypes.c_int(frames),
+            ctypes.c_int(len(read)),
+            ctypes.byref(when or schedule()),
+        )
 
 
 def reference(weights: Tensor, bias: Tensor, gates: Tensor, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
