@@ -1,4 +1,4 @@
-"""A whole GRU layer in one launch, and the normalisation by itself, on the host: packed weights, constants, launches."""
+"""A whole GRU layer in one launch, and the normalisation by itself, on the host: packing, constants, launches."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
 GROUP = 16  # columns that are normalised and multiplied at a time
+MOST_HELD = 30  # fragments of U in registers: with more the compiler spills, with these shared memory keeps up
 FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
 BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 
@@ -24,12 +25,13 @@ BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 def layer_layout(hidden: int) -> tuple[Layout, int]:
     """The layout of the weights, and the bytes of shared memory (`LayerShared`).
 
-    As much of U as fits goes to shared memory, where it comes while the registers are used for the product with W.
-    Raises: ValueError if a layer of this size does not fit a multiprocessor.
+    As much of U as fits comes to shared memory while the registers are used for the product with W, and goes on to
+    registers from there. Raises: ValueError if a layer of this size does not fit a multiprocessor.
     """
     layout = layout_of(hidden)
-    for held in range(1, layout.register_fragments + 1):
-        tried = replace(layout, register_fragments=held, max_rows=LAYER_ROWS)
+    layout = replace(layout, register_fragments=min(layout.register_fragments, MOST_HELD))
+    for bulk in range(layout.fragments, layout.fragments - layout.register_fragments - 1, -1):
+        tried = replace(layout, max_rows=LAYER_ROWS, bulk_fragments=bulk)
         room, own = GROUP * (hidden + 8) * 2, 2 * tried.segments * tried.tiles * STEP * TILE_ROWS * 4
         room = max(room, tried.segments * tried.tiles * STEP * (GROUP + 8) * 4)
         shared = tried.shared_bytes + max(room - own, 16) + -(-3 * tried.units * 4 // 16) * 16 + 16
@@ -54,13 +56,15 @@ def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
 
 
 def split(packed: Tensor, layout: Layout) -> Tensor:
-    """Packed weights, of each block first the fragments for shared memory, then those for registers."""
+    """Packed weights, of each block first the fragments for shared memory, then those that come to registers by it."""
+    assert layout.bulk_fragments is not None
     blocks = packed.reshape(layout.blocks, WARPS, layout.fragments, -1)
     index = torch.arange(layout.fragments)
     place = index * layout.register_fragments // layout.fragments
     held = place != (index + 1) * layout.register_fragments // layout.fragments
-    parts = [blocks[:, :, ~held].reshape(layout.blocks, -1), blocks[:, :, held].reshape(layout.blocks, -1)]
-    return torch.cat(parts, dim=1).reshape(-1).contiguous()
+    moved = layout.bulk_fragments - int((~held).sum())
+    parts = [blocks[:, :, ~held], blocks[:, :, held][:, :, :moved], blocks[:, :, held][:, :, moved:]]
+    return torch.cat([part.reshape(layout.blocks, -1) for part in parts], dim=1).reshape(-1).contiguous()
 
 
 class PersistentLayer:

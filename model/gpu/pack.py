@@ -42,6 +42,7 @@ class Layout:
     units: int  # of a block
     register_fragments: int  # of a warp; a fragment is a tile of 16 x 16 weights, 16 bytes a lane
     max_rows: int = MAX_ROWS
+    bulk_fragments: int | None = None  # of a warp, that come to shared memory first, whether or not they stay there
 
     @property
     def blocks(self) -> int:
@@ -77,7 +78,8 @@ class Layout:
     @property
     def shared_bytes(self) -> int:
         """Size of `SharedLayout` of `gru_body.h`."""
-        fragments = max(1, WARPS * (self.fragments - self.register_fragments) * LANES) * 16
+        room = self.fragments - self.register_fragments if self.bulk_fragments is None else self.bulk_fragments
+        fragments = max(1, WARPS * room * LANES) * 16
         partial = 2 * self.segments * self.tiles * STEP * TILE_ROWS * 4
         own = self.max_rows * self.units * 4
         size = fragments + partial + own + 3 * self.units * 4 + 3 * self.max_rows * 4 + 4
@@ -91,7 +93,8 @@ class Layout:
 
     def defines(self) -> dict[str, int]:
         """Constants that the kernel is compiled with, without the bound on spinning."""
-        return {
+        bulk = {} if self.bulk_fragments is None else {"BULK_FRAGMENTS": self.bulk_fragments}
+        return bulk | {
             "HIDDEN": self.hidden,
             "UNITS": self.units,
             "WARPS": WARPS,

@@ -80,7 +80,7 @@ class PersistentGru:
         defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": poll_delay}
         self.kernel = Kernel(SOURCE, "persistent_gru", defines, self.device, self.layout.shared_bytes)
 
-    def enqueue(  # noqa: PLR0917 - the kernel's arguments, in its order
+    def enqueue(
         self,
         gates: Tensor,
         x_in: Tensor,

@@ -1,6 +1,6 @@
-"""The persistent GRU kernel compiled for sm_90a without a GPU: registers, spills, shared memory, instructions.
+"""The persistent kernels, of a recurrence and of a whole layer, compiled for sm_90a without a GPU: registers, instructions.
 
-Limits lie in `limits.json`, by hidden size; a size takes NVRTC 0.2 to 0.4 s.
+Limits lie in `limits.json`, by kernel and hidden size; NVRTC takes 0.2 to 0.4 s for a recurrence, 1 s for a layer.
 """
 
 import ctypes
@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from needs import missing, need_package
 
-from model.gpu import driver
+from model.gpu import driver, layer
 from model.gpu.driver import KernelError, compile_cubin
+from model.gpu.layer import GROUP, layer_layout
 from model.gpu.pack import MOST_BLOCKS, MOST_SHARED_BYTES, layout_of
 from model.gpu.persistent import POLL_DELAY, SOURCE, SPIN_LIMIT
 
-LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text(encoding="utf-8"))["persistent_gru"]
+LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text(encoding="utf-8"))
 ARCH = "sm_90a"
 
 
@@ -30,48 +31,61 @@ def tools():
     return folder
 
 
-def compiled(hidden):
+def compiled(entry, hidden):
     try:
         driver.nvrtc()
     except KernelError as error:
         missing(str(error))
-    return compile_cubin(
-        SOURCE,
-        ARCH,
-        tuple(sorted((layout_of(hidden).defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY}).items())),
-    )
+    if entry == "gru_layer":
+        layout, shared_bytes = layer_layout(hidden)
+        source, sizes = layer.SOURCE, layout.defines() | {"GROUP": GROUP}
+    else:
+        layout = layout_of(hidden)
+        source, sizes, shared_bytes = SOURCE, layout.defines(), layout.shared_bytes
+    sizes |= {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY}
+    return compile_cubin(source, ARCH, tuple(sorted(sizes.items()))), layout, shared_bytes
 
 
 def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("hidden", [int(size) for size in LIMITS])
-def test_resources_and_instructions_are_those_of_the_limits(tools, tmp_path, hidden):
-    layout, limits = layout_of(hidden), LIMITS[str(hidden)]
+def resources(tools, cubin, entry):
+    """Registers, stack and local memory of a thread, in bytes but the first, and the kernel's instructions."""
+    usage = output(tools / "cuobjdump", "-res-usage", cubin).split(f"Function {entry}:")[1]
+    numbers = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage).groups()
+    code = output(tools / "nvdisasm", "-c", cubin).split(f".section\t.text.{entry},")[1].split("\t.section")[0]
+    return [int(number) for number in numbers], code
+
+
+@pytest.mark.parametrize(("entry", "hidden"), [(entry, int(hidden)) for entry in LIMITS for hidden in LIMITS[entry]])
+def test_resources_and_instructions_are_those_of_the_limits(tools, tmp_path, entry, hidden):
+    code, layout, shared_bytes = compiled(entry, hidden)
     cubin = tmp_path / "gru.cubin"
-    cubin.write_bytes(compiled(hidden))
-    usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", output(tools / "cuobjdump", "-res-usage", cubin)))
-    code = output(tools / "nvdisasm", "-c", cubin)
+    cubin.write_bytes(code)
+    (registers, stack, local), code = resources(tools, cubin, entry)
+    limits = LIMITS[entry][str(hidden)]
     found = {
         "blocks": layout.blocks,
-        "shared_bytes": layout.shared_bytes,
-        "register_fragments": len(re.findall(r"LDG\.E\.NA\.128\.CONSTANT", code)),
-        "shared_fragments": len(re.findall(r"LDGSTS\.E\.BYPASS\.128", code)),
+        "shared_bytes": shared_bytes,
+        "weight_loads": len(re.findall(r"LDG\.E\.NA\.128\.CONSTANT", code)),
+        "weight_copies": len(re.findall(r"LDGSTS\.E\.BYPASS\.128", code)),
         "products": len(re.findall(r"HMMA\.16816\.F32 ", code)),
     }
     assert found == {name: limits[name] for name in found}
-    assert int(usage["REG"]) <= limits["most_registers"]
-    assert (int(usage["STACK"]), int(usage["LOCAL"])) == (0, 0)
+    assert registers <= limits["most_registers"]
+    assert (stack, local) == (0, 0)
     assert not re.search(r"\b(LDL|STL)\b", code)
-    assert found["blocks"] <= MOST_BLOCKS
-    assert found["shared_bytes"] <= MOST_SHARED_BYTES
-    assert found["register_fragments"] + found["shared_fragments"] == layout.fragments
+    assert layout.blocks <= MOST_BLOCKS
+    assert shared_bytes <= MOST_SHARED_BYTES
+    if entry == "persistent_gru":
+        assert found["weight_loads"] == layout.register_fragments
+        assert found["weight_copies"] == layout.fragments - layout.register_fragments
 
 
 def test_states_of_other_blocks_are_loaded_16_bytes_at_a_time(tools, tmp_path):
     cubin = tmp_path / "gru.cubin"
-    cubin.write_bytes(compiled(1760))
+    cubin.write_bytes(compiled("persistent_gru", 1760)[0])
     code = output(tools / "nvdisasm", "-c", cubin)
     narrow = re.findall(r"LDG\.E\.STRONG\.GPU", code)
     wide = re.findall(r"LDG\.E\.128\.STRONG\.GPU", code)
@@ -82,7 +96,7 @@ def test_states_of_other_blocks_are_loaded_16_bytes_at_a_time(tools, tmp_path):
 
 
 def test_a_source_that_does_not_compile_is_reported_with_the_log(tmp_path):
-    compiled(32)
+    compiled("persistent_gru", 32)
     source = tmp_path / "wrong.cu"
     source.write_text('extern "C" __global__ void wrong() { undeclared(); }', encoding="utf-8")
     with pytest.raises(KernelError, match=r"wrong\.cu does not compile for sm_90a:\n.*undeclared"):

@@ -1,5 +1,7 @@
 """The kernel of a whole GRU layer, its own source under g++, against float64, the recurrence by itself, and itself."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from gru_emulation import DONE, Layer, WholeLayer, build, reference, schedule
@@ -9,6 +11,9 @@ from model.gpu.pack import layout_of
 
 ROWS, FRAMES = 4, 4
 HIDDEN = [64, 80, 272]
+LAYOUTS = {hidden: layer_layout(hidden)[0] for hidden in HIDDEN}
+# As in a layer of 2,048: of a warp's fragments some stay in shared memory, some go on to registers, some come to them.
+LAYOUTS[272] = replace(LAYOUTS[272], register_fragments=7, bulk_fragments=9)
 
 
 def parameters(hidden):
@@ -25,7 +30,7 @@ def layers(tmp_path_factory):
     libraries = {}
 
     def layer(hidden):
-        layout = layer_layout(hidden)[0]
+        layout = LAYOUTS[hidden]
         if hidden not in libraries:
             folder = tmp_path_factory.mktemp("layer")
             libraries[hidden] = build(layout, folder, source="layer_emulated.cpp", GROUP=GROUP)
@@ -97,7 +102,7 @@ def test_bits_are_those_of_the_recurrence_by_itself(layers, hidden, tmp_path):
 @pytest.mark.parametrize("chunks", [(4,), (2, 2), (1, 3)], ids=str)
 def test_bits_do_not_depend_on_the_schedule_nor_on_the_cut_into_chunks(layers, hidden, chunks):
     wanted = Batch(hidden).run(layers(hidden))
-    blocks = layer_layout(hidden)[0].blocks
+    blocks = LAYOUTS[hidden].blocks
     whens = [schedule(seed) for seed in range(3)]
     whens += [schedule(seed, starved_block=seed % blocks) for seed in range(blocks)]
     whens += [schedule(seed, starved_warp=seed) for seed in range(4)]
@@ -128,6 +133,6 @@ def test_a_launch_with_an_absent_block_sets_the_error_of_the_step(layers, tmp_pa
     assert equal((slab,), (batch.slab,))
 
 
-@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("hidden", [64, 80])
 def test_the_host_reserves_the_shared_memory_that_the_kernel_lays_out(layers, hidden):
     assert layers(hidden).library.shared_bytes() <= layer_layout(hidden)[1]
