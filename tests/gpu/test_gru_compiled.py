@@ -1,4 +1,4 @@
-"""The persistent kernels, of a recurrence and of a whole layer, compiled for sm_90a without a GPU: registers, instructions.
+"""The persistent kernels, of a recurrence and of a whole layer, compiled for sm_90a without a GPU.
 
 Limits lie in `limits.json`, by kernel and hidden size; NVRTC takes 0.2 to 0.4 s for a recurrence, 1 s for a layer.
 """
