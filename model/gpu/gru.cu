@@ -61,8 +61,9 @@ DEVICE void load_exchange_if(Quad &q, const unsigned *from, bool condition) {
                  : "+r"(q.x), "+r"(q.y), "+r"(q.z), "+r"(q.w) : "l"(from), "r"(static_cast<unsigned>(condition)));
 }
 
-DEVICE void store_exchange(unsigned *to, unsigned word) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word));
+DEVICE void store_exchange_if(unsigned *to, unsigned word, bool condition) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.relaxed.gpu.global.u32 [%0], %1; }" ::
+                 "l"(to), "r"(word), "r"(static_cast<unsigned>(condition)));
 }
 
 DEVICE unsigned load_flag(const unsigned *from) {
@@ -71,7 +72,9 @@ DEVICE unsigned load_flag(const unsigned *from) {
     return word;
 }
 
-DEVICE void store_flag(unsigned *to, unsigned word) { store_exchange(to, word); }
+DEVICE void store_flag(unsigned *to, unsigned word) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word));
+}
 
 DEVICE void store_pair(float *to, float first, float second) { *reinterpret_cast<float2 *>(to) = make_float2(first, second); }
 

@@ -3,7 +3,7 @@
 // This file includes nothing and is compiled twice: by NVRTC or nvcc below gru.cu, which gives it PTX, and by g++ below
 // tests/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
 //   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
-//   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange,
+//   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange_if,
 //   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of, cycles, prefetch, previous_kernel_done
 // and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT, POLL_DELAY;
 // where layer_body.h follows, BULK_FRAGMENTS (a warp) that shared memory has room for.
@@ -269,14 +269,13 @@ DEVICE bool finish_item(const Arguments &a, SharedLayout &shared, const Place &p
     const unsigned counted = shared.epochs[row] + frame;
     unsigned *to = exchange_of(a.workspace, counted, tile) + place.word;
     const int failed = shared.failed;
+    const bool publishes = row < rows && place.own_unit % 2 == 0 && (frame + 1 < a.frames || a.frames == 1) && !failed;
     const half_bits next = next_state(shared, place, in, parity, frame == 0 ? float_of(in.previous) : own);
     const unsigned partner = shuffle_xor(next, TILE_ROWS);  // the unit beside
+    const unsigned word = (next | partner << 16) & ~MARK;  // a state beyond [-1, 1] must not look like a mark
+    store_exchange_if(to, word | mark_of(counted), publishes);
     if (failed) return false;
     if (row >= rows) return true;
-    if (place.own_unit % 2 == 0 && (frame + 1 < a.frames || a.frames == 1)) {
-        const unsigned word = (next | partner << 16) & ~MARK;  // a state beyond [-1, 1] must not look like a mark
-        store_exchange(to, word | mark_of(counted));
-    }
     own = float_of(next);
     const long at = (static_cast<long>(row) * a.frames + frame) * HIDDEN + place.unit;
     a.x_out[at] = half_of(float_of(in.residual) + float_of(next));

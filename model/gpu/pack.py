@@ -19,7 +19,7 @@ LAYER_ROWS = 8  # of a batch whose layers are one launch each: with more, three 
 LAYER_COLUMNS = 16  # rows times frames, likewise
 MOST_BLOCKS = 132  # multiprocessors of an H100: one block each
 REGISTERS = 255  # of a thread
-OTHER_REGISTERS = 40  # beside weights, h and sums: addresses, inputs of the gates, counters; held by the compile gates
+OTHER_REGISTERS = 44  # beside weights, h and sums: addresses, inputs of the gates, counters; held by the compile gates
 MOST_SHARED_BYTES = 227 * 1024  # of a block on sm_90
 
 

@@ -273,7 +273,8 @@ DEVICE void load_exchange_if(Quad &q, const unsigned *from, bool condition) {  /
     q.z = from[2];
     q.w = from[3];
 }
-DEVICE void store_exchange(unsigned *to, unsigned word) {
+DEVICE void store_exchange_if(unsigned *to, unsigned word, bool condition) {
+    if (!condition) return;
     emulation::interrupt();
     *to = word;
 }

@@ -8,7 +8,7 @@ from model.gpu.pack import layout_of
 
 LAYOUT = layout_of(64)
 BARRIER = "block_barrier();\n        const unsigned start"
-PUBLISH = "store_exchange(to, word | mark_of(counted));"
+PUBLISH = "store_exchange_if(to, word | mark_of(counted), publishes);"
 BUGS = {
     "a word is taken whatever its mark": {"return source.exists && !source.state && (": "return false && ("},
     "one buffer for all frames": {"(frame & 1u) * BUFFER_WORDS": "0u"},
