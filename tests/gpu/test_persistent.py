@@ -1,0 +1,47 @@
+"""The host's side of the persistent GRU kernel, as far as it runs without a GPU."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from model.gpu.driver import KernelError
+from model.gpu.pack import layout_of
+from model.gpu.persistent import Workspace, fits, range_of
+
+H100 = {"shared_memory_per_block_optin": 232_448, "multi_processor_count": 132, "major": 9, "minor": 0}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "device", "expected"),
+    [
+        (1760, {}, True),
+        (2560, {}, True),
+        (4096, {}, False),
+        (1760, {"multi_processor_count": 109}, False),
+        (1760, {"multi_processor_count": 110}, True),
+        (2560, {"shared_memory_per_block_optin": 101_376}, False),
+        (416, {"major": 7, "minor": 5}, False),
+    ],
+)
+def test_a_layer_fits_a_device_with_a_multiprocessor_a_block_and_memory_for_each(hidden, device, expected):
+    assert fits(hidden, SimpleNamespace(**(H100 | device))) == expected
+
+
+def test_a_workspace_reports_that_a_launch_gave_up_until_it_is_reset():
+    workspace = Workspace(layout_of(64), torch.device("cpu"))
+    workspace.check()
+    workspace.words[0] = 1
+    workspace.words[100] = 7
+    with pytest.raises(KernelError, match="waited in vain"):
+        workspace.check()
+    workspace.reset()
+    workspace.check()
+    assert not workspace.words.any()
+
+
+def test_what_is_fetched_ahead_is_whole_pieces_of_16_bytes():
+    tensors = [torch.zeros(30, dtype=torch.int8), torch.zeros(4, 4)]
+    assert [range_of(tensors, at)[1].value for at in range(3)] == [16, 64, 0]
+    assert range_of(tensors, 1)[0].value == tensors[1].data_ptr()
+    assert range_of(tensors, 2)[0].value is None
