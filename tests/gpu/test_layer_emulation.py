@@ -136,3 +136,22 @@ def test_a_launch_with_an_absent_block_sets_the_error_of_the_step(layers, tmp_pa
 @pytest.mark.parametrize("hidden", [64, 80])
 def test_the_host_reserves_the_shared_memory_that_the_kernel_lays_out(layers, hidden):
     assert layers(hidden).library.shared_bytes() <= layer_layout(hidden)[1]
+
+
+BUGS = {
+    "gates before the columns are normalised": {
+        "    block_barrier();\n    float sum[TILES][GROUP_TILES][4];": "float sum[TILES][GROUP_TILES][4];"
+    },
+    "partial sums over columns that are still read": {"block_barrier();  // the columns have been read": ""},
+    "segments added before all are there": {"    block_barrier();\n    add_segments": "    add_segments"},
+    "U read before it has come": {"await_bulk(&shared.arrived);": ""},
+    "a column of another row": {"columns_of(shared)[row] + place.first": "columns_of(shared)[row ^ 1] + place.first"},
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(layers, tmp_path, bug):
+    wanted, broken = Batch(80).run(layers(80)), layers(80)
+    broken.library = build(broken.layout, tmp_path, source="layer_emulated.cpp", changes=BUGS[bug], GROUP=GROUP)
+    whens = [schedule(seed, starved_warp=seed % 8) for seed in range(16)]
+    assert not all(equal(Batch(80).run(broken, when=when), wanted) for when in whens)

@@ -17,7 +17,7 @@ from model.gpu.pack import Layout, pack
 from model.gpu.persistent import range_of
 
 ROOT = Path(__file__).parents[2]
-BODY = ROOT / "model" / "gpu" / "gru_body.h"
+BODIES = [ROOT / "model" / "gpu" / name for name in ("gru_body.h", "layer_body.h")]
 EMULATION = ROOT / "tests" / "gpu"
 DONE, HUNG, DIVERGED = 0, 2, 3
 
@@ -42,18 +42,19 @@ def schedule(seed=0, *, starved_block=-1, starved_warp=-1, ratio=24, absent_bloc
 def build(
     layout: Layout, folder: Path, *, source="gru_emulated.cpp", spin_limit=1 << 20, changes=None, **sizes
 ) -> ctypes.CDLL:
-    """Compile the kernel; `changes` are new texts by old ones, each of which stands once in `gru_body.h`."""
+    """Compile the kernel; `changes` are new texts by old ones, each of which stands once in the two bodies."""
     need_programs("g++")
     folder = Path(tempfile.mkdtemp(dir=folder))
-    body = BODY.read_text(encoding="utf-8")
+    bodies = {path.name: path.read_text(encoding="utf-8") for path in BODIES}
     for old, new in (changes or {}).items():
-        assert body.count(old) == 1, f"{old!r} stands {body.count(old)} times in the kernel"
-        body = body.replace(old, new)
-    (folder / BODY.name).write_text(body, encoding="utf-8")
+        assert sum(body.count(old) for body in bodies.values()) == 1, f"{old!r} does not stand once in the kernels"
+        bodies = {name: body.replace(old, new) for name, body in bodies.items()}
+    for name, body in bodies.items():
+        (folder / name).write_text(body, encoding="utf-8")
     sizes = {**layout.defines(), "SPIN_LIMIT": spin_limit, "POLL_DELAY": 350, **sizes}
     options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing"]
     options += ["-Wno-unknown-pragmas", *(f"-D{name}={value}" for name, value in sizes.items())]
-    options += [f"-I{folder}", f"-I{EMULATION}", f"-I{BODY.parent}"]
+    options += [f"-I{folder}", f"-I{EMULATION}"]
     subprocess.run(["g++", *options, str(EMULATION / source), "-o", str(folder / "gru.so")], check=True)
     library = ctypes.CDLL(str(folder / "gru.so"))
     library.shared_bytes.restype = ctypes.c_long
