@@ -3,7 +3,7 @@
 Generic: it imports numpy alone, and knows nothing of audio, sockets or metrics. Start with `batcher.py`.
 """
 
-from batching.batcher import Batcher, Pace, Pending, Policy, StreamId
+from batching.batcher import Batcher, Pending, Policy, StreamId
 from batching.engine import Engine
 from batching.errors import (
     AlreadyOpen,
@@ -21,6 +21,7 @@ from batching.errors import (
     WrongState,
 )
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.pace import Pace
 from batching.pool import Handle, SlotPool
 from batching.service_times import ServiceTimes
 from batching.slot_model import SlotModel

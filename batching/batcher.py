@@ -5,9 +5,11 @@ an argument, so the model thread and a simulation with a virtual clock drive thi
 
 Five promises, whatever the policy:
 
-1. a batch holds at most one step of a stream, because the second needs the state that the first leaves behind;
+1. a batch holds at most one step of a stream, because the second needs the state that the first leaves behind; or at
+   most one chunk, of a model that takes several steps at once, and then all its streams have chunks alike (`Chunks`);
 2. the steps of a stream run in the order in which they were pushed;
-3. earliest deadline first, where a step's deadline is the moment at which it is due plus its stream's budget;
+3. earliest deadline first, where a step's deadline is the moment at which it is due plus its stream's budget, and a
+   chunk's is that of its first step;
 4. nothing starves: deadlines are finite and fixed at birth, and every batch with due steps takes the earliest of all;
 5. steps that can wait, of background streams or ahead of their time, only fill batches: they join due steps as far as
    they hardly slow them down (`Filling`), and run in batches of their own while no step is due. While due steps miss
@@ -18,18 +20,21 @@ from __future__ import annotations
 
 import enum
 import heapq
+import itertools
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from batching.chunks import Chunks
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
 from batching.filling import Filling
+from batching.pace import NEVER_S, PLAIN, Pace
 from batching.service_times import ServiceTimes
 
 StreamId = int
-NEVER_S = -math.inf
 
 
 class Policy(enum.Enum):
@@ -47,34 +52,6 @@ class Policy(enum.Enum):
     """At once, one step at a time: the baseline that batching is measured against."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """When the steps of a live stream are due: at once, unless the stream sends faster than real time.
-
-    The rule is the generic cell rate algorithm: a stream's steps have theoretical arrival times, one interval apart,
-    and a step that comes before its own by more than a tolerance is due later. So a client that sends faster than real
-    time, or catches up after a stall, has steps that can wait, and delays no other stream.
-    Source: ITU-T I.371 (GCRA as virtual scheduling); here the cell is delayed, not dropped.
-    """
-
-    step_s: float = 0.0
-    """Seconds of audio in a step; 0 = every step is due when it comes."""
-    burst_s: float = 0.5
-    """Audio that may come at once and still be due at once: messages of up to half a second, the silence of a flush."""
-    lead: float = 1.25
-    """How much faster than real time still counts as in time: a stream that stalled catches up a second in four."""
-
-    def due(self, ready_s: float, in_time_s: float) -> tuple[float, float]:
-        """Return the due time of a step that is ready at `ready_s`, and the theoretical arrival time of the next one.
-
-        `in_time_s` is the second value returned for the stream's previous step, `NEVER_S` for its first.
-        """
-        if not self.step_s:
-            return ready_s, NEVER_S
-        in_time_s = max(ready_s, in_time_s)
-        return max(ready_s, in_time_s - self.burst_s), in_time_s + self.step_s / self.lead
-
-
 class Pending(NamedTuple):
     """One waiting step. `item` is the caller's and opaque here; times are seconds of the caller's clock."""
 
@@ -84,14 +61,14 @@ class Pending(NamedTuple):
     due_s: float
     """`ready_s`; later for a step that came ahead of its time (`Pace`)."""
     deadline_s: float
+    apart: bool = False
+    """It may be the first of a chunk alone: the state before it is asked for, or does not matter."""
 
 
 ReadyQueue = dict[StreamId, Pending]
 """The oldest waiting step of each stream of one class, in order of entry."""
 _deadline = attrgetter("deadline_s")
-
-
-PLAIN = Pace()
+_new_tuple = tuple.__new__  # makes a named tuple in half of the time that its own constructor takes
 
 
 @dataclass(slots=True)
@@ -101,6 +78,7 @@ class _Stream:
     queue: ReadyQueue  # that holds the oldest of `steps`
     steps: deque[Pending] = field(default_factory=deque)
     in_time_s: float = NEVER_S  # theoretical arrival time of the next step
+    apart: bool = False  # so is the next step
 
 
 class Batcher:
@@ -121,13 +99,15 @@ class Batcher:
         pace: Pace = PLAIN,
         margin_s: float = 0.005,
         service: ServiceTimes | None = None,
+        chunk_steps: Sequence[int] = (1,),
     ) -> None:
         """Raises: ValueError for a bound below 1.
 
         `background_rows` bounds the filling steps in a batch with due ones, besides `Filling`. `pace` decides when the
         steps of live streams are due. `margin_s`: `DEADLINE` starts a batch that much before the last moment, because
         a timer may fire that late; the default is CPython's switch interval (sys.getswitchinterval), after which a busy
-        thread hands over the interpreter. `service` holds service times measured before.
+        thread hands over the interpreter. `service` holds service times measured before. `chunk_steps` are the lengths
+        of chunks that the model takes, ascending, the first 1.
         """
         if min(max_batch, max_queued, background_rows) < 1:
             raise ValueError("max_batch, max_queued and background_rows must be at least 1")
@@ -135,6 +115,7 @@ class Batcher:
         self._max_batch = 1 if policy is Policy.SINGLE else max_batch
         self._max_queued = max_queued
         self._pace = pace
+        self._interval_s = pace.interval_s  # 0 = every step is due when it comes
         self._margin_s = margin_s
         self._streams: dict[StreamId, _Stream] = {}
         self._live: ReadyQueue = {}
@@ -145,6 +126,7 @@ class Batcher:
         self._none_due_since_s: float | None = None  # first call that found no step due
         self.service = service or ServiceTimes()
         self._filling = Filling(self.service, background_rows=background_rows, max_batch=self._max_batch)
+        self._chunks = Chunks(chunk_steps, self.service, max_rows=self._max_batch)
 
     @property
     def queued(self) -> int:
@@ -183,20 +165,32 @@ class Batcher:
 
     def push(self, stream: StreamId, item: object, now: float) -> None:
         """Queue a step that is ready at `now`. Raises: UnknownStream, QueueFull."""
-        owner = self._find(stream)
-        if len(owner.steps) >= self._max_queued:
+        owner = self._streams.get(stream) or self._find(stream)
+        steps = owner.steps
+        if len(steps) >= self._max_queued:
             raise QueueFull(f"stream {stream} has {self._max_queued} steps waiting, as many as it may")
         due_s = now
-        if not owner.background:
-            due_s, owner.in_time_s = self._pace.due(now, owner.in_time_s)
-        step = Pending(stream, item, now, due_s, due_s + owner.budget_s)
-        owner.steps.append(step)
-        if len(owner.steps) == 1:
+        if not owner.background and self._interval_s:
+            if owner.in_time_s <= now:  # nearly all steps: what `Pace.due` says of them, without the call
+                owner.in_time_s = now + self._interval_s
+            else:
+                due_s, owner.in_time_s = self._pace.due(now, owner.in_time_s)
+        step = _new_tuple(Pending, (stream, item, now, due_s, due_s + owner.budget_s, owner.apart))
+        owner.apart = False
+        if not steps:
             self._enqueue_head(owner, step, now)
+        steps.append(step)
         self._queued += 1
 
+    def part(self, stream: StreamId) -> None:
+        """Keep the steps pushed from now on out of the chunks of those that wait. Raises: UnknownStream."""
+        self._find(stream).apart = True
+
     def next_batch(self, now: float) -> tuple[Pending, ...]:
-        """Remove and return the steps to run now, earliest deadline first; () = nothing to run now."""
+        """Remove and return the steps to run now, earliest deadline first; () = nothing to run now.
+
+        The steps of a chunk stand one behind the other, in as many rows for each stream (`steps_each`).
+        """
         self._promote_due(now)
         if self._live and now >= self._start_at():
             batch = self._choose(self._live, self._riding(now))
@@ -204,9 +198,9 @@ class Batcher:
             batch = self._choose({}, self._rows_alone())
         else:
             return ()
-        for step in batch:
-            self._advance(step.stream, now)
-        self._queued -= len(batch)
+        if len(batch) <= self._chunks.most_streams:
+            batch = self._lengthened(batch, now)
+        self._remove(batch, now)
         return batch
 
     def filling_waits(self, now: float) -> bool:
@@ -220,15 +214,19 @@ class Batcher:
         moment = min(self._start_at() if self._live else math.inf, self._fill_at(now))
         return None if moment == math.inf else max(now, moment)
 
-    def ran(self, rows: int, seconds: float) -> None:
-        """Learn the service time of a batch: `rows` steps took `seconds`."""
-        self.service.learn(rows, seconds)
+    def ran(self, rows: int, seconds: float, steps: int = 1) -> None:
+        """Learn the service time of a batch: `rows` steps took `seconds`, `steps` of each stream."""
+        if steps == 1:
+            self.service.learn(rows, seconds)
+        else:
+            self._chunks.learn(rows // steps, steps, seconds)
 
     def _promote_due(self, now: float) -> None:
         """Move the steps that have become due to the live queue; note since when none has been due."""
-        for step in [step for step in self._ahead.values() if step.due_s <= now]:
-            del self._ahead[step.stream]
-            self._enqueue_head(self._streams[step.stream], step, now)
+        if self._ahead:
+            for step in [step for step in self._ahead.values() if step.due_s <= now]:
+                del self._ahead[step.stream]
+                self._enqueue_head(self._streams[step.stream], step, now)
         if self._live:
             self._none_due_since_s = None
         elif self._none_due_since_s is None:
@@ -287,15 +285,47 @@ class Batcher:
         if self._ahead or self._background:
             ready += heapq.nsmallest(filling, [*self._ahead.values(), *self._background.values()], key=_deadline)
         ready.sort(key=_deadline)  # stable: of equal deadlines, the step that came first
-        return tuple(ready[: self._max_batch])
+        return tuple(ready) if len(ready) <= self._max_batch else tuple(ready[: self._max_batch])
 
-    def _advance(self, stream: StreamId, now: float) -> None:
-        """Drop the stream's oldest step; the next one, if any, enters its ready queue."""
-        owner = self._streams[stream]
-        del owner.queue[stream]
-        owner.steps.popleft()
-        if owner.steps:
-            self._enqueue_head(owner, owner.steps[0], now)
+    def _lengthened(self, batch: tuple[Pending, ...], now: float) -> tuple[Pending, ...]:
+        """Return the batch with chunks in place of single steps, as far as the rules of `Chunks` allow."""
+        owners = [self._streams[step.stream] for step in batch]
+        due = [step for step, owner in zip(batch, owners, strict=True) if owner.queue is self._live]
+        if len(due) < len(batch) and self.filling_waits(now):
+            return batch  # whose filling step runs because its deadline is the earliest of all: that of the next is not
+        most = self._chunks.most(len(batch))
+        for owner in owners:
+            most = self._runnable(owner, most, now)
+            if most == 1:
+                return batch
+        steps = self._chunks.longest(
+            len(batch),
+            most,
+            others=self._open_live > sum(not owner.background for owner in owners),
+            free_s=self._start_at() - now if self._live and not due else math.inf,
+            deadlines_in_s=[step.deadline_s - now for step in due],
+        )
+        return tuple([step for owner in owners for step in itertools.islice(owner.steps, steps)])
+
+    def _runnable(self, owner: _Stream, most: int, now: float) -> int:
+        """Length of the chunk that could run of this stream now, `most` at most."""
+        may_wait = owner.queue is not self._live
+        for i, step in enumerate(itertools.islice(owner.steps, 1, most), 1):
+            if step.apart or not (may_wait or step.due_s <= now):
+                return i
+        return min(most, len(owner.steps))
+
+    def _remove(self, batch: tuple[Pending, ...], now: float) -> None:
+        """Drop the batch's steps, each the oldest of its stream; the next one, if any, enters its ready queue."""
+        streams = self._streams
+        for step in batch:
+            owner = streams[step.stream]
+            steps = owner.steps
+            del owner.queue[step.stream]
+            steps.popleft()
+            if steps:
+                self._enqueue_head(owner, steps[0], now)
+        self._queued -= len(batch)
 
     def _enqueue_head(self, owner: _Stream, step: Pending, now: float) -> None:
         """Put a stream's oldest step at the end of its ready queue."""
@@ -307,6 +337,14 @@ class Batcher:
             return self._streams[stream]
         except KeyError:
             raise UnknownStream(f"stream {stream} is not open") from None
+
+
+def steps_each(batch: Sequence[Pending]) -> int:
+    """Steps of each stream in a batch that is not empty."""
+    first = batch[0].stream
+    if len(batch) == 1 or batch[1].stream != first:
+        return 1
+    return next((i for i, step in enumerate(batch) if step.stream != first), len(batch))
 
 
 def checked_budget(budget_s: float) -> float:

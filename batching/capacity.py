@@ -88,16 +88,20 @@ class Capacity:
         for rows, seconds in step_s.items():
             self._batch.learn(rows, seconds)
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float]) -> None:
-        """Learn from a batch: its time in the model, and the ages of its live steps when they were answered."""
-        if not self._batch.known:
+    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int = 1) -> None:
+        """Learn from a batch: its time in the model, and the ages of its live steps when they were answered.
+
+        The time of a chunk, of two `steps` of each stream or more, says nothing of the times of single ones.
+        """
+        if not self._batch.known and steps == 1:
             self._batch.learn(rows, step_s)
         if self._period is not None:
             period, limit_s = self._period, WARNING * self._objective_s
             period.batches += 1
             period.rows += rows
-            period.step_s += step_s
-            period.undisturbed_s += self._batch.extrapolate(rows)
+            if steps == 1:
+                period.step_s += step_s
+                period.undisturbed_s += self._batch.extrapolate(rows)
             period.live += len(live_ages_s)
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 

@@ -12,9 +12,12 @@ from batching.errors import PoolFull, RepeatedHandle, StaleHandle, WrongState
 from batching.slot_model import SlotModel
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Handle:
-    """Access to one slot, from `take` until `release`; the generation tells this owner from earlier ones."""
+    """Access to one slot, from `take` until `release`; the generation tells this owner from earlier ones.
+
+    Equal to itself alone: another pool hands out handles that look the same.
+    """
 
     slot: int
     generation: int
@@ -66,13 +69,14 @@ class SlotPool:
 
     def slots(self, handles: Sequence[Handle]) -> list[int]:
         """Return the slots of a batch, in the order of the handles. Raises: StaleHandle, RepeatedHandle."""
-        slots = [self._slot(handle) for handle in handles]
+        slots = [handle.slot for handle in handles]
+        if list(map(self._owners.get, slots)) != handles:  # one comparison for all
+            slots = [self._slot(handle) for handle in handles]  # raises, unless `handles` is no list
         if len(set(slots)) != len(slots):
             raise RepeatedHandle(f"slots of one batch repeat: {slots}")
         return slots
 
     def _slot(self, handle: Handle) -> int:
-        # Identity, not equality: another pool hands out handles that look the same.
         if self._owners.get(handle.slot) is not handle:
             raise StaleHandle(f"slot {handle.slot}, generation {handle.generation} is not held in this pool")
         return handle.slot

@@ -23,15 +23,15 @@ class ServiceTimes:
 
     def __init__(self, table: Mapping[int, float] | None = None) -> None:
         """Take {rows: seconds}, if any. Raises: ValueError for sizes below 1 or times that are not positive."""
-        self._points: dict[int, tuple[float, float]] = {}  # bucket -> (rows, seconds)
-        self._rows: list[float] = []
-        self._seconds: list[float] = []
+        self._places: dict[int, int] = {}  # bucket -> its index in the lists, which ascend
+        self._rows: list[float] = []  # means
+        self._means: list[float] = []  # of seconds
+        self._seconds: list[float] = []  # the same, but a larger batch counts as no faster than a smaller one
         self._spread = 0.0  # mean deviation, as a share of the estimate
         for rows, seconds in sorted((table or {}).items()):
             if rows < 1 or not 0 < seconds < math.inf:
                 raise ValueError(f"a batch of {rows} rows cannot take {seconds} s")
-            self._points[_bucket(rows)] = (rows, seconds)  # of sizes that share a point, the largest wins
-        self._lay_out()
+            self._set(rows, seconds)  # of sizes that share a point, the largest wins
 
     @property
     def known(self) -> bool:
@@ -40,13 +40,17 @@ class ServiceTimes:
 
     def learn(self, rows: int, seconds: float) -> None:
         """Add one measurement to the means."""
-        bucket = _bucket(rows)
-        expected = self.estimate(rows) if bucket in self._points else seconds
-        mean_rows, mean_s = self._points.get(bucket, (rows, seconds))
-        self._points[bucket] = (mean_rows + WEIGHT * (rows - mean_rows), mean_s + WEIGHT * (seconds - mean_s))
+        place = self._places.get(_bucket(rows))
+        if place is None:
+            self._set(rows, seconds)
+            expected = seconds
+        else:
+            expected = self.estimate(rows)
+            self._rows[place] += WEIGHT * (rows - self._rows[place])
+            self._means[place] += WEIGHT * (seconds - self._means[place])
+            self._raise_from(place)
         if expected > 0:
             self._spread += SPREAD_WEIGHT * (abs(seconds - expected) / expected - self._spread)
-        self._lay_out()
 
     def estimate(self, rows: float) -> float:
         """Expected seconds of a batch of `rows`; inf before anything was measured.
@@ -89,15 +93,26 @@ class ServiceTimes:
             return self.estimate(rows)
         return self._seconds[-1] + (rows - self._rows[-1]) * self.per_row()
 
-    def _lay_out(self) -> None:
-        """Sort the points for `estimate`; a larger batch counts as no faster than a smaller one."""
-        self._rows.clear()
-        self._seconds.clear()
-        longest = 0.0
-        for rows, seconds in sorted(self._points.values()):
-            longest = max(longest, seconds)
-            self._rows.append(rows)
-            self._seconds.append(longest)
+    def _set(self, rows: int, seconds: float) -> None:
+        """Set the point of these rows."""
+        bucket = _bucket(rows)
+        if bucket not in self._places:
+            place = sum(other < bucket for other in self._places)
+            for values in (self._rows, self._means, self._seconds):
+                values.insert(place, 0.0)
+            self._places = {other: i for i, other in enumerate(sorted([*self._places, bucket]))}
+        place = self._places[bucket]
+        self._rows[place], self._means[place] = rows, seconds
+        self._raise_from(place)
+
+    def _raise_from(self, place: int) -> None:
+        """Bring `_seconds` up to date where the mean at `place` has changed."""
+        longest = self._seconds[place - 1] if place else 0.0
+        for i in range(place, len(self._means)):
+            longest = max(longest, self._means[i])
+            if i > place and self._seconds[i] == longest:
+                return  # and so are all that follow
+            self._seconds[i] = longest
 
 
 def _bucket(rows: int) -> int:

@@ -2,6 +2,9 @@
 
 A model satisfies it by structure and never imports it. It owns where the states live, in memory of whatever kind, and
 everything that its arithmetic wants: padding, tiles, devices. Nothing here knows what a step means.
+
+`SlotModel` is all that a model must be. `Rehearsed`, `Overlapped` and `Chunked` are offers that it may make besides,
+each found by its attributes and independent of the others.
 """
 
 from __future__ import annotations
@@ -62,3 +65,41 @@ class Rehearsed(Protocol):
 
     def rehearse(self, rows: int) -> None:
         """Run a batch of so many rows; afterwards the states are undefined. Raises: any error of the model's."""
+
+
+@runtime_checkable
+class Overlapped(Protocol):
+    """A slot model whose step runs on a device of its own, so that its caller can do other work meanwhile.
+
+    At most one step is in flight. Between `launch` and `finish` no other method of the model is called and `inputs` is
+    not written. The engine calls this pair in place of `run`, and delivers the results of one batch during the next.
+    """
+
+    def launch(self, slots: Sequence[int], steps: int = 1) -> None:
+        """Read the rows of `inputs` and start what `run` does; `steps` is 1 unless the model is `Chunked`, too.
+
+        Returns before the step has ended, and does not wait for it. Raises: as `run`; nothing is in flight then.
+        """
+
+    def finish(self) -> NDArray[Any]:
+        """Wait for the step that was launched. Returns: as `run`. Raises: as `run`; nothing is in flight then."""
+
+
+@runtime_checkable
+class Chunked(Protocol):
+    """A slot model that advances B streams by several steps in one call, for less than the time of as many calls.
+
+    Outputs and states have the bits that single steps give. The bound on rows holds for all steps together:
+    B * steps <= len(inputs).
+    """
+
+    @property
+    def chunk_steps(self) -> Sequence[int]:
+        """Steps that a call may take, ascending, the first 1, such as (1, 2, 4, 8)."""
+
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[Any]:
+        """Advance the streams in B different slots by `steps` steps each, one of `chunk_steps`.
+
+        Row i * steps + j of `inputs` is step j of the stream in `slots[i]`, and so are the outputs, (B * steps, …).
+        Everything else is as in `SlotModel.run`; a failed call leaves the states of its slots undefined.
+        """

@@ -1,4 +1,4 @@
-"""One batch through the slot model: writes its inputs, and is the only caller of its `run`.
+"""One batch through the slot model: writes its inputs, and is the only caller of its `run`, `launch` and `finish`.
 
 It knows rows, and no queue or thread. The code that runs for every batch never releases the interpreter's lock outside
 the model: beside a busy event loop each release costs up to a switch interval.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from batching.errors import StepFailed
 from batching.pool import Handle, SlotPool
-from batching.slot_model import Rehearsed, SlotModel
+from batching.slot_model import Chunked, Overlapped, Rehearsed, SlotModel
 
 WARM_RUNS = 3  # of which the fastest counts: a disturbance only ever lengthens a run
 LONG_RUN_S = 0.1  # a run so long is timed once: a start should not take many times that
@@ -25,7 +25,21 @@ class Stepper:
     def __init__(self, model: SlotModel) -> None:
         self.pool = SlotPool(model)
         self._model = model
+        self._overlapped = model if isinstance(model, Overlapped) else None
+        self._chunked = model if isinstance(model, Chunked) else None
+        self._slots: list[int] = []  # of the batch that was launched last
+        self._steps = 1  # of each
         self._inputs = model.inputs.data.cast("B")  # the same memory, as bytes
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a batch runs while the caller does other work, between `launch` and `finish`."""
+        return self._overlapped is not None
+
+    @property
+    def chunk_steps(self) -> Sequence[int]:
+        """Steps of each stream that a batch may have, ascending, the first 1."""
+        return (1,) if self._chunked is None else self._chunked.chunk_steps
 
     def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
         """Step batches of every size, before any slot is taken. Returns: seconds by rows, powers of 2 and the largest.
@@ -35,41 +49,71 @@ class Stepper:
         Libraries prepare their kernels for a shape at its first use: with oneDNN that costs several milliseconds, which
         no stream's batch should pay. Raises: any error of the model's.
         """
+        return self._warm_up(clock, 1)
+
+    def warm_up_chunks(self, clock: Callable[[], float]) -> dict[int, dict[int, float]]:
+        """Do the same with chunks of each length. Returns: seconds by streams, by steps from 2 on. Raises: as that."""
+        return {steps: self._warm_up(clock, steps) for steps in self.chunk_steps[1:]}
+
+    def _warm_up(self, clock: Callable[[], float], steps: int) -> dict[int, float]:
         assert not self.pool.used, "a warm-up changes the states of all slots"
         seconds: dict[int, float] = {}
-        largest = len(self._model.inputs)
+        largest = len(self._model.inputs) // steps
         sizes = self._model.rehearsed_sizes if isinstance(self._model, Rehearsed) else range(1, largest + 1)
-        for rows in sizes:
-            first_s = self._time(rows, clock)
-            if rows == largest or rows.bit_count() == 1:  # powers of two are enough to draw a line through
+        for streams in (size for size in sizes if size <= largest):
+            first_s = self._time(streams, steps, clock)
+            if streams == largest or streams.bit_count() == 1:  # powers of two are enough to draw a line through
                 runs = 1 if first_s > LONG_RUN_S else WARM_RUNS
-                seconds[rows] = min(self._time(rows, clock) for _ in range(runs))
+                seconds[streams] = min(self._time(streams, steps, clock) for _ in range(runs))
         return seconds
 
-    def _time(self, rows: int, clock: Callable[[], float]) -> float:
+    def _time(self, streams: int, steps: int, clock: Callable[[], float]) -> float:
         began_s = clock()
-        if isinstance(self._model, Rehearsed):
-            self._model.rehearse(rows)
+        if steps == 1 and isinstance(self._model, Rehearsed):
+            self._model.rehearse(streams)
         else:
-            self._model.run(range(rows))
+            self._step(range(streams), steps)
         return clock() - began_s
 
-    def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Advance B streams by one step; row i of `inputs` is the next input of `handles[i]`.
+    def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]], steps: int = 1) -> NDArray[Any]:
+        """Advance B streams by `steps` steps each; rows i * steps and on of `inputs` are the next ones of `handles[i]`.
 
-        Returns: (B, …) outputs in fresh memory. Raises: StepFailed, and the states of the batch are then undefined;
-        StaleHandle, RepeatedHandle.
+        Returns: (B * steps, …) outputs in fresh memory. Raises: StepFailed, and the states of the batch are then
+        undefined; StaleHandle, RepeatedHandle.
         """
-        slots = self.pool.slots(handles)
+        self.launch(handles, inputs, steps)
+        return self.finish()
+
+    def launch(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]], steps: int = 1) -> None:
+        """Do what comes before `finish`: all that does not wait for the step. Raises: as `run`."""
+        self._slots, self._steps = self.pool.slots(handles), steps
         joined = _joined(inputs)
         self._inputs[: len(joined)] = joined
+        if self._overlapped is not None:
+            try:
+                self._overlapped.launch(self._slots, steps)
+            except Exception as error:
+                raise self._failed(error) from error
+
+    def finish(self) -> NDArray[Any]:
+        """Return the outputs of the batch that was launched last, once it has ended. Raises: StepFailed."""
         try:
-            outputs = self._model.run(slots)
+            outputs = self._step(self._slots, self._steps) if self._overlapped is None else self._overlapped.finish()
         except Exception as error:  # the model is foreign code, and must not take the other streams with it
-            raise StepFailed(f"a step of {len(slots)} streams failed: {type(error).__name__}: {error}") from error
-        if len(outputs) != len(slots):
-            raise StepFailed(f"{len(slots)} rows went in, {len(outputs)} came out")
+            raise self._failed(error) from error
+        rows = len(self._slots) * self._steps
+        if len(outputs) != rows:
+            raise StepFailed(f"{rows} rows went in, {len(outputs)} came out")
         return outputs
+
+    def _step(self, slots: Sequence[int], steps: int) -> NDArray[Any]:
+        if steps == 1:
+            return self._model.run(slots)
+        assert self._chunked is not None, "the model takes one step at a time"
+        return self._chunked.run(slots, steps)
+
+    def _failed(self, error: Exception) -> StepFailed:
+        return StepFailed(f"a step of {len(self._slots)} streams failed: {type(error).__name__}: {error}")
 
 
 def _joined(rows: Sequence[Any]) -> bytes:

@@ -2,6 +2,10 @@
 
 It owns batcher and slot pool and is called on that one thread alone, so it needs no locks; the thread, its sleep and
 its queue are the engine's.
+
+With a model that is `Overlapped`, the events of a batch are held until the next one is launched, and delivered while
+that one runs; where none is ready to run, they are delivered at once. Whatever else is to be told or done comes after
+them, so the order of events is that of any other model, and nothing is held while the thread sleeps.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from batching.batcher import Batcher, Pending, StreamId
+from batching.batcher import Batcher, Pending, StreamId, steps_each
 from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
 from batching.errors import PoolFull, QueueFull, StepFailed, UnknownStream, WrongState
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
@@ -39,37 +43,54 @@ class Worker:
         self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed, not yet closed by their owner
         self._exports = Exports()
+        self._held: list[EngineEvent] = []  # of the batch that finished last
 
     def warm_up(self) -> None:
-        """Step every batch size, learn the service times and deliver `WarmedUp`."""
+        """Step batches of every size and chunks of every length, learn their times and deliver `WarmedUp`."""
         step_s = self._stepper.warm_up(self._clock)
         for rows, seconds in step_s.items():
             self._batcher.ran(rows, seconds)
+        for steps, chunk_s in self._stepper.warm_up_chunks(self._clock).items():
+            for streams, seconds in chunk_s.items():
+                self._batcher.ran(streams * steps, seconds, steps)
         self._deliver(WarmedUp(step_s))
 
     def wake_at(self, now: float) -> float | None:
-        """Time of the next batch if no command comes first; None = not before one does."""
-        return self._batcher.wake_at(now)
+        """Time of the next call of `run_batch` if no command comes first; None = not before one does."""
+        return now if self._held else self._batcher.wake_at(now)
 
     def run_batch(self) -> None:
-        """Run the next batch, if one is to run now."""
+        """Run the next batch, if one is to run now, and deliver the events of the last one."""
         batch = self._batcher.next_batch(self._clock())
         if batch:
             self._run(batch)
+        else:
+            self._deliver_held()
 
-    def queue(self, step: Step) -> None:
-        """Queue a step; one of a failed stream is ignored."""
-        if step.stream in self._failed:
-            return
-        try:
-            self._batcher.push(step.stream, step, step.ready_s)
-        except QueueFull as error:
-            self._fail(step.stream, error)
-        except UnknownStream as error:
-            self._deliver(StreamFailed(step.stream, error))
+    def take(self, commands: deque[Command]) -> bool:
+        """Execute the commands present now. Returns: False to stop.
 
-    def execute(self, command: Command) -> bool:
+        Not until there are none: a fast producer must not delay the next batch.
+        """
+        push = self._batcher.push
+        for _ in range(len(commands)):
+            command = commands.popleft()
+            if type(command) is Step:  # nearly all of them
+                try:
+                    if command.reset:
+                        self._batcher.part(command.stream)
+                    push(command.stream, command, command.ready_s)
+                except QueueFull as error:
+                    self._fail(command.stream, error)
+                except UnknownStream:
+                    self._report_unknown(command.stream)
+            elif not self._execute(command):
+                return False
+        return True
+
+    def _execute(self, command: Command) -> bool:
         """Execute any command but a step. Returns: False to stop."""
+        self._deliver_held()
         match command:
             case Open():
                 self._admit(command)
@@ -98,11 +119,12 @@ class Worker:
             self._report_unknown(stream)
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
+            self._batcher.part(stream)
         else:
-            self._deliver_state(stream, tag)
+            self._tell(self._exported(stream, tag))
 
-    def _deliver_state(self, stream: StreamId, tag: object) -> None:
-        self._deliver(StateExported(stream, tag, self._pool.export(self._handles[stream])))
+    def _exported(self, stream: StreamId, tag: object) -> StateExported:
+        return StateExported(stream, tag, self._pool.export(self._handles[stream]))
 
     def _restore(self, stream: StreamId, state: bytes) -> None:
         if stream not in self._handles:
@@ -115,7 +137,7 @@ class Worker:
     def _report_unknown(self, stream: StreamId) -> None:
         """Report a stream that is not open, unless its failure was reported already."""
         if stream not in self._failed:
-            self._deliver(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+            self._tell(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
 
     def _close(self, stream: StreamId) -> None:
         if stream in self._handles:
@@ -125,40 +147,67 @@ class Worker:
         else:
             self._report_unknown(stream)
             return
-        self._deliver(StreamClosed(stream))
+        self._tell(StreamClosed(stream))
 
     def _run(self, batch: tuple[Pending, ...]) -> None:
         started_s = self._clock()
-        steps = cast(list[Step], [pending.item for pending in batch])
-        streams, inputs, tags, resets, ready_s = zip(*steps, strict=True)
-        handles = [self._handles[stream] for stream in streams]
+        streams, steps, ready_s, due_s, _, _ = zip(*batch, strict=True)
+        _, inputs, tags, resets, _ = zip(*cast(tuple[Step, ...], steps), strict=True)
+        each = steps_each(batch)
+        members = streams if each == 1 else streams[::each]
+        handles = [self._handles[stream] for stream in members]
         if any(resets):
-            for handle in itertools.compress(handles, resets):
+            for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
         try:
-            outputs = self._stepper.run(handles, inputs)
+            try:
+                self._stepper.launch(handles, inputs, each)
+            finally:
+                self._deliver_held()
+            outputs = self._stepper.finish()
         except StepFailed as error:
-            for stream in streams:
+            for stream in members:
                 self._fail(stream, error)
             return
         step_s = self._clock() - started_s
-        self._batcher.ran(len(batch), step_s)
-        self._deliver(
+        self._batcher.ran(len(batch), step_s, each)
+        queue_wait_s = tuple([started_s - ready for ready in ready_s])
+        all_in_time = not self._background and due_s == ready_s  # as in nearly all batches
+        self._held.append(
             BatchDone(
                 streams=streams,
                 tags=tags,
                 outputs=outputs,
-                queue_wait_s=tuple([started_s - ready for ready in ready_s]),
-                live_wait_s=tuple([started_s - p.due_s for p in batch if p.stream not in self._background]),
+                queue_wait_s=queue_wait_s,
+                live_wait_s=queue_wait_s if all_in_time else self._live_wait_s(streams, due_s, started_s),
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
                 filling_waits=self._batcher.filling_waits(started_s),
+                steps=each,
             )
         )
-        if self._exports:
-            for stream, tag in self._exports.ran(streams):
-                self._deliver_state(stream, tag)
+        if self._exports:  # now, because the next batch changes these states
+            self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
+        if not self._stepper.overlaps:
+            self._deliver_held()
+
+    def _live_wait_s(
+        self, streams: tuple[StreamId, ...], due_s: tuple[float, ...], started_s: float
+    ) -> tuple[float, ...]:
+        live = [due for stream, due in zip(streams, due_s, strict=True) if stream not in self._background]
+        return tuple([started_s - due for due in live])
+
+    def _tell(self, event: EngineEvent) -> None:
+        """Deliver an event that belongs to no batch, after those of the last one."""
+        self._deliver_held()
+        self._deliver(event)
+
+    def _deliver_held(self) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            for event in held:
+                self._deliver(event)
 
     def _fail(self, stream: StreamId, error: Exception) -> None:
         self._forget(stream)
@@ -166,7 +215,7 @@ class Worker:
 
     def _report_failed(self, stream: StreamId, error: Exception) -> None:
         self._failed.add(stream)
-        self._deliver(StreamFailed(stream, error))
+        self._tell(StreamFailed(stream, error))
 
     def _forget(self, stream: StreamId) -> None:
         self._batcher.close(stream)

@@ -12,6 +12,7 @@ from loadtest.gpu.runner import PARTS, Runner, Settings
 from loadtest.gpu.sections import child
 
 RESULTS = Path(__file__).parents[1] / "results"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "gpu.md"
 DRY_FOLDER = Path("build/gpu-dry")  # never loadtest/results: a dry run measures nothing
 PART_S = 480.0
 
@@ -37,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     foretell = commands.add_parser("predict", help="print what the cost model says, measured figures beside")
     foretell.add_argument("--folder", type=Path, default=RESULTS)
     foretell.set_defaults(work=_predict)
-    render = commands.add_parser("render", help="write gpu.md from gpu.json")
+    render = commands.add_parser("render", help="write gpu.md from gpu.json, and the figures of docs/gpu.md")
     render.add_argument("--folder", type=Path, default=RESULTS)
     render.set_defaults(work=_render)
     merge = commands.add_parser("merge", help="join documents, later ones after earlier ones, and render")
@@ -103,7 +104,11 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _render(options: argparse.Namespace) -> int:
-    print(f"wrote {report.write(records.read(options.folder / records.NAME), options.folder)}")  # noqa: T201
+    results = records.read(options.folder / records.NAME)
+    print(f"wrote {report.write(results, options.folder)}")  # noqa: T201
+    if options.folder == RESULTS:
+        report.refresh(results, DOCUMENT)
+        print(f"wrote the figures of {DOCUMENT}")  # noqa: T201
     return 0
 
 
@@ -113,8 +118,7 @@ def _merge(options: argparse.Namespace) -> int:
         print("loadtest.gpu: a dry run is no result", file=sys.stderr)  # noqa: T201
         return 1
     records.write(whole, options.folder / records.NAME)
-    print(f"wrote {report.write(whole, options.folder)}")  # noqa: T201
-    return 0
+    return _render(options)
 
 
 def _samples(_options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from loadtest.gpu.records import Case, Results
+from loadtest.gpu.records import Case, Results, Row
 from model.config import ModelConfig
 from model.gpu.networks import NETWORKS, step_flop, weight_bytes
 
@@ -44,7 +44,11 @@ class Ceilings:
     @classmethod
     def of_device(cls, device: torch.device) -> Ceilings:
         """Those of the device at hand; of an H100 where it is not known."""
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        return cls.of_name(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
+
+    @classmethod
+    def of_name(cls, name: str) -> Ceilings:
+        """Those of a device by its name."""
         return cls(read_tb_s=4.3) if "H200" in name else cls()
 
 
@@ -67,15 +71,11 @@ class Prediction:
     def key(self) -> str:
         """A name of the figure, under which a reason for missing it is kept."""
         parts = " ".join(f"{key}={value}" for key, value in self.case.items())
-        return f"{self.section}: {parts}: {self.name}"
-
-    def ratio(self, measured: float) -> float:
-        """Measured over predicted."""
-        return measured / self.predicted
+        return f"{self.section}: {parts}: {self.name}" + (", target" if self.kind == "target" else "")
 
     def missed(self, measured: float) -> bool:
         """Whether it is off by more than `MISSED`: to either side, or beyond its bound."""
-        ratio = self.ratio(measured)
+        ratio = measured / self.predicted
         too_high, too_low = ratio > MISSED, ratio < 1 / MISSED
         return {"about": too_high or too_low, "at most": too_high, "at least": too_low}[self.bound]
 
@@ -159,7 +159,10 @@ def _recurrence(ceilings: Ceilings) -> Iterator[Prediction]:
                 value = layer_us(hidden, rows, frames, ceilings)
                 yield Prediction("recurrence", case, "us", value, "computed", "about", formula)
     for frames in (2, 16):
-        case = {"hidden": 1_760, "how": "cuDNN layer", "frames": frames, "rows": 4}
+        case = {"hidden": 1_760, "how": "whole layer", "frames": frames, "rows": 8}
+        value = layer_us(1_760, 8, frames, ceilings) + 6 * 1_760**2 / ceilings.read_tb_s / 1e6
+        yield Prediction("recurrence", case, "us", value, "computed", "about", "as above, W from memory too")
+        case = {"hidden": 1_760, "how": "cuDNN layer", "frames": frames, "rows": 8}
         guess = frames * CUDNN_FRAME_US + 2 * 6 * 1_760**2 / ceilings.read_tb_s / 1e6
         yield Prediction("recurrence", case, "us", guess, "computed", "about", "10 a frame, guessed; all weights once")
     case = {"hidden": 1_760, "how": "persistent", "frames": 256, "rows": 4}
@@ -213,20 +216,45 @@ def _streams() -> Iterator[Prediction]:
     yield Prediction("streams", case, "rows_mean", rows, "computed", "about", "λa / (1 - λc), a = 240, c = 13.1")
 
 
-def compared(results: Results, ceilings: Ceilings = H100) -> list[tuple[Prediction, float | None]]:
-    """Every prediction with what was measured; None where it never was."""
-    found = []
-    for each in predictions(ceilings):
-        plain = {"steps": None, "how": None} if each.section == "steps" else {}
-        found.append((each, _exact(results, each.section, plain | each.case, each.name)))
-    return found
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A prediction, and the row that has the figure; None where it was never measured."""
+
+    prediction: Prediction
+    row: Row | None = None
+
+    @property
+    def measured(self) -> float | None:
+        """The figure."""
+        return None if self.row is None else float(self.row.values[self.prediction.name] or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        return None if self.measured is None else self.measured / self.prediction.predicted
+
+    @property
+    def missed(self) -> bool:
+        """Whether the figure is off by more than `MISSED`."""
+        return self.measured is not None and self.prediction.missed(self.measured)
 
 
-def _exact(results: Results, section: str, case: Case, name: str) -> float | None:
-    """The value of the row whose case has these entries; an entry that is None must be absent."""
-    for row in results.latest(section):
-        if all(row.case.get(key) == value for key, value in case.items()):
-            number = row.values.get(name)
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                return float(number)
+def compared(results: Results) -> list[Compared]:
+    """Every prediction, for the device of the last run, with what was measured."""
+    return [Compared(each, _row(results, each)) for each in predictions(ceilings_of(results))]
+
+
+def ceilings_of(results: Results) -> Ceilings:
+    """Those of the device of the last run; of an H100 where there is none."""
+    return Ceilings.of_name(str(results.runs[-1].machine.get("device", ""))) if results.runs else H100
+
+
+def _row(results: Results, prediction: Prediction) -> Row | None:
+    """The latest row whose case has the prediction's entries and, of a step, no others."""
+    case = ({"steps": None, "how": None} if prediction.section == "steps" else {}) | prediction.case
+    for row in reversed(results.latest(prediction.section)):
+        number = row.values.get(prediction.name)
+        measured = isinstance(number, int | float) and not isinstance(number, bool)
+        if measured and all(row.case.get(key) == value for key, value in case.items()):
+            return row
     return None

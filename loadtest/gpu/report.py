@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.gpu.predict import MISSED, Prediction, compared
+from loadtest.gpu.predict import MISSED, Compared, Prediction, ceilings_of, compared, predictions
 from loadtest.gpu.records import Case, Results, Row, Value
 
 NEVER = "never run"
@@ -28,6 +28,25 @@ class Table:
     cell: tuple[str, ...] = ()
 
 
+BEGIN, END = "<!-- figures of gpu.json -->", "<!-- end of the figures -->"
+_LARGE = "network=ds2-7x1760 rung"
+SUMMARY = {  # what a reader is told, and the key of its prediction
+    "read bandwidth of the memory, GB/s": "probe: what=read: gb_s",
+    "one launch of the recurrence: 1,760 units, 8 rows, 16 frames, µs": (
+        "recurrence: hidden=1760 how=persistent frames=16 rows=8: us"
+    ),
+    "the same with normalisation and input product, µs": "recurrence: hidden=1760 how=whole layer frames=16 rows=8: us",
+    "the same by cuDNN, input product included, µs": "recurrence: hidden=1760 how=cuDNN layer frames=16 rows=8: us",
+    "a step of ds2-7x1760, 8 rows, `persistent`, µs": f"steps: {_LARGE}=persistent rows=8: us",
+    "a step of ds2-7x1760, 8 rows, `graph`, µs": f"steps: {_LARGE}=graph rows=8: us",
+    "a step of ds2-7x1760, 1 row, `eager`, µs": f"steps: {_LARGE}=eager rows=1: us",
+    "a step of tutti-small's size, 8 rows, `persistent`, µs": "steps: network=tutti-small rung=persistent rows=8: us",
+    "10 live streams of ds2-7x1760, p98 from due to log-probs, ms": (
+        f"streams: {_LARGE}=persistent streams=10: ms_p98, target"
+    ),
+    "1,000 live streams, the same, ms": f"streams: {_LARGE}=persistent streams=1000: ms_p98, target",
+    "4,000 live streams, the same, ms": f"streams: {_LARGE}=persistent streams=4000: ms_p98, target",
+}
 TABLES = (
     Table("compile", "Compilation", "Host seconds until each network's kernels are compiled, a process a batch size."),
     Table("probe", "Ceilings of the device", "What a kernel, a copy or a wait can reach here."),
@@ -40,11 +59,12 @@ TABLES = (
         ("equal",),
     ),
     Table("correct", "Errors", "Beside plain arithmetic on the CPU; outputs are poisoned before each call."),
+    Table("sanitizer", "Sanitizer", "compute-sanitizer over a tiny network's steps by every rung."),
     Table(
         "steps",
         "A step",
-        "µs, by rows. A graph replayed, but the rung `eager`, which is torch calls. `host to host`: "
-        "audio in pinned memory to log-probs in pinned memory, p50 / p98.",
+        "µs, by rows, in brackets the share of the roofline. A graph replayed, but the rung `eager`: torch calls. "
+        "`host to host`: audio in pinned memory to log-probs in pinned memory, p50 / p98.",
         ("network", "rung", "how", "steps"),
         "rows",
         ("us", "us_p50", "us_p98"),
@@ -52,8 +72,8 @@ TABLES = (
     Table(
         "recurrence",
         "The recurrence of one layer",
-        "µs a frame, by rows; weights from memory (several layers in turn) but in rows named warm. cuDNN's layer and "
-        "the loop have the input product in them.",
+        "µs a frame, by rows; weights from memory (several layers in turn) but in rows named warm. The whole layer, "
+        "cuDNN's and the loop have the input product in them.",
         ("hidden", "how", "frames", "weights"),
         "rows",
         ("us_a_frame",),
@@ -98,6 +118,33 @@ def page(results: Results) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def refresh(results: Results, document: Path) -> None:
+    """Write the summary between its two marks in a document. Raises: ValueError for a document without them."""
+    text = document.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{document} has no place for the figures: {BEGIN} … {END}")
+    document.write_text(f"{before}{BEGIN}\n{summary(results)}\n{END}{after}", encoding="utf-8")
+
+
+def summary(results: Results) -> str:
+    """The figures for a reader: each with what was predicted, the device and the date, or `never run`."""
+    found = {each.prediction.key: each for each in compared(results)}
+    lines = []
+    for what, key in SUMMARY.items():
+        each = found[key]
+        foretold = f"{each.prediction.bound} {_number(each.prediction.predicted)}"
+        lines.append([what, _measured(each), foretold, _where(results, each.row)])
+    return "\n".join(_markdown(["what", "measured", "predicted", "on, at"], lines))
+
+
+def _where(results: Results, row: Row | None) -> str:
+    """Device and day of a row."""
+    machine = results.machine_of(row) if row else {}
+    return f"{machine.get('device', '?')}, {str(machine.get('date', '?'))[:10]}" if row else ""
+
+
 def tables(results: Results, sections: Iterable[str] = ()) -> str:
     """The tables of some sections, of all by default."""
     chosen = [table for table in TABLES if not sections or table.section in sections]
@@ -106,16 +153,18 @@ def tables(results: Results, sections: Iterable[str] = ()) -> str:
 
 def predicted(results: Results) -> str:
     """Every prediction, and beside it what was measured."""
-    lines = []
-    for each, measured in compared(results):
-        found = NEVER if measured is None else f"{_number(measured)}"
-        ratio = "" if measured is None else f"{each.ratio(measured):.2f}"
-        lines.append([*_named(each), found, ratio, each.formula])
+    lines = [[*_named(each), each.prediction.formula] for each in compared(results)]
     return "\n".join(_markdown(["figure", "kind", "predicted", "measured", "ratio", "from"], lines))
 
 
-def _named(each: Prediction) -> list[str]:
-    return [each.key, each.kind, f"{each.bound} {_number(each.predicted)}"]
+def _named(each: Compared) -> list[str]:
+    one = each.prediction
+    ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+    return [one.key, one.kind, f"{one.bound} {_number(one.predicted)}", _measured(each), ratio]
+
+
+def _measured(each: Compared) -> str:
+    return NEVER if each.measured is None else _number(each.measured)
 
 
 def _runs(results: Results) -> str:
@@ -145,16 +194,15 @@ def _body(results: Results, table: Table) -> str:
     rows = [row for row in results.latest(table.section) if row.values]
     if not rows:
         return NEVER
-    shown = _flat(rows) if not table.across else _pivot(rows, table, results)
-    rest = [row for row in rows if table.across and table.across not in row.case]
-    more = ["", *_flat(rest)] if rest else []
+    across = [row for row in rows if table.across in row.case]
+    shown = _pivot(across, table, results) if across else []
+    more = _flat([row for row in rows if table.across not in row.case], separated=bool(across))
     dry = ["", "**dry, CPU, no measurement**"] if any(results.runs[row.run].dry for row in rows) else []
     return "\n".join([table.says, "", *shown, *more, *dry])
 
 
 def _pivot(rows: Sequence[Row], table: Table, results: Results) -> list[str]:
     """Rows with the column's entry; under a line that was foretold, what was foretold."""
-    rows = [row for row in rows if table.across in row.case]
     columns = sorted({row.case[table.across] for row in rows}, key=lambda value: (isinstance(value, str), value))
     named = [key for key in table.lines if any(key in row.case for row in rows)]
     grouped: dict[tuple[Value, ...], dict[Value, Row]] = {}
@@ -174,7 +222,7 @@ def _foretold(results: Results, table: Table) -> dict[str, Prediction]:
     """Computed predictions of a table's first value, by case; a frame's where a table shows frames."""
     return {
         _key(each.case): each
-        for each, _ in compared(results)
+        for each in predictions(ceilings_of(results))
         if each.section == table.section and each.kind == "computed" and each.name in {*table.cell, "us"}
     }
 
@@ -190,36 +238,30 @@ def _expected(prediction: Prediction | None) -> str:
 def _cell(row: Row | None, names: Sequence[str]) -> str:
     if row is None:
         return ""
-    return " / ".join(_text(row.values[name]) for name in names if name in row.values)
+    shown = " / ".join(_text(row.values[name]) for name in names if name in row.values)
+    share = row.values.get("share")
+    return f"{shown} ({share:.0%})" if isinstance(share, float) else shown
 
 
-def _flat(rows: Sequence[Row]) -> list[str]:
-    """A line a row, a column for every entry of a case and every value."""
-    keys = _union(row.case for row in rows)
-    names = [name for name in _union(row.values for row in rows) if name not in UNSHOWN]
-    lines = [
-        [*(_text(row.case.get(key)) for key in keys), *(_text(row.values.get(name)) for name in names)] for row in rows
-    ]
-    return _markdown([*keys, *names], lines)
-
-
-def _union(entries: Iterable[Case]) -> list[str]:
-    found: dict[str, None] = {}
-    for each in entries:
-        found.update(dict.fromkeys(each))
-    return list(found)
+def _flat(rows: Sequence[Row], *, separated: bool) -> list[str]:
+    """A line a row, a column for every entry of a case and every value; a table for rows of the same columns."""
+    grouped: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        names = [name for name in row.values if name not in UNSHOWN]
+        grouped.setdefault((*row.case, *names), []).append(row)
+    shown: list[str] = []
+    for columns, group in grouped.items():
+        lines = [[_text(value) for name, value in (row.case | row.values).items() if name in columns] for row in group]
+        shown += [*([""] if shown or separated else []), *_markdown(columns, lines)]
+    return shown
 
 
 def _missed(results: Results) -> str:
     """Predictions that were off by more than `MISSED`, with the reason where one was given."""
     every = compared(results)
-    measured = [(each, value) for each, value in every if value is not None]
-    lines = [
-        [*_named(each), _number(value), f"{each.ratio(value):.2f}", results.reasons.get(each.key, "")]
-        for each, value in measured
-        if each.missed(value)
-    ]
-    text = f"## Predictions\n\n{len(every)} figures were predicted, {len(measured)} of them measured, "
+    measured = sum(each.row is not None for each in every)
+    lines = [[*_named(each), results.reasons.get(each.prediction.key, "")] for each in every if each.missed]
+    text = f"## Predictions\n\n{len(every)} figures were predicted, {measured} of them measured, "
     text += f"{len(lines)} missed by more than {MISSED} ×.\n"
     if not lines:
         return text

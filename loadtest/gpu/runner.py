@@ -22,7 +22,7 @@ from loadtest.gpu import records
 from loadtest.gpu.sections.child import BEGIN, FACTS, LOST, ROW
 
 PARTS: dict[str, dict[str, float]] = {  # sections in the order of their value, with the most seconds of each
-    "1": {"compile": 100, "probe": 60, "bits": 140, "correct": 200},
+    "1": {"compile": 100, "probe": 60, "bits": 140, "correct": 180, "sanitizer": 90},
     "2": {"steps": 230, "recurrence": 200, "products": 60},
     "3": {"streams": 260, "catchup": 90, "recordings": 90},
 }
@@ -155,7 +155,7 @@ class _Child:
             try:
                 line = self._lines.get(timeout=max(0.01, min(HANG_S, ends_s - time.monotonic())))
             except queue.Empty:
-                self.ending = "out of time" if time.monotonic() >= ends_s else f"silent for {HANG_S:.0f} s"
+                self.ending = "out of time" if time.monotonic() >= ends_s else f"silent for {HANG_S:g} s"
                 self._process.kill()
                 break
             if line is None:

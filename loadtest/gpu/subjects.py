@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, cast
 
@@ -17,24 +16,16 @@ from torch import Tensor, nn
 from batching.slot_model import SlotModel
 from loadtest.gpu.timing import Work, captured
 from model.config import ModelConfig
+from model.gpu.block import StepBlock
 from model.gpu.networks import NETWORKS, noise, random_network
 from model.network import Network
 from model.precision import cast as cast_network
 from model.torch_model import TorchModel
 
-EAGER, GRAPH, PERSISTENT, REFERENCE = "eager", "graph", "persistent", "reference"
+EAGER, GRAPH, PERSISTENT = "eager", "graph", "persistent"  # as in `model.gpu.rungs`
+SPLIT, REFERENCE = "persistent, split", "reference"
+"""Not served on a GPU: each layer as a product and a persistent recurrence, and the contract on a CPU."""
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Device buffers of a step; the same fields as the step block that serves."""
-
-    rows: Tensor  # (1,) int32: rows that are streams, the others pad
-    read: Tensor  # (R,) int32: slab row of each stream's state
-    write: Tensor  # (R,) int32
-    pcm: Tensor  # (R, k * S) int16
-    out: Tensor  # (R, k * T, V) float32
 
 
 class Step(Protocol):
@@ -51,7 +42,7 @@ class EagerStep:
         self._network, self._slabs = network, slabs
 
     @torch.inference_mode()
-    def enqueue(self, block: Block, rows: int, steps: int) -> None:
+    def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
         """Step the first `rows` rows; every row counts, whatever `block.rows` says."""
         config = self._network.config
         pcm = block.pcm[:rows, : steps * config.step_samples]
@@ -65,7 +56,7 @@ class EagerStep:
 def rungs(device: torch.device) -> tuple[str, ...]:
     """The rungs that can run there: on a CPU the eager step in fp32 and, where it is there, the reference."""
     if device.type == "cuda":
-        return (PERSISTENT, GRAPH, EAGER)
+        return (PERSISTENT, SPLIT, GRAPH, EAGER)
     return (EAGER, REFERENCE) if importable("model.gpu.reference") else (EAGER,)
 
 
@@ -76,7 +67,7 @@ def fastest(device: torch.device) -> str:
 
 def served(device: torch.device) -> str:
     """The rung whose slot model serves there."""
-    return PERSISTENT if device.type == "cuda" else EAGER
+    return PERSISTENT if device.type == "cuda" else REFERENCE
 
 
 def importable(module: str) -> bool:
@@ -88,13 +79,21 @@ def importable(module: str) -> bool:
     return True
 
 
-def persistent_recurrences(network: Network, device: torch.device) -> list[Any]:
-    """The persistent kernel of each layer, with one workspace. Raises: whatever says that it cannot run here."""
-    from model.gpu.persistent import PersistentGru, Workspace  # type: ignore[import-not-found,unused-ignore]
+def persistent_layers(network: Network, device: torch.device, *, whole: bool) -> dict[str, Any]:
+    """Options of a step with persistent kernels: whole layers where they fit, or recurrences alone.
+
+    Raises: whatever says that they cannot run here.
+    """
+    from model.gpu.layer import PersistentLayer, layer_fits
+    from model.gpu.persistent import PersistentGru, Workspace
 
     shared = Workspace(network.config.hidden, device)
-    layers = [gru.recurrent for gru in cast(Sequence[Any], network.grus)]
-    return [PersistentGru(each.weight.detach(), each.bias.detach().float(), device, shared) for each in layers]
+    grus, norms = cast(Sequence[Any], network.grus), cast(Sequence[Any], network.norms)
+    if whole and layer_fits(network.config.hidden):
+        pairs = zip(norms, grus, strict=True)
+        return {"layers": [PersistentLayer(norm, gru, device, shared) for norm, gru in pairs]}
+    products = [gru.recurrent for gru in grus]
+    return {"recurrence": [PersistentGru(each.weight, each.bias, device, shared) for each in products]}
 
 
 def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
@@ -104,25 +103,45 @@ def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
     return PersistentGru(weight, bias.float(), device)
 
 
-def make_step(
-    rung: str, network: Network, slabs: dict[str, Tensor], *, rows: int, steps: int, layers: Sequence[Any]
-) -> Step:
-    """The step of a rung over these slabs, for so many rows and steps at most; `layers` are persistent kernels."""
+def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
+    """Kernels of one launch a layer, each with a normalisation before it. Raises: ValueError where none fits."""
+    from model.gpu.layer import PersistentLayer
+    from model.gpu.persistent import Workspace
+
+    hidden = grus[0].hidden
+    shared, norm = Workspace(hidden, device), nn.LayerNorm(hidden, device=device, dtype=torch.float16)
+    return [PersistentLayer(norm, gru, device, shared) for gru in grus]
+
+
+def checked(workspace: Any) -> None:
+    """Wait, and ask whether a persistent kernel gave up; the next case begins afresh. Raises: KernelError."""
+    try:
+        workspace.check()
+    except Exception:
+        workspace.reset()
+        raise
+
+
+def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, steps: int) -> tuple[Step, Any]:
+    """The step of a rung over these slabs, for so many rows and steps at most, and the workspace of its kernels."""
     if rung == EAGER:
-        return EagerStep(network, slabs)
+        return EagerStep(network, slabs), None
     if rung == REFERENCE:
-        from model.gpu.reference import ReferenceStep  # type: ignore[import-not-found,unused-ignore]
+        from model.gpu.reference import ReferenceStep
 
-        return cast(Step, ReferenceStep(network, slabs))
-    from model.gpu.triton_step import TritonStep  # type: ignore[import-not-found,unused-ignore]
+        return ReferenceStep(network, slabs), None
+    from model.gpu.triton_step import TritonStep
 
-    made = TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, recurrence=list(layers) or None)
-    return cast(Step, made)
+    options: dict[str, Any] = {}
+    if rung in {PERSISTENT, SPLIT}:
+        options = persistent_layers(network, slabs["gru0"].device, whole=rung == PERSISTENT)
+    workspace = next((layer.workspace for layers in options.values() for layer in layers), None)
+    return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, **options), workspace
 
 
 def product(weight: Tensor, bias: Tensor, columns: int) -> Callable[[Tensor, Tensor], None]:
     """Our product as a function of x (N, K) and y (N, M), of W (M, K) fp16 and N columns."""
-    from model.gpu.products import Product, Scratch  # type: ignore[import-not-found,unused-ignore]
+    from model.gpu.products import Product, Scratch
 
     made = Product(weight, bias)
     scratch = Scratch.allocate(*made.scratch_size(columns), weight.device)
@@ -166,19 +185,19 @@ class Bench:
         }
         self._index = torch.full((2, largest_rows), capacity, dtype=torch.int32, device=device)  # read and write
         self._rows = torch.zeros(1, dtype=torch.int32, device=device)
-        self._blocks: dict[int, Block] = {}
-        self._layers = persistent_recurrences(network, device) if rung == PERSISTENT else []
-        self.step = make_step(rung, network, self.slabs, rows=largest_rows, steps=largest_steps, layers=self._layers)
+        self._error = torch.zeros(1, dtype=torch.int32, device=device)
+        self._blocks: dict[int, StepBlock] = {}
+        self.step, self._workspace = make_step(rung, network, self.slabs, largest_rows, largest_steps)
         self._graphs: dict[tuple[int, int], Work] = {}
         self._warm: dict[str, Tensor] = {}
 
-    def block(self, steps: int = 1) -> Block:
+    def block(self, steps: int = 1) -> StepBlock:
         """The buffers of chunks of so many steps; rows and index are the same for all."""
         if steps not in self._blocks:
             frames, symbols = steps * self.config.frames_per_step, len(self.config.vocabulary)
             pcm = noise(self.largest_rows, steps * self.config.step_samples).to(self.device)
             out = torch.full((self.largest_rows, frames, symbols), float("nan"), device=self.device)
-            self._blocks[steps] = Block(self._rows, self._index[0], self._index[1], pcm, out)
+            self._blocks[steps] = StepBlock(self._rows, self._index[0], self._index[1], pcm, self._error, out)
         return self._blocks[steps]
 
     def fill(self, read: Sequence[int]) -> None:
@@ -210,9 +229,12 @@ class Bench:
         return block.out[: len(slots)].to("cpu", copy=True)
 
     def check(self) -> None:
-        """Wait, and ask the persistent kernels whether one of them gave up. Raises: what they say."""
-        for layer in self._layers[:1]:  # they share a workspace
-            layer.check()
+        """Wait, and ask whether a kernel gave up. Raises: KernelError; RuntimeError."""
+        if self._workspace is not None:
+            checked(self._workspace)
+        if error := int(self._error[0]):
+            self._error.zero_()
+            raise RuntimeError(f"a kernel gave up waiting for another (error {error})")
 
     def states(self, slots: Sequence[int]) -> dict[str, Tensor]:
         """The states of these slots on the host."""
@@ -242,8 +264,9 @@ def slots(
 ) -> SlotModel:
     """The slot model that serves, over `capacity` streams; with `steps` > 1 it may take chunks of so many steps."""
     precision = precision_of(rung, device)
-    options: Any = {"rung": rung} if device.type == "cuda" else {}
-    model = TorchModel(network, "random", device=device.type, precision=precision, **options)
+    on_cpu = device.type != "cuda"
+    named = GRAPH if rung == REFERENCE else rung  # where the reference stands in for the kernels
+    model = TorchModel(network, "random", device=device.type, precision=precision, rung=named, cpu_fp16=on_cpu)
     made: Any = model.slots(capacity=capacity, largest=largest)
     if hasattr(made, "chunk_steps"):
         made.chunk_steps = tuple(each for each in made.chunk_steps if each <= steps)

@@ -21,6 +21,7 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 LOCAL_SIZE_BYTES = 3
 NUM_REGS = 4
 COOPERATIVE = 2  # CUlaunchAttributeID
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 
 class KernelError(ModelError):
@@ -157,21 +158,32 @@ class Kernel:
         _check(_cuda().cuFuncGetAttribute(ctypes.byref(value), which, self._function))
         return value.value
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[Any], *, cooperative: bool = False) -> None:
+    def launch(
+        self,
+        blocks: int,
+        threads: int,
+        arguments: Sequence[Any],
+        *,
+        cooperative: bool = False,
+        early: bool = False,
+    ) -> None:
         """Enqueue on torch's current stream of the device; `arguments` are ctypes values, copied by the driver.
 
-        A cooperative launch fails where not all blocks can be resident together.
+        A cooperative launch fails where not all blocks can be resident together. An early one may start before the
+        previous kernel has ended, for which the kernel itself waits (`griddepcontrol.wait`).
         """
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        attribute = _Attribute(id=COOPERATIVE)
-        attribute.value[0] = 1
+        wanted = [COOPERATIVE] * cooperative + [PROGRAMMATIC_STREAM_SERIALIZATION] * early
+        attributes = (_Attribute * len(wanted))(*(_Attribute(id=which) for which in wanted))
+        for attribute in attributes:
+            attribute.value[0] = 1
         config = _Config(
             grid=(blocks, 1, 1),
             block=(threads, 1, 1),
             shared_bytes=self.shared_bytes,
             stream=stream,
-            attributes=ctypes.pointer(attribute) if cooperative else None,
-            attribute_count=int(cooperative),
+            attributes=attributes,
+            attribute_count=len(wanted),
         )
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         _check(_cuda().cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None))

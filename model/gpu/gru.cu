@@ -77,14 +77,36 @@ DEVICE void store_pair(float *to, float first, float second) { *reinterpret_cast
 
 DEVICE float exp2_approx(float x) {
     float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));  // what it flushes is lost in 1 + y anyway
     return y;
 }
 
-DEVICE float reciprocal(float x) {  // rounded to nearest: the bits of 1 / x
+// 1 / x rounded to nearest, for x >= 1: the sequence that rcp.rn.f32 is made of, without its branch for results below the
+// normal numbers. Those are taken as 2^-126, which a sum with an fp16 number loses just as well. NaN stays NaN.
+DEVICE float reciprocal(float x) {
     float y;
-    asm("rcp.rn.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    asm("min.NaN.f32 %0, %0, 0f7E800000;" : "+f"(x));  // 2^126
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return __fmaf_rn(y, __fmaf_rn(-x, y, 1.0f), y);
+}
+
+DEVICE unsigned cycles() {
+    unsigned now;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(now));
+    return now;
+}
+
+DEVICE void prefetch(const char *from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#endif
+}
+
+// Where the launch may start before the previous kernel has ended, waits for that; else does nothing.
+DEVICE void previous_kernel_done() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 DEVICE float float_of(half_bits half) {
@@ -104,6 +126,7 @@ DEVICE half_bits half_of(float value) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 persistent_gru(const Quad *weights, const float *bias, const half_bits *gates, const half_bits *x_in, half_bits *x_out,
                half_bits *slab, const int *read, const int *write, const int *rows, unsigned *workspace, int frames,
-               int bucket) {
-    run(Arguments{weights, bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket});
+               int bucket, const char *ahead0, long ahead0_bytes, const char *ahead1, long ahead1_bytes) {
+    run(Arguments{weights, bias, gates, x_in, x_out, slab, read, write, rows, workspace, frames, bucket,
+                  {ahead0, ahead1}, {ahead0_bytes, ahead1_bytes}});
 }

@@ -4,8 +4,8 @@
 // tests/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
 //   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
 //   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange,
-//   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of
-// and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT.
+//   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of, cycles, prefetch, previous_kernel_done
+// and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT, POLL_DELAY.
 //
 // Who computes what. A block owns UNITS hidden units: 3 * UNITS rows of U (r, z, n one after another) in tiles of 16.
 // K is cut into SEGMENTS runs of k16 steps, one run a warp. A warp's fragments of U are loaded once. A work item
@@ -42,6 +42,7 @@ constexpr int PAIR_WORDS = 128;                       // 32 lanes of four words
 constexpr int BUFFER_WORDS = ITEM_TILES * PAIRS * PAIR_WORDS;  // one of the two
 constexpr int EPOCHS_AT = 64;                         // words of the workspace: error, then epochs, then buffers
 constexpr int BUFFERS_AT = EPOCHS_AT + (MAX_ROWS + 63) / 64 * 64;
+constexpr int PREFETCH_BYTES = 16384;                 // of one instruction
 constexpr unsigned MARK = 0x40004000u;                // bit 14 of both halves
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -50,12 +51,12 @@ static_assert(GATE_THREADS <= 32 * WARPS && MAX_ROWS <= 32 * WARPS && MAX_ROWS %
 
 struct SharedLayout {
     Quad fragments[SHARED_FRAGMENTS > 0 ? WARPS * SHARED_FRAGMENTS * 32 : 1];
-    float partial[2][SEGMENTS][GATE_ROWS][TILE_ROWS];  // by parity of the work item: one barrier an item is enough
     float own[ITEM_TILES][UNITS][TILE_ROWS];           // h of this block's units, the rounded value
     float bias[3 * UNITS];
     unsigned epochs[MAX_ROWS];
     int read[MAX_ROWS], write[MAX_ROWS];
     int failed;
+    alignas(16) float partial[2][SEGMENTS][GATE_ROWS][TILE_ROWS];  // by parity of the work item: one barrier an item is enough
 };
 
 struct Arguments {
@@ -70,6 +71,8 @@ struct Arguments {
     unsigned *workspace;
     int frames;
     int bucket;  // B: what read, write, gates and x have; rows may be fewer
+    const char *ahead[2];  // what later kernels will read; L2 gets it while this one waits for other blocks
+    long ahead_bytes[2];   // multiples of 16, as are the addresses
 };
 
 struct Place {  // of a thread
@@ -242,29 +245,37 @@ DEVICE float recurrent(const SharedLayout &shared, const Place &place, int parit
 
 // h' of one unit and batch row, rounded.
 DEVICE half_bits next_state(const SharedLayout &shared, const Place &place, const Inputs &in, int parity, float previous) {
-    const float r = sigmoid(float_of(in.reset) + recurrent(shared, place, parity, 0));
-    const float z = sigmoid(float_of(in.update) + recurrent(shared, place, parity, 1));
-    const float n = tanh_of(float_of(in.candidate) + r * recurrent(shared, place, parity, 2));
+    const float p_r = recurrent(shared, place, parity, 0);
+    const float p_z = recurrent(shared, place, parity, 1);
+    const float p_n = recurrent(shared, place, parity, 2);
+    const float r = sigmoid(float_of(in.reset) + p_r);
+    const float z = sigmoid(float_of(in.update) + p_z);
+    const float n = tanh_of(float_of(in.candidate) + r * p_n);
     return half_of(n + z * (previous - n));
 }
 
 // Adds the segments, computes h' and hands it on: to the other blocks first, then to the layer's output and the state.
-DEVICE void finish_item(const Arguments &a, SharedLayout &shared, const Place &place, const Inputs &in, int parity, int frame,
+// False: a warp of the block has waited in vain, and nothing was handed on.
+DEVICE bool finish_item(const Arguments &a, SharedLayout &shared, const Place &place, const Inputs &in, int parity, int frame,
                         int tile, int rows) {
     const int row = tile * TILE_ROWS + place.column;
     float &own = shared.own[tile][place.own_unit][place.column];
+    const unsigned counted = shared.epochs[row] + frame;
+    unsigned *to = exchange_of(a.workspace, counted, tile) + place.word;
+    const int failed = shared.failed;
     const half_bits next = next_state(shared, place, in, parity, frame == 0 ? float_of(in.previous) : own);
     const unsigned partner = shuffle_xor(next, TILE_ROWS);  // the unit beside
-    if (row >= rows) return;
+    if (failed) return false;
+    if (row >= rows) return true;
     if (place.own_unit % 2 == 0 && (frame + 1 < a.frames || a.frames == 1)) {
-        const unsigned counted = shared.epochs[row] + frame;
         const unsigned word = (next | partner << 16) & ~MARK;  // a state beyond [-1, 1] must not look like a mark
-        store_exchange(exchange_of(a.workspace, counted, tile) + place.word, word | mark_of(counted));
+        store_exchange(to, word | mark_of(counted));
     }
     own = float_of(next);
     const long at = (static_cast<long>(row) * a.frames + frame) * HIDDEN + place.unit;
     a.x_out[at] = half_of(float_of(in.residual) + float_of(next));
     if (frame > 0 && frame + 1 == a.frames) a.slab[static_cast<long>(shared.write[row]) * HIDDEN + place.unit] = next;
+    return true;
 }
 
 // With one frame: wait until all blocks have published h(1), and so have read h(0); then write the states.
@@ -307,6 +318,18 @@ DEVICE void issue_first(const Arguments &a, const Place &place, int state, Quad 
     }
 }
 
+// This block's share of what later kernels will read.
+DEVICE void prefetch_ahead(const Arguments &a) {
+    constexpr int blocks = HIDDEN / UNITS;
+    for (int i = 0; i < 2; ++i) {
+        const long share = (a.ahead_bytes[i] / 16 + blocks - 1) / blocks * 16, first = share * block_index();
+        const long end = first + share < a.ahead_bytes[i] ? first + share : a.ahead_bytes[i];
+        for (long at = first; at < end; at += PREFETCH_BYTES) {
+            prefetch(a.ahead[i] + at, end - at < PREFETCH_BYTES ? static_cast<int>(end - at) : PREFETCH_BYTES);
+        }
+    }
+}
+
 DEVICE void set_up_rows(const Arguments &a, SharedLayout &shared) {
     const int thread = thread_index();
     if (thread < MAX_ROWS) {
@@ -320,6 +343,12 @@ DEVICE void set_up_rows(const Arguments &a, SharedLayout &shared) {
 
 // Everything that is loaded once. The chain index, state row runs beside the weights, whose loads take the longest.
 DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
+    if (thread_index() == 0) {  // weights are no kernel's output: they may come before the previous one has ended
+        constexpr int bytes = WARPS * FRAGMENTS * 32 * 16;
+        const char *weights = reinterpret_cast<const char *>(a.weights) + static_cast<long>(block_index()) * bytes;
+        for (int at = 0; at < bytes; at += PREFETCH_BYTES) prefetch(weights + at, bytes - at < PREFETCH_BYTES ? bytes - at : PREFETCH_BYTES);
+    }
+    previous_kernel_done();
     const int row = place.lane / 4, state = row < a.bucket ? load_int(a.read + row) : 0;
     set_up_rows(a, shared);
     load_fragments(a, shared, place, 0, FRAGMENTS / 2, held);
@@ -335,6 +364,7 @@ DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, 
     const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, items = a.frames * tiles;
     block_barrier();
     if (shared.failed || rows <= 0) return;
+    if (thread_index() == 32 * WARPS - 1) prefetch_ahead(a);
 
     Inputs in = {0, 0, 0, 0, 0};
     load_inputs(a, shared, place, place.group / tiles, place.group % tiles, rows, in);
@@ -353,14 +383,22 @@ DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, 
         if (source.state) multiply<true>(place, held, stored, entering, source, partial);
         else multiply<false>(place, held, stored, entering, source, partial);
         block_barrier();
-        if (shared.failed) return;
+        const unsigned start = cycles();
         if (place.group == item % GATE_GROUPS) {
-            finish_item(a, shared, place, in, item % 2, frame, tile, rows);
-            const int later = item + GATE_GROUPS;
-            load_inputs(a, shared, place, later / tiles, later % tiles, rows, in);
+            if (!finish_item(a, shared, place, in, item % 2, frame, tile, rows)) return;
+            // The next work item of this thread's group.
+            int later_tile = tile, later_frame = frame;
+            for (int i = 0; i < GATE_GROUPS; ++i) {
+                later_tile = later_tile + 1 < tiles ? later_tile + 1 : 0;
+                later_frame += later_tile == 0;
+            }
+            load_inputs(a, shared, place, later_frame, later_tile, rows, in);
         }
         if (tiles == 1 && item + 1 < items) {
             source = source_of(a, shared, place, next_frame, next_tile, rows);
+            // A load that comes before the other blocks' words costs a whole trip to L2 more than one that comes after.
+            while (POLL_DELAY > 0 && cycles() - start < POLL_DELAY) {
+            }
 #pragma unroll
             for (int p = 0; p < MAX_PAIRS; ++p) issue<false>(source, place, p, entering[p]);
         }
@@ -368,6 +406,7 @@ DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, 
         frame = next_frame;
     }
     block_barrier();
+    if (shared.failed) return;
     if (a.frames == 1 && !settle(a, shared, place, rows)) return;
     const unsigned published = a.frames == 1 ? 1u : a.frames - 1u;
     if (block_index() == 0 && thread_index() < rows) {

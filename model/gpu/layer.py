@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from model.gpu.driver import Kernel
-from model.gpu.pack import MAX_ROWS, MOST_SHARED_BYTES, STEP, WARPS, Layout, layout_of, pack
-from model.gpu.persistent import SPIN_LIMIT, Workspace
+from model.gpu.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
+from model.gpu.persistent import POLL_DELAY, SPIN_LIMIT, Workspace
 from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
-GROUP = 16  # columns that are normalised and multiplied at a time: eight rows of two frames
-REGISTER_FRAGMENTS = 20
-"""Fragments of U that a warp keeps in registers at least. The others are copied to shared memory while the columns are
-normalised and multiplied with W, when registers are in use. Source: loadtest/LOG.md."""
+GROUP = 16  # columns that are normalised and multiplied at a time
 FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
 BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 
@@ -26,15 +23,17 @@ BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 def layer_layout(hidden: int) -> tuple[Layout, int]:
     """The layout of the weights, and the bytes of shared memory (`LayerShared`).
 
+    As much of U as fits goes to shared memory, where it comes while the registers are used for the product with W.
     Raises: ValueError if a layer of this size does not fit a multiprocessor.
     """
     layout = layout_of(hidden)
-    for held in range(min(layout.fragments - 1, REGISTER_FRAGMENTS), layout.register_fragments + 1):
-        tried = replace(layout, register_fragments=held)
-        columns, partial = GROUP * (hidden + 8) * 2, tried.segments * tried.tiles * STEP * (GROUP + 8) * 4
-        shared = tried.shared_bytes + max(columns, partial) + -(-3 * tried.units * 4 // 16) * 16 + 16
-        if shared <= MOST_SHARED_BYTES:
-            return tried, shared
+    for held in range(1, layout.register_fragments + 1):
+        tried = replace(layout, register_fragments=held, max_rows=LAYER_ROWS)
+        room, own = GROUP * (hidden + 8) * 2, 2 * tried.segments * tried.tiles * STEP * TILE_ROWS * 4
+        room = max(room, tried.segments * tried.tiles * STEP * (GROUP + 8) * 4)
+        shared = tried.shared_bytes + max(room - own, 16) + -(-3 * tried.units * 4 // 16) * 16 + 16
+        if shared + 32 <= MOST_SHARED_BYTES:
+            return tried, shared + 32  # alignment
     raise ValueError(f"a whole layer of {hidden} units does not fit a multiprocessor")
 
 
@@ -49,7 +48,7 @@ def layer_fits(hidden: int) -> bool:
 
 def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
     layout, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), 0)
-    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "GROUP": GROUP}
+    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY, "GROUP": GROUP}
     return Kernel(SOURCE, entry, defines, device, shared)
 
 
@@ -70,8 +69,8 @@ class PersistentLayer:
         """fp16 weights of any device; `workspace` is one for all layers. Raises: ValueError if they do not fit."""
         self.hidden = gru.hidden
         self.layout, _ = layer_layout(self.hidden)
-        self.weights = self._packed(gru.input.weight).to(device)
-        self.recurrent = split(self._packed(gru.recurrent.weight), self.layout).to(device)
+        self.weights = self._packed(gru.input.weight, device)
+        self.recurrent = split(self._packed(gru.recurrent.weight, device), self.layout)
         self.biases = [
             each.detach().to(device, torch.float32).contiguous() for each in (gru.input.bias, gru.recurrent.bias)
         ]
@@ -80,8 +79,8 @@ class PersistentLayer:
         self.workspace = workspace
         self.kernel = _kernel(self.hidden, "gru_layer", device)
 
-    def _packed(self, weight: Tensor) -> Tensor:
-        return pack(weight.detach().to("cpu", torch.float16), self.layout)
+    def _packed(self, weight: Tensor, device: torch.device) -> Tensor:
+        return pack(weight.detach().to(device, torch.float16), self.layout)  # seconds a network faster there
 
     def enqueue(
         self, x_in: Tensor, x_out: Tensor, gates: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: Tensor,
@@ -93,7 +92,7 @@ class PersistentLayer:
         fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read, write (B,), rows and error
         (1,) int32. `ahead` are the weights of the next kernel, to be fetched meanwhile.
         """
-        assert len(read) <= MAX_ROWS
+        assert len(read) <= LAYER_ROWS
         pointer = [_address(each) for each in (self.weights, self.biases[0], *self.norm)]
         fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
         tensors = (
@@ -114,7 +113,7 @@ class PersistentLayer:
             self.layout.blocks,
             32 * WARPS,
             [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))],
-            cooperative=True,
+            early=True,  # not cooperative, which excludes this: the blocks fit an idle device, and waiting is bounded
         )
 
 

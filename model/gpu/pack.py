@@ -15,6 +15,8 @@ WARPS = 8
 LANES = 32
 TILE_ROWS = 8  # batch rows of one product
 MAX_ROWS = 128
+LAYER_ROWS = 8  # of a batch whose layers are one launch each: with more, three launches are faster (loadtest/LOG.md)
+LAYER_COLUMNS = 16  # rows times frames, likewise
 MOST_BLOCKS = 132  # multiprocessors of an H100: one block each
 REGISTERS = 255  # of a thread
 OTHER_REGISTERS = 40  # beside weights, h and sums: addresses, inputs of the gates, counters; held by the compile gates
@@ -39,6 +41,7 @@ class Layout:
     hidden: int
     units: int  # of a block
     register_fragments: int  # of a warp; a fragment is a tile of 16 x 16 weights, 16 bytes a lane
+    max_rows: int = MAX_ROWS
 
     @property
     def blocks(self) -> int:
@@ -76,14 +79,15 @@ class Layout:
         """Size of `SharedLayout` of `gru_body.h`."""
         fragments = max(1, WARPS * (self.fragments - self.register_fragments) * LANES) * 16
         partial = 2 * self.segments * self.tiles * STEP * TILE_ROWS * 4
-        own = MAX_ROWS * self.units * 4
-        size = fragments + partial + own + 3 * self.units * 4 + 3 * MAX_ROWS * 4 + 4
+        own = self.max_rows * self.units * 4
+        size = fragments + partial + own + 3 * self.units * 4 + 3 * self.max_rows * 4 + 4
         return -(-size // 16) * 16
 
     @property
     def workspace_words(self) -> int:
         """32-bit words of the workspace: error, epochs, and two buffers of the exchange."""
-        return 64 + -(-MAX_ROWS // 64) * 64 + 2 * (MAX_ROWS // TILE_ROWS) * self.segments * self.pairs * LANES * 4
+        tiles = self.max_rows // TILE_ROWS
+        return 64 + -(-self.max_rows // 64) * 64 + 2 * tiles * self.segments * self.pairs * LANES * 4
 
     def defines(self) -> dict[str, int]:
         """Constants that the kernel is compiled with, without the bound on spinning."""
@@ -92,8 +96,13 @@ class Layout:
             "UNITS": self.units,
             "WARPS": WARPS,
             "REGISTER_FRAGMENTS": self.register_fragments,
-            "MAX_ROWS": MAX_ROWS,
+            "MAX_ROWS": self.max_rows,
         }
+
+
+def fits_layer(rows: int, frames: int) -> bool:
+    """Whether a batch is one for whole layers in one launch."""
+    return rows <= LAYER_ROWS and rows * frames <= LAYER_COLUMNS
 
 
 def has_layout(hidden: int) -> bool:
@@ -146,7 +155,7 @@ def pack(weights: Tensor, layout: Layout) -> Tensor:
     hidden = layout.hidden
     padded = weights.new_zeros(3 * hidden + 1, hidden + 1)
     padded[:-1, :-1] = weights
-    rows, columns = _sources(layout)
+    rows, columns = (each.to(weights.device) for each in _sources(layout))
     return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
 
 

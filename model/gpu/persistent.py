@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from model.gpu.driver import Kernel, KernelError
 from model.gpu.pack import MAX_ROWS, WARPS, Layout, layout_of, pack
 
 SOURCE = Path(__file__).with_name("gru.cu")
+POLL_DELAY = 0  # cycles from a frame's sums to the first look for the other blocks' states, with up to 8 rows
 SPIN_LIMIT = 1 << 22  # polls: some seconds, where an exchange takes microseconds
+
+
+def range_of(ahead: Sequence[Tensor], at: int) -> tuple[ctypes.c_void_p, ctypes.c_long]:
+    """Address and bytes of one of the tensors to bring into L2; none where there are fewer."""
+    if at >= len(ahead):
+        return ctypes.c_void_p(), ctypes.c_long(0)
+    return ctypes.c_void_p(ahead[at].data_ptr()), ctypes.c_long(ahead[at].nbytes // 16 * 16)
 
 
 def fits(hidden: int, properties: Any) -> bool:
@@ -30,12 +39,12 @@ def fits(hidden: int, properties: Any) -> bool:
 class Workspace:
     """Device memory in which the blocks of a launch exchange states: error word, epochs, two buffers.
 
-    Layers of one hidden size share it if they are launched one after another on one stream.
+    Layers of one layout share it if they are launched one after another on one stream.
     """
 
-    def __init__(self, hidden: int, device: torch.device) -> None:
-        self.hidden = hidden
-        self.words = torch.zeros(layout_of(hidden).workspace_words, dtype=torch.int32, device=device)
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.words = torch.zeros(layout.workspace_words, dtype=torch.int32, device=device)
 
     def check(self) -> None:
         """Wait for what is enqueued. Raises: KernelError if a launch has given up since the last `reset`."""
@@ -51,16 +60,24 @@ class PersistentGru:
     """The recurrence of one GRU layer: U (3H, H) fp16 on the chip for a chunk of frames; order of gates r, z, n."""
 
     def __init__(
-        self, weights: Tensor, bias: Tensor, device: torch.device | str = "cuda", workspace: Workspace | None = None
+        self,
+        weights: Tensor,
+        bias: Tensor,
+        device: torch.device | str = "cuda",
+        workspace: Workspace | None = None,
+        *,
+        early: bool = False,
+        poll_delay: int = POLL_DELAY,
     ) -> None:
-        self.device = torch.device(device)
+        """`early`: blocks may start, and fetch weights, while the kernel enqueued before is still running."""
+        self.device, self.early = torch.device(device), early
         self.layout: Layout = layout_of(weights.shape[1])
-        self.weights = pack(weights.detach().to("cpu", torch.float16), self.layout).to(self.device)
+        self.weights = pack(weights.detach().to(self.device, torch.float16), self.layout)
         self.bias = bias.detach().to(self.device, torch.float32).contiguous()
-        self.workspace = workspace or Workspace(self.layout.hidden, self.device)
-        if self.workspace.hidden != self.layout.hidden:
-            raise ValueError(f"a workspace of {self.workspace.hidden} units for a layer of {self.layout.hidden}")
-        defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT}
+        self.workspace = workspace or Workspace(self.layout, self.device)
+        if self.workspace.layout != self.layout:
+            raise ValueError(f"a workspace for {self.workspace.layout}, a layer of {self.layout}")
+        defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": poll_delay}
         self.kernel = Kernel(SOURCE, "persistent_gru", defines, self.device, self.layout.shared_bytes)
 
     def enqueue(  # noqa: PLR0917 - the kernel's arguments, in its order
@@ -73,22 +90,26 @@ class PersistentGru:
         write: Tensor,
         rows: Tensor,
         frames: int,
+        ahead: Sequence[Tensor] = (),
     ) -> None:
         """Run `frames` frames of the first `rows[0]` batch rows, on torch's current stream.
 
         gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be one;
         slab (capacity + 2, H) fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read,
         write (B,) and rows (1,) int32. All contiguous, T = frames, and no row is written twice or read by another.
+        Up to two tensors `ahead`, weights of later kernels, are brought into L2 while the blocks wait for one another.
         """
         assert frames >= 1
         assert gates.shape[0] <= MAX_ROWS
+        assert len(ahead) <= 2
         tensors = (self.weights, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace.words)
         arguments = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
         self.kernel.launch(
             self.layout.blocks,
             32 * WARPS,
-            [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))],
+            [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read)), *range_of(ahead, 0), *range_of(ahead, 1)],
             cooperative=True,
+            early=self.early,
         )
 
     def check(self) -> None:

@@ -65,19 +65,20 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
     )
 
 
-def _persistent(
-    network: Network, device: torch.device
-) -> tuple[list[PersistentLayer] | None, list[PersistentGru] | None]:
-    """Whole layers in one launch, or where they do not fit a multiprocessor the recurrences alone."""
-    from model.gpu.layer import PersistentLayer, layer_fits
+def _persistent(network: Network, device: torch.device) -> tuple[list[PersistentLayer] | None, list[PersistentGru]]:
+    """Whole layers in one launch for small batches, where they fit a multiprocessor; and recurrences for the others."""
+    from model.gpu.layer import PersistentLayer, layer_fits, layer_layout
+    from model.gpu.pack import layout_of
     from model.gpu.persistent import PersistentGru, Workspace
 
-    workspace = Workspace(network.config.hidden, device)
-    grus = [cast(GRULayer, gru) for gru in network.grus]
-    if layer_fits(network.config.hidden):
-        norms = [cast(nn.LayerNorm, norm) for norm in network.norms]
-        return [PersistentLayer(norm, gru, device, workspace) for norm, gru in zip(norms, grus, strict=True)], None
-    return None, [PersistentGru(gru.recurrent.weight, gru.recurrent.bias, device, workspace) for gru in grus]
+    hidden, grus = network.config.hidden, [cast(GRULayer, gru) for gru in network.grus]
+    shared = Workspace(layout_of(hidden), device)
+    recurrences = [PersistentGru(gru.recurrent.weight, gru.recurrent.bias, device, shared) for gru in grus]
+    if not layer_fits(hidden):
+        return None, recurrences
+    shared = Workspace(layer_layout(hidden)[0], device)
+    norms = [cast(nn.LayerNorm, norm) for norm in network.norms]
+    return [PersistentLayer(norm, gru, device, shared) for norm, gru in zip(norms, grus, strict=True)], recurrences
 
 
 def _persistent_fits(network: Network, device: torch.device) -> bool:

@@ -15,7 +15,7 @@ from model.gpu.block import StepBlock
 from model.gpu.features import Features
 from model.gpu.launching import Aside, Launching
 from model.gpu.layers import LookaheadNorm, Norm, enqueue_leave
-from model.gpu.pack import MAX_ROWS, has_layout
+from model.gpu.pack import MAX_ROWS, fits_layer, has_layout
 from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.recurrence import FrameRecurrence, states_buffer
 from model.gpu.segments import recurrent_segments
@@ -74,7 +74,10 @@ class TritonStep:
             from model.gpu.layer import NormKernel
 
             self.norm_kernels = [NormKernel(cast(nn.LayerNorm, norm), device) for norm in network.norms]
-        self.recurrence = recurrence if recurrence is not None else self._frame_recurrence(network)
+        self.frame_recurrence: Sequence[Recurrence] = ()
+        if recurrence is None or largest_rows > MAX_ROWS:
+            self.frame_recurrence = self._frame_recurrence(network)
+        self.recurrence = recurrence if recurrence is not None else self.frame_recurrence
 
     def _products(self, network: Network) -> None:
         """Pack the weights."""
@@ -129,7 +132,7 @@ class TritonStep:
         self.features.enqueue(
             block.pcm, slabs, read, self.input0, self.input1, rows, 4 * frames, scratch, how, self.conv1.weights
         )
-        whole = self.layers if self.layers is not None and rows <= MAX_ROWS else None
+        whole = self.layers if self.layers is not None and fits_layer(rows, frames) else None
         ahead = self.inputs[0].weights if whole is None else whole[0].weights
         self.conv0.enqueue(self.input0, self.input1, 2 * columns, 2 * frames, scratch, launching=how, ahead=ahead)
         self.conv1.enqueue(self.input1, self.x[0], columns, frames, scratch, launching=how)
@@ -160,10 +163,11 @@ class TritonStep:
         """Each GRU layer by a normalisation, a product and its recurrence; return the last one's output."""
         x, after = self.x[0], self.x[1]
         columns = rows * frames
+        recurrences = self.recurrence if rows <= MAX_ROWS else self.frame_recurrence
         for i, product in enumerate(self.inputs):
-            recurrence = self.recurrence[i]
+            recurrence = recurrences[i]
             # The recurrence before, where it is one launch a frame, has fetched the product's weights.
-            fetched = i > 0 and isinstance(self.recurrence[i - 1], FrameRecurrence)
+            fetched = i > 0 and isinstance(recurrences[i - 1], FrameRecurrence)
             self._norm(i, x, columns, None if i == 0 or fetched else product.weights)
             ahead = cast(Tensor, getattr(recurrence, "weights", None))
             product.enqueue(
@@ -186,8 +190,9 @@ class TritonStep:
 
     def recover(self) -> None:
         """Forget that a kernel gave up; nothing is under way."""
-        for layer in self.layers or ():
-            layer.workspace.reset()
+        for each in (*(self.layers or ()), *self.recurrence):
+            if hasattr(each, "workspace"):
+                each.workspace.reset()
 
 
 def default_launching(network: Network, device: torch.device) -> Launching:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -158,16 +158,24 @@ class BatchDecoder:
         self._clock = clock
 
     def take_steps(self, batch: BatchDone, routes: Routes) -> None:
-        """Decode the rows of streams that are still open; hold those that wait for the voice-activity model."""
+        """Decode the rows of streams that are still open; hold those that wait for the voice-activity model.
+
+        Of a chunk, the first steps of all streams are decoded together, then the second ones, and so on.
+        """
+        timing = BatchTiming(batch.step_s, batch.started_s + batch.step_s, len(batch.streams))
+        for first in range(batch.steps):
+            self._take_rows(batch, range(first, len(batch.streams), batch.steps), timing, routes)
+
+    def _take_rows(self, batch: BatchDone, rows: range, timing: BatchTiming, routes: Routes) -> None:
+        """Do so with these rows, each of another stream."""
         due: list[tuple[Route, Row]] = []
         indices: list[int] = []
         voiced: list[Route] = []
-        timing = BatchTiming(batch.step_s, batch.started_s + batch.step_s, len(batch.streams))
-        for i, (stream, tag, waited_s) in enumerate(zip(batch.streams, batch.tags, batch.queue_wait_s, strict=True)):
-            route = routes.get(stream)
+        for i in rows:
+            route, tag = routes.get(batch.streams[i]), batch.tags[i]
             if route is None or not isinstance(tag, StepTag):
                 continue
-            row = Row(tag, batch.outputs[i], waited_s, timing)
+            row = Row(tag, batch.outputs[i], batch.queue_wait_s[i], timing)
             if route.channel.speech is None:
                 indices.append(i)
                 due.append((route, row))
@@ -181,15 +189,15 @@ class BatchDecoder:
 
     def take_voice(self, batch: BatchDone, routes: Routes) -> None:
         """Take probabilities of speech, (B, 1), and decode the rows that waited for them."""
-        voiced: list[Route] = []
+        voiced: dict[int, Route] = {}
         for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
             route = routes.get(stream)
             if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
                 route.channel.speech.heard(tag.end_sample, float(probability))
-                voiced.append(route)
-        self._decode_held(voiced)
+                voiced[stream] = route
+        self._decode_held(voiced.values())
 
-    def _decode_held(self, routes: Sequence[Route]) -> None:
+    def _decode_held(self, routes: Collection[Route]) -> None:
         """Decode the held rows that are due, one step of a channel at a time."""
         while due := [(route, route.held.popleft()) for route in routes if route.due]:
             self._decode(due, np.stack([row.outputs for _, row in due]))  # (B, T, V)
@@ -372,7 +380,7 @@ class Recognizer:
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         live_ages_s = [wait_s + added_s for wait_s in batch.live_wait_s]
         self._machine.rows += len(batch.streams)
-        self.admission.capacity.ran(len(batch.streams), batch.step_s, live_ages_s)
+        self.admission.capacity.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps)
         self._look(now)
 
     def _look(self, now: float) -> None:

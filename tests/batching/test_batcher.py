@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from batching.batcher import Batcher, Pace, Policy
+from batching.batcher import Batcher, Policy
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
+from batching.pace import Pace
 from batching.service_times import ServiceTimes
 
 T0 = 8_675_309.25  # no test depends on where time starts

@@ -59,6 +59,19 @@ def test_slower_batches_than_in_the_warm_up_lower_the_estimate() -> None:
     assert capacity.streams() == pytest.approx(before / 2, rel=0.02)
 
 
+def test_the_time_of_a_chunk_is_not_compared_with_those_of_single_steps() -> None:
+    slowdowns: list[float] = []
+    for chunk_s in (0.001, 0.5):
+        capacity = make()
+        capacity.warmed_up(line(0.001, 0.0001))
+        for _ in range(MIN_BATCHES):
+            capacity.ran(8, 0.0036, ())  # twice the warm-up's
+            capacity.ran(8, chunk_s, (), steps=8)
+        capacity.look(T0 + PERIOD_S, 0.0, 0)
+        slowdowns.append(capacity.slowdown)
+    assert slowdowns == [pytest.approx(1.25)] * 2  # a quarter of the way to 2
+
+
 def test_the_results_thread_can_be_the_bottleneck() -> None:
     capacity = make(loop={1: 0.0002, 128: 0.0202})
     capacity.warmed_up(line(0.001, 0.0001))

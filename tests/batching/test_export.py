@@ -172,7 +172,7 @@ class MovingMachine(RuleBasedStateMachine):
         """Run all waiting commands and batches on this thread, as the engine's own does between two sleeps."""
         one = self.engines[engine]
         done = len(self.events[engine])
-        while one._mail or one._worker.wake_at(one._clock()) is not None:
+        while one._mail.commands or one._worker.wake_at(one._clock()) is not None:
             one._drain_commands()
             one._worker.run_batch()
         for event in self.events[engine][done:]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batching.batcher import Batcher, Pace, Policy
+from batching.batcher import Batcher, Policy
+from batching.pace import Pace
 from batching.service_times import ServiceTimes
 
 STEP_S = 0.08

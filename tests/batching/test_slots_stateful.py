@@ -80,15 +80,17 @@ class SlotsMachine(RuleBasedStateMachine):
         self.naive[destination] = self.naive[source]
 
     @precondition(lambda self: self.naive)
-    @rule(picks=PICKS, seed=st.integers(0, 2**32 - 1))
-    def step_a_batch(self, picks: list[int], seed: int) -> None:
-        handles = self.pick(picks) or [next(iter(self.naive))]
-        rows = np.random.default_rng(seed).integers(0, 9_000, (len(handles), *self.alone.inputs.shape[1:]))
+    @rule(picks=PICKS, seed=st.integers(0, 2**32 - 1), length=st.integers(0, 2))
+    def step_a_batch(self, picks: list[int], seed: int, length: int) -> None:
+        steps = self.stepper.chunk_steps[length % len(self.stepper.chunk_steps)]
+        handles = (self.pick(picks) or [next(iter(self.naive))])[: LARGEST // steps]
+        rows = np.random.default_rng(seed).integers(0, 9_000, (len(handles) * steps, *self.alone.inputs.shape[1:]))
         inputs = list(rows.astype(self.alone.inputs.dtype))
-        outputs = self.stepper.run(handles, inputs)
+        outputs = self.stepper.run(handles, inputs, steps)
         self.answers.append((outputs, outputs.copy()))
-        assert len(outputs) == len(handles)
-        for handle, one, output in zip(handles, inputs, outputs, strict=True):
+        assert len(outputs) == len(inputs)
+        in_rows = [handle for handle in handles for _ in range(steps)]
+        for handle, one, output in zip(in_rows, inputs, outputs, strict=True):
             self.alone.restore(0, self.naive[handle])
             self.alone.inputs[0] = one
             assert np.array_equal(self.alone.run([0])[0], output)

@@ -70,6 +70,12 @@ struct Machine {
     void *argument;
     void *host;
     int current, threads;
+    long clock;
+    struct Range {
+        const char *from;
+        long bytes;
+    };
+    std::vector<Range> prefetched;
     uint64_t random;
     float halves[65536];
 };
@@ -184,6 +190,7 @@ static Outcome run(int blocks, int threads, size_t shared_bytes, void (*entry)(v
     machine.entry = entry;
     machine.argument = argument;
     machine.threads = threads;
+    machine.prefetched.clear();
     machine.random = 0x9e3779b97f4a7c15ull * (schedule.seed + 1);
     for (int bits = 0; bits < 65536; ++bits) {
         const uint16_t word = static_cast<uint16_t>(bits);
@@ -276,6 +283,9 @@ DEVICE void store_pair(float *to, float first, float second) {
     to[0] = first;
     to[1] = second;
 }
+DEVICE unsigned cycles() { return static_cast<unsigned>(emulation::machine.clock += 100); }
+DEVICE void prefetch(const char *from, int bytes) { emulation::machine.prefetched.push_back({from, bytes}); }
+DEVICE void previous_kernel_done() {}
 DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }
 DEVICE float reciprocal(float x) { return 1.0f / x; }
 DEVICE float float_of(half_bits half) { return emulation::machine.halves[half]; }

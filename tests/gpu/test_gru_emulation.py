@@ -1,5 +1,7 @@
 """The persistent GRU kernel, its own source under g++, against float64 and against itself."""
 
+import ctypes
+
 import pytest
 import torch
 from gru_emulation import DONE, Layer, build, reference, schedule
@@ -34,7 +36,7 @@ def layers(tmp_path_factory):
 
 
 class Batch:
-    """Inputs and states of `rows` streams; the slab has three more rows that no stream owns, the zero row among them."""
+    """Inputs and states of `rows` streams; three more rows of the slab, one of them zero, are nobody's."""
 
     def __init__(self, hidden, rows=ROWS, frames=FRAMES, seed=1):
         random = torch.Generator().manual_seed(seed)
@@ -127,6 +129,18 @@ def test_rows_beyond_the_count_on_the_device_are_neither_computed_nor_written(la
     assert equal((slab[batch.slots[9:].long()],), (batch.slab[batch.slots[9:].long()],))
 
 
+def test_each_byte_ahead_is_prefetched_once_and_none_beyond(layers):
+    layer = layers("one row of blocks")
+    batch = Batch(layer.layout.hidden, rows=1, frames=1)
+    ahead = [torch.zeros(200_000, dtype=torch.int8), torch.zeros(48, dtype=torch.int8)]
+    rows = torch.ones(1, dtype=torch.int32)
+    layer.launch(batch.gates, batch.x, batch.x, batch.slab, batch.slots, batch.slots, rows, 1, ahead=ahead)
+    for tensor in ahead:
+        assert layer.library.prefetched(ctypes.c_void_p(tensor.data_ptr()), tensor.nbytes) == tensor.nbytes
+    everything = sum(layer.library.prefetched(ctypes.c_void_p(t.data_ptr()), t.nbytes) for t in [*ahead, layer.packed])
+    assert layer.library.prefetched(ctypes.c_void_p(0), ctypes.c_long(2**62)) == everything
+
+
 def test_no_rows_change_nothing(layers):
     layer = layers("one row of blocks")
     batch = Batch(layer.layout.hidden, rows=1, frames=1)
@@ -159,7 +173,7 @@ def test_the_output_may_be_written_over_the_input(layers, name):
 
 
 def test_launches_of_changing_rows_and_frames_share_one_workspace(layers):
-    """A row's count of published frames goes on where it stopped, whatever ran in between; 40 launches pass both marks."""
+    """A row's count of published frames goes on where it stopped, whatever ran in between."""
     name, random = "one row of blocks", torch.Generator().manual_seed(5)
     layer = layers(name)
     for launch in range(40):

@@ -43,13 +43,20 @@ class EchoModel:
 
     def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
         """(B, samples) int16 -> (B, 2) int64."""
-        self.rows.append(len(slots))
-        states = self._states[list(slots)]  # (B, 2)
-        fresh = states[:, 1] == 0
-        states[fresh, 0] = self.inputs[: len(slots)][fresh, 0]
-        states[:, 1] += 1
-        self._states[list(slots)] = states
-        return states
+        return self._advance(slots, 1)
+
+    def _advance(self, slots: Sequence[int], steps: int) -> NDArray[np.int64]:
+        """(B * steps, samples) int16 -> (B * steps, 2) int64."""
+        rows = len(slots) * steps
+        self.rows.append(rows)
+        outputs = np.empty((rows, 2), np.int64)
+        for step in range(steps):
+            states = self._states[list(slots)]  # (B, 2)
+            fresh = states[:, 1] == 0
+            states[fresh, 0] = self.inputs[step:rows:steps][fresh, 0]
+            states[:, 1] += 1
+            self._states[list(slots)] = outputs[step::steps] = states
+        return outputs
 
     def reset(self, slot: int) -> None:
         """Zero the slot's state."""
@@ -75,6 +82,85 @@ class FailingModel(EchoModel):
         if (self.inputs[: len(slots), 0] == self.POISON).any():
             raise ArithmeticError("poisoned")
         return outputs
+
+
+class ChunkedModel(EchoModel):
+    """An `EchoModel` that takes several steps of each stream in one call."""
+
+    chunk_steps = (1, 2, 4)
+
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[np.int64]:
+        """(B * steps, samples) int16 -> (B * steps, 2) int64."""
+        assert steps in self.chunk_steps
+        return self._advance(slots, steps)
+
+
+class OverlappedModel(FailingModel):
+    """A `FailingModel` whose steps are in flight between `launch` and `finish`; any other call then is an error.
+
+    A first input of `POISON` fails the step in `finish`, `UNFIT` in `launch`, and `LOST` loses the device in `finish`.
+    """
+
+    UNFIT, LOST = -667, -668
+
+    class DeviceLost(BaseException):
+        """No further step can run."""
+
+    def __init__(self, capacity: int = 4, largest: int = 4, samples: int = 4) -> None:
+        super().__init__(capacity, largest, samples)
+        self.in_flight: list[int] | None = None  # slots
+        self._steps = 1
+        self._launched = self.inputs.copy()
+
+    def launch(self, slots: Sequence[int], steps: int = 1) -> None:
+        """Start a step. Raises: ValueError for `UNFIT`."""
+        self._idle()
+        if (self.inputs[: len(slots) * steps, 0] == self.UNFIT).any():
+            raise ValueError("unfit")
+        self.in_flight, self._steps = list(slots), steps
+        self._launched = self.inputs.copy()
+
+    def finish(self) -> NDArray[np.int64]:
+        """As `FailingModel.run`, or `ChunkedModel.run`. Raises: as that; DeviceLost."""
+        assert self.in_flight is not None
+        slots, self.in_flight = self.in_flight, None
+        assert np.array_equal(self._launched, self.inputs), "inputs were written while a step was in flight"
+        outputs = self._advance(slots, self._steps)
+        firsts = self.inputs[: len(outputs), 0]
+        if (firsts == self.LOST).any():
+            raise self.DeviceLost
+        if (firsts == self.POISON).any():
+            raise ArithmeticError("poisoned")
+        return outputs
+
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[np.int64]:
+        """As `launch` and `finish`."""
+        self.launch(slots, steps)
+        return self.finish()
+
+    def reset(self, slot: int) -> None:
+        """As `EchoModel`."""
+        self._idle()
+        super().reset(slot)
+
+    def export(self, slot: int) -> bytes:
+        """As `EchoModel`."""
+        self._idle()
+        return super().export(slot)
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """As `EchoModel`."""
+        self._idle()
+        super().restore(slot, state)
+
+    def _idle(self) -> None:
+        assert self.in_flight is None, "a step is in flight"
+
+
+class OverlappedChunksModel(OverlappedModel):
+    """An `OverlappedModel` that is a `ChunkedModel`, too."""
+
+    chunk_steps = (1, 2, 4)
 
 
 class GatedModel(FailingModel):

@@ -13,6 +13,7 @@ from needs import need_programs
 from torch import Tensor
 
 from model.gpu.pack import Layout, pack
+from model.gpu.persistent import range_of
 
 ROOT = Path(__file__).parents[2]
 BODY = ROOT / "model" / "gpu" / "gru_body.h"
@@ -37,16 +38,18 @@ def schedule(seed=0, *, starved_block=-1, starved_warp=-1, ratio=24, absent_bloc
     return Schedule(seed, starved_block, starved_warp, ratio, absent_block, bound)
 
 
-def build(layout: Layout, folder: Path, *, spin_limit=1 << 20, changes=()) -> ctypes.CDLL:
-    """Compile the kernel; `changes` are (old, new) texts of which each old one stands in the source exactly once."""
+def build(layout: Layout, folder: Path, *, spin_limit=1 << 20, changes=None) -> ctypes.CDLL:
+    """Compile the kernel; `changes` are new texts by old ones, each of which stands in the source exactly once."""
     need_programs("g++")
     folder = Path(tempfile.mkdtemp(dir=folder))
     body = BODY.read_text(encoding="utf-8")
-    for old, new in changes:
+    for old, new in (changes or {}).items():
         assert body.count(old) == 1, f"{old!r} stands {body.count(old)} times in the kernel"
         body = body.replace(old, new)
     (folder / BODY.name).write_text(body, encoding="utf-8")
-    defines = [f"-D{name}={value}" for name, value in {**layout.defines(), "SPIN_LIMIT": spin_limit}.items()]
+    defines = [
+        f"-D{name}={value}" for name, value in {**layout.defines(), "SPIN_LIMIT": spin_limit, "POLL_DELAY": 350}.items()
+    ]
     options = [
         "-std=c++17",
         "-O1",
@@ -59,7 +62,7 @@ def build(layout: Layout, folder: Path, *, spin_limit=1 << 20, changes=()) -> ct
     command = ["g++", *options, *defines, f"-I{folder}", f"-I{EMULATION}", str(EMULATION / "gru_emulated.cpp")]
     subprocess.run([*command, "-o", str(folder / "gru.so")], check=True)
     library = ctypes.CDLL(str(folder / "gru.so"))
-    library.shared_bytes.restype = library.workspace_words.restype = ctypes.c_long
+    library.prefetched.restype = library.shared_bytes.restype = library.workspace_words.restype = ctypes.c_long
     return library
 
 
@@ -76,12 +79,15 @@ class Layer:
         self.packed = pack(self.weights, self.layout)
         self.workspace = torch.zeros(self.layout.workspace_words, dtype=torch.int32)
 
-    def launch(self, gates, x_in, x_out, slab, read, write, rows, frames, when=None) -> int:  # noqa: PLR0917
+    def launch(self, gates, x_in, x_out, slab, read, write, rows, frames, when=None, ahead=()) -> int:  # noqa: PLR0917
         when = when or schedule()
         tensors = (self.packed, self.bias, gates, x_in, x_out, slab, read, write, rows, self.workspace)
         assert all(t.is_contiguous() for t in tensors)
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-        return self.library.launch(*pointers, ctypes.c_int(frames), ctypes.c_int(len(read)), ctypes.byref(when))
+        ranges = [value for at in (0, 1) for value in range_of(ahead, at)]
+        return self.library.launch(
+            *pointers, ctypes.c_int(frames), ctypes.c_int(len(read)), *ranges, ctypes.byref(when)
+        )
 
     @property
     def error(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import torch
-from fakes import EchoModel
+from fakes import ChunkedModel, EchoModel, OverlappedChunksModel, OverlappedModel
 from needs import missing, need_precision
 from published import model_of
 from quantized_networks import random_slots
@@ -81,6 +81,9 @@ def _vad() -> SileroVad:
 
 SLOT_MODELS: dict[str, MakeSlots] = {
     "numpy": EchoModel,
+    "overlapped": OverlappedModel,
+    "chunked": ChunkedModel,
+    "overlapped, chunked": OverlappedChunksModel,
     "torch": lambda capacity, largest: TorchSlots(EchoStep(min_rows=3), capacity=capacity, largest=largest),
     "torch, acoustic": lambda c, n: TorchSlots(_acoustic("fp32"), capacity=c, largest=n),
     "recorded fp32": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import EAGER, GRAPH, PERSISTENT, Bench, bench, bucket, rungs
+from loadtest.gpu.subjects import EAGER, GRAPH, PERSISTENT, SPLIT, Bench, bench, bucket, rungs
 from model.gpu.networks import noise
 
 TILES = ((16, 16, 1), (32, 16, 2), (64, 16, 4), (64, 32, 4), (64, 64, 4), (128, 128, 8), (128, 256, 8))
@@ -26,12 +26,12 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     """Instructions; then of each network company, order, chunks, and rungs beside each other."""
     if context.device.type == "cuda":
         for tile in TILES:
-            case: Case = {"what": "instructions", "rows": tile[0], "columns": tile[1], "warps": tile[2]}
+            case: Case = {"what": "instructions", "tile_rows": tile[0], "tile_columns": tile[1], "warps": tile[2]}
             yield case, partial(_instructions, context, *tile)
     for name in context.scale.networks[:2]:
         for rung in rungs(context.device):
-            if rung == EAGER:
-                continue  # its bits are the library's: company may change them
+            if rung in {EAGER, SPLIT}:
+                continue  # the library's bits may change with company; the other is compared below
             for rows in context.scale.company:
                 case = {"what": "alone = in company", "network": name, "rung": rung, "rows": rows}
                 yield case, partial(_company, context, name, rung, rows)
@@ -39,7 +39,8 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
                 case = {"what": "chunk = single steps", "network": name, "rung": rung, "steps": chunk}
                 yield case, partial(_chunk, context, name, rung, chunk)
         if context.device.type == "cuda":
-            yield {"what": "graph = persistent", "network": name}, partial(_rungs, context, name)
+            for rung in (PERSISTENT, SPLIT):
+                yield {"what": f"{rung} = {GRAPH}", "network": name}, partial(_rungs, context, name, rung)
 
 
 def _instructions(context: Context, rows: int, columns: int, warps: int) -> Values:
@@ -121,10 +122,10 @@ def _by_single_steps(made: Bench, slots: list[int], audio: Tensor, steps: int) -
     return torch.cat(parts, dim=1), made.states(slots)
 
 
-def _rungs(context: Context, name: str) -> Values:
+def _rungs(context: Context, name: str, rung: str) -> Values:
     """The same batch by both rungs, some steps after one another."""
     slots = list(range(min(16, max(context.scale.company))))
-    benches = [_bench(context, name, rung) for rung in (PERSISTENT, GRAPH)]
+    benches = [_bench(context, name, each) for each in (rung, GRAPH)]
     audio = _audio(context, benches[0], STEPS)[: len(slots)]
     found, expected = (_by_single_steps(made, slots, audio, STEPS) for made in benches)
     return _compared(found, expected)

@@ -17,6 +17,7 @@ from loadtest.gpu.timing import synchronize
 
 LARGEST_STEPS = 8
 CHUNK_ROWS = 8
+LEAST_S, MOST_S = 5.0, 120.0  # for the processes of one network
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
@@ -35,14 +36,26 @@ def _compile(context: Context, name: str) -> Values:
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # noqa: S603 - this program
         for command in commands
     ]
-    failures = [each.communicate()[1].strip().splitlines()[-1:] for each in started]
-    said = {" ".join(lines) for each, lines in zip(started, failures, strict=True) if each.returncode}
+    ends_s = time.monotonic() + min(MOST_S, max(LEAST_S, context.left_s))
+    last_words = [_last_words(each, ends_s) for each in started]
+    said = {words for each, words in zip(started, last_words, strict=True) if each.returncode}
     return {
         "seconds": round(time.perf_counter() - began, 1),
         "processes": len(started),
         "failed": sum(bool(each.returncode) for each in started),
         "said": " / ".join(sorted(said))[:300],
     }
+
+
+def _last_words(process: subprocess.Popen[str], ends_s: float) -> str:
+    """Wait for the end of a process, or end it when the time is over; returns its last line."""
+    try:
+        said = process.communicate(timeout=max(0.1, ends_s - time.monotonic()))[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "out of time"
+    return "".join(said.strip().splitlines()[-1:])
 
 
 def run_once(network: str, rows: int, device: torch.device) -> None:

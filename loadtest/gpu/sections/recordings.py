@@ -49,6 +49,8 @@ def write_samples(path: Path = SAMPLES) -> int:
 
 def _recordings(context: Context, config: ModelConfig) -> dict[str, NDArray[np.int16]]:
     """By name, (n, S) steps, with the silence that a closing stream gets."""
+    if not SAMPLES.exists():
+        raise FileNotFoundError(f"{SAMPLES}: `make {SAMPLES}` writes it where soundfile is installed; carry it along")
     found = {}
     with np.load(SAMPLES) as arrays:
         for name in sorted(arrays.files):

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import cudnn_layer, recurrence
+from loadtest.gpu.subjects import checked, cudnn_layer, recurrence, whole_layers
 from loadtest.gpu.timing import Work, captured, device_time
 from model.network import GRULayer
 
-PERSISTENT, PERSISTENT_LAYER, CUDNN, LOOP = "persistent", "persistent and input product", "cuDNN layer", "torch loop"
+PERSISTENT, WHOLE, CUDNN, LOOP = "persistent", "whole layer", "cuDNN layer", "torch loop"
 CACHE_BYTES = 50 << 20  # second-level cache of an H100: copies in turn must be larger
 MOST_COPIES = 16
 
@@ -39,7 +39,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 
 
 def _subjects(device: torch.device) -> tuple[str, ...]:
-    return (PERSISTENT, PERSISTENT_LAYER, CUDNN, LOOP) if device.type == "cuda" else (LOOP,)
+    return (PERSISTENT, WHOLE, CUDNN, LOOP) if device.type == "cuda" else (LOOP,)
 
 
 def _copies(context: Context, hidden: int) -> int:
@@ -69,9 +69,10 @@ def _time(context: Context, case: Case, copies: int) -> Values:
             raise
         captures = False  # a library that refuses to be captured is timed as torch calls it
     took = device_time(replay, context.device, per_call=copies)
-    if how in {PERSISTENT, PERSISTENT_LAYER}:
-        for layer in _layers(context.device, hidden, copies):
-            layer.check()
+    if how in {PERSISTENT, WHOLE}:
+        made = _layers if how == PERSISTENT else _whole_layers
+        for layer in made(context.device, hidden, copies):
+            checked(layer.workspace)
     flop = 2 * 3 * hidden**2 * frames * rows
     return took.values() | {
         "us_a_frame": round(took.median_us / frames, 3),
@@ -95,34 +96,31 @@ def _layers(device: torch.device, hidden: int, copies: int) -> list[Any]:
     ]
 
 
-@cache
-def _products(device: torch.device, hidden: int, copies: int) -> list[tuple[Tensor, Tensor]]:
-    return [(_draw(device, 3 * hidden, hidden) * hidden**-0.5, _draw(device, 3 * hidden) * 0.1) for _ in range(copies)]
-
-
-def _persistent(
-    device: torch.device, hidden: int, frames: int, rows: int, copies: int, *, with_product: bool = False
-) -> list[Callable[[], object]]:
-    """Work of each copy; with the input product by cuBLAS where it is to be compared with cuDNN's whole layer."""
+def _persistent(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Work]:
+    """The recurrence alone: the gates' input part is given."""
     gates, x = _draw(device, rows, frames, 3 * hidden), _draw(device, rows, frames, hidden)
-    out = torch.empty_like(x)
-    slab = torch.zeros(rows + 2, hidden, dtype=x.dtype, device=device)
+    shared = torch.empty_like(x), *_states(device, hidden, rows)
+    return [partial(layer.enqueue, gates, x, *shared, frames) for layer in _layers(device, hidden, copies)]
+
+
+def _states(device: torch.device, hidden: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Slab, read, write and number of rows."""
     index = torch.arange(rows, dtype=torch.int32, device=device)
-    count = torch.full((1,), rows, dtype=torch.int32, device=device)
-    layers = _layers(device, hidden, copies)
-    products = _products(device, hidden, copies) if with_product else [None] * copies
-
-    def work(layer: Any, product: tuple[Tensor, Tensor] | None) -> None:
-        if product is not None:
-            flat = gates.view(-1, 3 * hidden)
-            torch.addmm(product[1], x.view(-1, hidden), product[0].t(), out=flat)
-        layer.enqueue(gates, x, out, slab, index, index, count, frames)
-
-    return [partial(work, *pair) for pair in zip(layers, products, strict=True)]
+    slab, count = _draw(device, rows + 2, hidden), torch.full((1,), rows, dtype=torch.int32, device=device)
+    return slab, index, index, count
 
 
-def _persistent_layer(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Any]:
-    return list(_persistent(device, hidden, frames, rows, copies, with_product=True))
+@cache
+def _whole_layers(device: torch.device, hidden: int, copies: int) -> list[Any]:
+    return whole_layers([_layer(device, hidden) for _ in range(copies)], device)
+
+
+def _whole(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Work]:
+    """Normalisation, input product and recurrence in one launch."""
+    gates, x = _draw(device, rows, frames, 3 * hidden), _draw(device, rows, frames, hidden)
+    error = torch.zeros(1, dtype=torch.int32, device=device)
+    shared = torch.empty_like(x), gates, *_states(device, hidden, rows), error, frames, None
+    return [partial(layer.enqueue, x, *shared) for layer in _whole_layers(device, hidden, copies)]
 
 
 @cache
@@ -130,31 +128,32 @@ def _cudnn_layers(device: torch.device, hidden: int, copies: int) -> list[torch.
     return [cudnn_layer(hidden, device) for _ in range(copies)]
 
 
-def _cudnn(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Callable[[], object]]:
+def _cudnn(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Work]:
     x, state = _draw(device, rows, frames, hidden), _draw(device, 1, rows, hidden)
     return [partial(layer, x, state) for layer in _cudnn_layers(device, hidden, copies)]
 
 
+def _layer(device: torch.device, hidden: int) -> GRULayer:
+    layer = GRULayer(1, 1)  # its own initialisation would take longer than the measurement
+    layer.hidden = hidden
+    layer.input, layer.recurrent = (torch.nn.Linear(hidden, 3 * hidden, device=device) for _ in range(2))
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    return layer.to(device=device, dtype=dtype).requires_grad_(False)
+
+
 @cache
 def _loops(device: torch.device, hidden: int, copies: int) -> list[GRULayer]:
-    made = []
-    for _ in range(copies):
-        layer = GRULayer(1, 1)  # its own initialisation would take longer than the measurement
-        layer.hidden = hidden
-        layer.input, layer.recurrent = (torch.nn.Linear(hidden, 3 * hidden, device=device) for _ in range(2))
-        dtype = torch.float16 if device.type == "cuda" else torch.float32
-        made.append(layer.to(device=device, dtype=dtype).requires_grad_(False))
-    return made
+    return [_layer(device, hidden) for _ in range(copies)]
 
 
-def _loop(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Callable[[], object]]:
+def _loop(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Work]:
     x, state = _draw(device, rows, frames, hidden), _draw(device, rows, hidden)
     return [partial(layer.steps, x, state) for layer in _loops(device, hidden, copies)]
 
 
-_MAKERS: dict[str, Callable[..., list[Callable[[], object]]]] = {
+_MAKERS: dict[str, Callable[..., list[Work]]] = {
     PERSISTENT: _persistent,
-    PERSISTENT_LAYER: _persistent_layer,
+    WHOLE: _whole,
     CUDNN: _cudnn,
     LOOP: _loop,
 }

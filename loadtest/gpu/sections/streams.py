@@ -1,4 +1,4 @@
-"""Live streams on one thread: audio arrives by the clock, `batching.Worker` batches it, latency is from due to answer.
+"""Live streams on one thread: audio arrives by the clock, and latency is counted from when it is due to its answer.
 
 No event loop, no decoding: this is the share of device and batching core alone, and says so in its table.
 """
@@ -15,15 +15,14 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from batching.batcher import Batcher, Pace, Policy
+from batching.batcher import Policy
 from batching.commands import Close, Open, Step
+from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
-from batching.stepper import Stepper
-from batching.worker import Worker
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
-from loadtest.gpu.subjects import REFERENCE, network_of, precision_of, rungs, served, slots
+from loadtest.gpu.subjects import EAGER, GRAPH, network_of, precision_of, rungs, served, slots
 from loadtest.gpu.timing import percentile
 from model.gpu.networks import noise
 
@@ -44,7 +43,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     few = context.scale.streams[1::4]
     levels += [(name, rung, streams) for name in others for streams in few]
     levels += [
-        (first, each, streams) for each in rungs(context.device) if each not in {rung, REFERENCE} for streams in few
+        (first, each, streams) for each in rungs(context.device) if each in {GRAPH, EAGER} - {rung} for streams in few
     ]
     for name, which, streams in levels:
         case: Case = {"network": name, "rung": which, "streams": streams}
@@ -54,7 +53,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 @cache
 def _slots(context: Context, name: str, rung: str, steps: int = 1) -> SlotModel:
     network = network_of(name, context.device, precision_of(rung, context.device))
-    capacity = max(*context.scale.streams, context.scale.live + context.scale.uploads)
+    capacity = max(*context.scale.streams, context.scale.live + context.scale.uploads, LARGEST)
     return slots(network, rung, context.device, capacity=capacity, largest=LARGEST, steps=steps)
 
 
@@ -88,11 +87,12 @@ class Thread:
     """
 
     def __init__(self, model: SlotModel, step_s: float) -> None:
-        largest, samples = model.inputs.shape
-        self._batcher = Batcher(Policy.EAGER, max_batch=largest, max_queued=MAX_QUEUED, pace=Pace(step_s))
-        self._worker = Worker(Stepper(model), self._batcher, deliver=self._take, clock=time.perf_counter)
+        # An engine that is not started: its worker is run here, so that arrivals and batches share a thread.
+        engine = Engine(model, policy=Policy.EAGER, max_queued=MAX_QUEUED, deliver=self._take, step_s=step_s)
+        self._worker = engine._worker
+        self._batcher = self._worker._batcher
         self._step_s = step_s
-        self._audio: list[NDArray[np.int16]] = list(noise(64, samples).numpy())
+        self._audio: list[NDArray[np.int16]] = list(noise(64, model.inputs.shape[1]).numpy())
         self._streams: list[int] = []
         self.answers = Answers()
         self._idle_s = self._wall_s = self._cpu_s = 0.0
@@ -144,7 +144,8 @@ class Thread:
                 heapq.heapreplace(due, (at + self._step_s, stream))
             if not self._batcher.queued:
                 self._worker.run_batch()  # delivers what an overlapping model still holds
-                self._wait(min(due[0][0] if due else ends, ends))
+                if not until():
+                    self._wait(min(due[0][0] if due else ends, ends))
             else:
                 self._worker.run_batch()
         drained = time.perf_counter() + DRAIN_S

@@ -14,7 +14,7 @@ from wavering import WaveringDecoder
 
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
-from server.recognition.events import Event, StepTiming, StreamBroken
+from server.recognition.events import Event, Partial, StepTiming, StreamBroken
 from server.recognition.recognizer import BatchDecoder, Route
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
@@ -31,6 +31,7 @@ class _SlowDecoder(WaveringDecoder):
         self.fails_on: Any = None
 
     def advance(self, states: Any, log_probs: Any) -> None:
+        assert len({id(state) for state in states}) == len(states) == len(log_probs)
         self._clock.advance(1.0)
         super().advance(states, log_probs)
 
@@ -67,17 +68,19 @@ class _Bench:
         session = Session(options, CONFIG, self.decoder, Limits())
         return Route(session_on(SilentEngine(), session, sink), session.channels[0])
 
-    def answer(self) -> None:
-        count = len(self.routes)
+    def answer(self, steps: int = 1) -> None:
+        count = len(self.routes) * steps
+        places = [step for _ in self.routes for step in range(1, steps + 1)]
         self.decoding.take_steps(
             BatchDone(
-                streams=tuple(self.routes),
-                tags=tuple(StepTag(CONFIG.step_samples, 0.08, Marker.AUDIO, 0.0) for _ in range(count)),
+                streams=tuple(stream for stream in self.routes for _ in range(steps)),
+                tags=tuple(StepTag(CONFIG.step_samples * n, 0.08 * n, Marker.AUDIO, 0.0) for n in places),
                 outputs=np.zeros((count, FRAMES, len(CONFIG.vocabulary)), np.float32),
                 queue_wait_s=(0.0,) * count,
                 started_s=0.0,
                 step_s=0.0,
                 queued=0,
+                steps=steps,
             ),
             self.routes,
         )
@@ -95,6 +98,16 @@ def test_decode_time_covers_search_and_words_of_all_rows() -> None:
         (timing,) = sink.timings
         assert timing is not None
         assert timing.decode_s == pytest.approx(4.0)
+
+
+def test_the_steps_of_a_chunk_are_decoded_in_order_and_those_of_all_streams_together() -> None:
+    bench = _Bench(streams=3)
+    bench.answer(steps=4)
+    assert bench.measured_s() == (4, pytest.approx(4 * (1.0 + 3 * 1.0)))
+    for sink in bench.sinks:
+        assert len(sink.timings) == 4
+        ends_s = [event.start_s + event.duration_s for event in sink.events if isinstance(event, Partial)]
+        assert ends_s == pytest.approx([n * CONFIG.step_samples / CONFIG.sample_rate for n in range(1, 5)])
 
 
 def test_failure_to_read_words_ends_every_stream_of_the_batch() -> None:

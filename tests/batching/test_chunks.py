@@ -1,0 +1,322 @@
+"""Chunks: several steps of each stream in one batch, where they wait anyway, and never in place of another stream."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from driven_engine import DrivenEngine
+from engine_bench import step
+from fakes import ChunkedModel, EchoModel, FailingModel, FakeClock, OverlappedChunksModel
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from batching.batcher import Batcher, Policy, steps_each
+from batching.chunks import Chunks
+from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.pace import Pace
+from batching.service_times import ServiceTimes
+from batching.stepper import Stepper
+
+T0 = 8_675_309.25
+SHORT = {1: 0.010, 8: 0.017}  # seconds by rows
+LENGTHS = (1, 2, 4, 8)
+
+
+class Bench:
+    """A batcher whose chunks of two steps last 12 ms, those of four 14 ms and those of eight 18 ms."""
+
+    def __init__(self, policy: Policy = Policy.EAGER, *, max_batch: int = 64, step_s: float = 0.0) -> None:
+        self.batcher = Batcher(
+            policy,
+            max_batch=max_batch,
+            max_queued=100,
+            background_rows=2,
+            pace=Pace(step_s, burst_s=0.1),
+            service=ServiceTimes(SHORT),
+            chunk_steps=LENGTHS,
+        )
+        for steps in LENGTHS[1:]:
+            for streams in (1, 8):
+                self.batcher.ran(streams * steps, 0.010 + 0.001 * steps, steps)
+
+    def live(self, stream: int, steps: int = 0, budget_s: float = 0.1) -> None:
+        self.batcher.open(stream, budget_s=budget_s)
+        self.push(stream, steps)
+
+    def upload(self, stream: int, steps: int) -> None:
+        self.batcher.open(stream, budget_s=10.0, background=True)
+        self.push(stream, steps)
+
+    def push(self, stream: int, steps: int) -> None:
+        for _ in range(steps):
+            self.batcher.push(stream, None, T0)
+
+    def batch(self, now: float = T0) -> tuple[list[int], int]:
+        """Streams and steps of the next batch."""
+        batch = self.batcher.next_batch(now)
+        steps = steps_each(batch) if batch else 0
+        assert not batch or [s.stream for s in batch] == [s.stream for s in batch[::steps] for _ in range(steps)]
+        return [step.stream for step in batch[:: steps or 1]], steps
+
+
+def test_uploads_without_live_streams_run_in_the_longest_chunks_that_all_of_them_have_steps_for() -> None:
+    bench = Bench()
+    bench.upload(1, 20)
+    bench.upload(2, 11)
+    assert [bench.batch() for _ in range(4)] == [([1, 2], 8), ([1, 2], 2), ([1, 2], 1), ([1], 8)]
+    assert bench.batcher.queued == 1
+
+
+def test_rows_go_before_steps() -> None:
+    bench = Bench(max_batch=16)
+    for stream in range(1, 10):
+        bench.upload(stream, 8)
+    assert bench.batch() == ([1, 2, 3, 4, 5, 6, 7, 8, 9], 1)
+    for stream in range(5, 10):
+        bench.batcher.close(stream)
+    assert bench.batch() == ([1, 2, 3, 4], 4)
+
+
+def test_beside_live_streams_a_chunk_lasts_no_longer_than_a_batch_of_filling_steps_alone_may() -> None:
+    bench = Bench()
+    bench.live(1)
+    bench.upload(11, 16)
+    assert bench.batch() == ([11], 4)  # 14 ms; eight steps would take 18, and one and a half batches of one row 15
+    bench.batcher.close(1)
+    assert bench.batch() == ([11], 8)
+
+
+def test_the_due_steps_of_a_burst_run_in_one_chunk_and_those_ahead_of_their_time_do_not() -> None:
+    bench = Bench(step_s=0.08)
+    bench.live(1, 8)
+    assert bench.batch() == ([1], 2)  # 0.1 s may come at once: two steps are due
+    assert bench.batch() == ([1], 4)  # the others fill
+
+
+def test_a_stream_with_one_due_step_makes_all_others_of_the_batch_run_one() -> None:
+    bench = Bench()
+    bench.live(1, 8)
+    bench.live(2, 1)
+    assert bench.batch() == ([1, 2], 1)
+    assert bench.batch() == ([1], 4), "stream 2 could have a due step at any moment"
+
+
+def test_no_deadline_is_missed_for_a_chunk_and_one_that_is_missed_anyway_does_not_count() -> None:
+    bench = Bench()
+    bench.live(1, 16, budget_s=0.0125)
+    assert bench.batch(T0) == ([1], 2)
+    assert bench.batch(T0 + 0.0015) == ([1], 1)
+    assert bench.batch(T0 + 0.1) == ([1], 8)
+
+
+def test_a_chunk_beside_a_held_batch_ends_before_that_has_to_start() -> None:
+    bench = Bench(Policy.DEADLINE)
+    bench.live(1, 1, budget_s=0.1)
+    bench.live(2)
+    bench.upload(11, 50)
+    starts_at = bench.batcher._start_at()
+    assert bench.batch(starts_at - 0.0145) == ([11], 4)
+    assert bench.batch(starts_at - 0.0125) == ([11], 2)
+    assert bench.batch(starts_at - 0.0105) == ([11], 1)
+
+
+def test_steps_that_wait_for_late_live_ones_run_one_at_a_time() -> None:
+    bench = Bench()
+    bench.live(1, 2, budget_s=0.001)
+    bench.upload(11, 8)
+    assert bench.batch() == ([1], 2), "late already, so later steps come earlier in a chunk"
+    assert bench.batcher.filling_waits(T0)
+    assert bench.batch(T0 + 10.0) == ([11], 4), "no longer"
+    for _ in range(2):
+        bench.batcher.push(1, None, T0 + 11.0)
+    assert bench.batch(T0 + 12.0) == ([11, 1], 1), "late again, and the upload's deadline is the earliest of all"
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_a_model_that_takes_one_step_at_a_time_gets_no_chunks(policy: Policy) -> None:
+    batcher = Batcher(policy, max_batch=8, max_queued=9)
+    batcher.open(1, budget_s=1.0, background=True)
+    for _ in range(9):
+        batcher.push(1, None, T0)
+    assert [len(batcher.next_batch(T0)) for _ in range(10)] == [1] * 9 + [0]
+
+
+def test_the_single_policy_runs_no_chunks() -> None:
+    bench = Bench(Policy.SINGLE)
+    bench.upload(1, 8)
+    assert bench.batch() == ([1], 1)
+
+
+def test_a_parted_step_is_the_first_of_its_chunk() -> None:
+    bench = Bench()
+    bench.upload(1, 3)
+    bench.batcher.part(1)
+    bench.push(1, 4)
+    assert [bench.batch() for _ in range(4)] == [([1], 2), ([1], 1), ([1], 4), ([], 0)]
+
+
+@pytest.mark.parametrize("lengths", [(2, 4), (1, 4, 2), (1, 1)])
+def test_lengths_begin_with_one_and_ascend(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        Chunks(lengths, ServiceTimes(), max_rows=8)
+
+
+def test_times_of_chunks_are_learned_apart_from_those_of_single_steps() -> None:
+    bench = Bench()
+    before_s = bench.batcher.service.estimate(8)
+    bench.batcher.ran(8, 5.0, 8)
+    assert bench.batcher.service.estimate(8) == before_s
+
+
+# The engine.
+
+
+def test_the_warm_up_runs_chunks_of_every_length_that_fit_and_tells_the_times_of_single_steps() -> None:
+    model = ChunkedModel(capacity=8, largest=5)
+    stepper = Stepper(model)
+    clock = FakeClock()
+    stepper.warm_up(clock)
+    model.rows.clear()
+    times = stepper.warm_up_chunks(clock)
+    assert {steps: list(seconds) for steps, seconds in times.items()} == {2: [1, 2], 4: [1]}
+    assert sorted(set(model.rows)) == [2, 4]
+    events: list[EngineEvent] = []
+    DrivenEngine(model, events.append)._worker.warm_up()
+    (warmed_up,) = events
+    assert isinstance(warmed_up, WarmedUp)
+    assert list(warmed_up.step_s) == [1, 2, 4, 5]
+
+
+def test_a_reset_and_a_pending_export_end_a_chunk() -> None:
+    events: list[EngineEvent] = []
+    engine = DrivenEngine(ChunkedModel(capacity=4, largest=4), events.append)
+    stream = engine.open(background=True, budget_s=10.0)
+    for value in (1, 2, 3):
+        engine.push(stream, step(value))
+    engine.export(stream, "after three")
+    for value in (4, 5):
+        engine.push(stream, step(value))
+    engine.push(stream, step(6), reset=True)
+    engine.push(stream, step(7))
+    engine.settle()
+    told = [(e.steps, e.outputs[:, :].tolist()) if isinstance(e, BatchDone) else type(e) for e in events]
+    assert told == [
+        (2, [[1, 1], [1, 2]]),
+        (1, [[1, 3]]),
+        StateExported,
+        (2, [[1, 4], [1, 5]]),
+        (2, [[6, 1], [6, 2]]),
+    ]
+
+
+def test_a_chunk_that_fails_fails_each_of_its_streams_once() -> None:
+    events: list[EngineEvent] = []
+    engine = DrivenEngine(OverlappedChunksModel(capacity=4, largest=4), events.append)
+    for values in ((1, FailingModel.POISON), (2, 2)):
+        stream = engine.open(background=True, budget_s=10.0)
+        for value in values:
+            engine.push(stream, step(value))
+    engine.settle()
+    assert [event.stream for event in events if isinstance(event, StreamFailed)] == [1, 2]
+    assert len(events) == 2
+
+
+class ChunkedMachine(RuleBasedStateMachine):
+    """The same commands for engines with and without chunks: each stream is told the same, in the same order."""
+
+    policy: ClassVar[Policy]
+    chunks: ClassVar[int] = 0
+    exports: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: tuple[list[EngineEvent], ...] = ([], [], [])
+        models = (EchoModel(5, 4), ChunkedModel(5, 4), OverlappedChunksModel(5, 4))
+        self.engines = [
+            DrivenEngine(model, events.append, policy=self.policy, step_s=0.08)
+            for model, events in zip(models, self.told, strict=True)
+        ]
+        self.open_streams: list[int] = []
+        self.gone: set[int] = set()
+        self.tags = 0
+
+    @precondition(lambda self: len(self.open_streams) < 5)
+    @rule(background=st.booleans())
+    def open(self, background: bool) -> None:
+        (stream,) = {engine.open(background=background, budget_s=1.0) for engine in self.engines}
+        self.open_streams.append(stream)
+
+    @precondition(lambda self: self.open_streams)
+    @rule(choice=st.integers(0, 5), count=st.integers(1, 9), reset=st.sampled_from((False, False, True)))
+    def push(self, choice: int, count: int, reset: bool) -> None:
+        stream = self.open_streams[choice % len(self.open_streams)]
+        for n in range(count):
+            self.tags += 1
+            for engine in self.engines:
+                engine.push(stream, step(self.tags), tag=self.tags, reset=reset and n == count // 2)
+
+    @precondition(lambda self: self.open_streams)
+    @rule(choice=st.integers(0, 5))
+    def export(self, choice: int) -> None:
+        self.tags += 1
+        for engine in self.engines:
+            engine.export(self.open_streams[choice % len(self.open_streams)], self.tags)
+
+    @precondition(lambda self: self.open_streams)
+    @rule(choice=st.integers(0, 5))
+    def close(self, choice: int) -> None:
+        stream = self.open_streams.pop(choice % len(self.open_streams))
+        self.gone.add(stream)
+        for engine in self.engines:
+            engine.close(stream)
+
+    @rule()
+    def turn(self) -> None:
+        for engine in self.engines:
+            engine.turn()
+
+    def by_stream(self, events: list[EngineEvent]) -> dict[int, list[object]]:
+        told: dict[int, list[object]] = {}
+        for event in events:
+            match event:
+                case BatchDone():
+                    for stream, tag, output in zip(event.streams, event.tags, event.outputs.tolist(), strict=True):
+                        told.setdefault(stream, []).append((tag, output))
+                case StateExported(stream, tag, state):
+                    told.setdefault(stream, []).append((tag, state))
+                case StreamClosed(stream):
+                    told.setdefault(stream, []).append("closed")
+                case _:
+                    raise AssertionError(event)
+        return told
+
+    def teardown(self) -> None:
+        for engine in self.engines:
+            engine.settle()
+        plain, *chunked = (self.by_stream(events) for events in self.told)
+        for other in chunked:
+            assert other.keys() == plain.keys()
+            for stream, expected in plain.items():
+                found = other[stream]
+                if stream in self.gone:  # closed, after a few steps more in one than in another
+                    assert (expected[-1], found[-1]) == ("closed", "closed")
+                    shorter = min(len(found), len(expected)) - 1
+                    assert found[:shorter] == expected[:shorter]
+                else:
+                    assert found == expected
+        kind = type(self)
+        kind.chunks += sum(isinstance(event, BatchDone) and event.steps > 1 for event in self.told[1])
+        kind.exports += sum(isinstance(event, StateExported) for event in self.told[1])
+
+
+@pytest.mark.parametrize("policy", [Policy.EAGER, Policy.DEADLINE])
+def test_each_stream_is_told_the_same_with_chunks_and_without(policy: Policy) -> None:
+    class Machine(ChunkedMachine):
+        pass
+
+    Machine.policy = policy
+    options = settings(max_examples=100, stateful_step_count=40, deadline=None, database=None)
+    run_state_machine_as_test(Machine, settings=options)
+    assert min(Machine.chunks, Machine.exports) > 50

@@ -1,0 +1,255 @@
+"""Overlapped models: what is told of a batch is told while the next one runs, in the order of any other model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from driven_engine import DrivenEngine
+from engine_bench import Start, step
+from fakes import FailingModel, FakeClock, OverlappedModel
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from numpy.typing import NDArray
+
+from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed
+
+
+class Log:
+    """Events in order, each with the slots that were in flight when it was delivered."""
+
+    def __init__(self, model: OverlappedModel) -> None:
+        self.events: list[tuple[EngineEvent, list[int] | None]] = []
+        self._model = model
+
+    def __call__(self, event: EngineEvent) -> None:
+        self.events.append((event, self._model.in_flight))
+
+    def take(self) -> list[object]:
+        """What came since the last call, a batch as [tags, slots in flight], anything else as its event."""
+        taken = [[*event.tags, busy] if isinstance(event, BatchDone) else event for event, busy in self.events]
+        self.events.clear()
+        return taken
+
+
+def driven(capacity: int = 4, **options: object) -> tuple[DrivenEngine, Log]:
+    model = OverlappedModel(capacity)
+    log = Log(model)
+    return DrivenEngine(model, log, **options), log
+
+
+def test_results_are_delivered_while_the_next_batch_runs_and_the_last_ones_before_the_thread_sleeps() -> None:
+    engine, log = driven()
+    a, b = engine.open(), engine.open()
+    engine.push(a, step(1), tag="a1")
+    engine.push(a, step(1), tag="a2")
+    engine.push(b, step(2), tag="b1")
+    engine.turn()
+    assert log.take() == [], "delivered before the next batch was launched"
+    assert not engine.would_sleep
+    engine.turn()
+    assert log.take() == [["a1", "b1", [0]]]
+    engine.turn()
+    assert log.take() == [["a2", None]]
+    assert engine.would_sleep
+
+
+def test_a_command_that_is_no_step_is_executed_after_the_results_are_delivered() -> None:
+    engine, log = driven()
+    a, b = engine.open(), engine.open()
+    engine.push(a, step(1), tag="a1")
+    engine.turn()
+    engine.push(b, step(2), tag="b1")
+    engine.close(a)
+    engine.turn()
+    assert log.take() == [["a1", None], StreamClosed(a)]
+    engine.settle()
+    assert log.take() == [["b1", None]]
+
+
+def test_a_state_is_taken_before_the_next_batch_is_launched_and_delivered_after_its_own() -> None:
+    engine, log = driven()
+    a = engine.open()
+    engine.push(a, step(7), tag="a1")
+    engine.export(a, "ticket")
+    engine.push(a, step(7), tag="a2")
+    engine.settle()
+    first, exported, second = log.take()
+    assert (first, second) == (["a1", [0]], ["a2", None])
+    assert isinstance(exported, StateExported)
+    other = engine.open()
+    engine.restore(other, exported.state)
+    engine.push(other, step(0))
+    engine.settle()
+    event, _ = log.events[-1]
+    assert isinstance(event, BatchDone)
+    assert event.outputs.tolist() == [[7, 2]]
+
+
+@pytest.mark.parametrize("poison", [OverlappedModel.UNFIT, OverlappedModel.POISON])
+def test_a_batch_that_fails_to_start_or_to_end_fails_its_own_streams_after_the_results_of_the_last(poison: int) -> None:
+    engine, log = driven()
+    a, b = engine.open(), engine.open()
+    engine.push(a, step(1), tag="a1")
+    engine.push(b, step(2), tag="b1")
+    engine.push(a, step(poison), tag="a2")
+    engine.settle()
+    engine.push(b, step(2), tag="b2")
+    engine.settle()
+    first, failed, last = log.take()
+    assert first == ["a1", "b1", None if poison == OverlappedModel.UNFIT else [0]]
+    assert isinstance(failed, StreamFailed)
+    assert failed.stream == a
+    assert last == ["b2", None]
+
+
+def test_a_full_queue_fails_its_stream_after_the_results_of_the_last_batch() -> None:
+    engine, log = driven(max_queued=1)
+    a = engine.open()
+    engine.push(a, step(1), tag="a1")
+    engine.turn()
+    engine.push(a, step(1), tag="a2")
+    engine.push(a, step(1), tag="a3")
+    engine.settle()
+    first, failed = log.take()
+    assert first == ["a1", None]
+    assert isinstance(failed, StreamFailed)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_lost_device_ends_the_engine_after_the_results_that_it_still_gave(start_engine: Start) -> None:
+    bench = start_engine(OverlappedModel())
+    a = bench.engine.open()
+    bench.engine.push(a, step(1), tag="a1")
+    bench.engine.push(a, step(OverlappedModel.LOST), tag="a2")
+    assert bench.done().tags == ("a1",)
+    stopped = bench.event()
+    assert isinstance(stopped, EngineStopped)
+    assert isinstance(stopped.error, OverlappedModel.DeviceLost)
+
+
+def test_the_results_of_the_last_batch_are_delivered_before_the_engine_stops() -> None:
+    engine, log = driven()
+    engine.push(engine.open(), step(1), tag="a1")
+    engine.turn()
+    engine.stop(0.0)  # its thread never ran
+    assert not engine._drain_commands()
+    assert log.take() == [["a1", None]]
+
+
+def test_step_time_is_from_launch_to_finish() -> None:
+    class Slow(OverlappedModel):
+        def launch(self, slots: Sequence[int], steps: int = 1) -> None:
+            super().launch(slots, steps)
+            clock.advance(0.25)
+
+        def finish(self) -> NDArray[np.int64]:
+            clock.advance(0.5)
+            return super().finish()
+
+    events: list[EngineEvent] = []
+    clock = FakeClock()
+    engine = DrivenEngine(Slow(), events.append, clock=clock)
+    engine.push(engine.open(), step(1))
+    engine.settle()
+    (event,) = events
+    assert isinstance(event, BatchDone)
+    assert (event.started_s, event.step_s) == (clock() - 0.75, 0.75)
+
+
+def told(event: EngineEvent) -> tuple[object, ...]:
+    """All that an event says, but for the texts of errors."""
+    match event:
+        case BatchDone():
+            return event.streams, event.tags, event.outputs.tolist(), event.queued
+        case StateExported(stream, tag, state):
+            return stream, tag, state
+        case StreamFailed(stream, error):
+            return stream, type(error), type(error.__cause__)
+    return (event,)
+
+
+class OverlappedMachine(RuleBasedStateMachine):
+    """The same commands for an engine that overlaps and for one that does not: both must say the same, in one order."""
+
+    told_meanwhile: ClassVar[int] = 0
+    failures: ClassVar[int] = 0
+    exports: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[EngineEvent] = []
+        model = OverlappedModel(capacity=5, largest=3)
+        self.log = Log(model)
+        self.engines = (
+            DrivenEngine(model, self.log, max_queued=4),
+            DrivenEngine(FailingModel(capacity=5, largest=3), self.events.append, max_queued=4),
+        )
+        self.open_streams: list[int] = []
+        self.tags = 0
+
+    def pick(self, choice: int) -> int:
+        return self.open_streams[choice % len(self.open_streams)]
+
+    @rule()
+    def open(self) -> None:  # now and then one more than there are slots
+        if len(self.open_streams) < 6:
+            first, second = (engine.open() for engine in self.engines)
+            assert first == second
+            self.open_streams.append(first)
+
+    @precondition(lambda self: self.open_streams)
+    @rule(choice=st.integers(0, 5), count=st.integers(1, 3), reset=st.booleans(), poison=st.integers(0, 19))
+    def push(self, choice: int, count: int, reset: bool, poison: int) -> None:
+        for _ in range(count):
+            self.tags += 1
+            value = FailingModel.POISON if poison == 0 else self.tags
+            for engine in self.engines:
+                engine.push(self.pick(choice), step(value), tag=self.tags, reset=reset)
+
+    @precondition(lambda self: self.open_streams)
+    @rule(choice=st.integers(0, 5))
+    def export(self, choice: int) -> None:
+        self.tags += 1
+        for engine in self.engines:
+            engine.export(self.pick(choice), self.tags)
+
+    @precondition(lambda self: self.open_streams)
+    @rule(choice=st.integers(0, 5))
+    def close(self, choice: int) -> None:
+        stream = self.open_streams.pop(choice % len(self.open_streams))
+        for engine in self.engines:
+            engine.close(stream)
+
+    @rule()
+    def turn(self) -> None:
+        for engine in self.engines:
+            engine.turn()
+
+    @rule()
+    def settle(self) -> None:
+        for engine in self.engines:
+            engine.settle()
+        overlapped = [told(event) for event, _ in self.log.events]
+        assert overlapped == [told(event) for event in self.events]
+        kind = type(self)
+        kind.told_meanwhile += sum(busy is not None for _, busy in self.log.events)
+        kind.failures += sum(isinstance(event, StreamFailed) for event in self.events)
+        kind.exports += sum(isinstance(event, StateExported) for event in self.events)
+        self.log.events.clear()
+        self.events.clear()
+
+    def teardown(self) -> None:
+        self.settle()
+
+
+def test_an_overlapped_model_says_the_same_in_the_same_order_as_another() -> None:
+    class Machine(OverlappedMachine):
+        pass
+
+    options = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None)
+    run_state_machine_as_test(Machine, settings=options)
+    assert min(Machine.told_meanwhile, Machine.failures, Machine.exports) > 50

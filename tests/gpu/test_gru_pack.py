@@ -1,0 +1,51 @@
+"""Packing of recurrent weights into fragments, and the sizes of the persistent GRU kernel's layouts."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.gpu.pack import LANES, MOST_BLOCKS, WARPS, Layout, layout_of, pack, recurrent_segments, unpack
+
+LAYOUTS = st.one_of(
+    st.integers(2, 24).map(lambda steps: layout_of(16 * steps)),
+    st.integers(1, 4).map(lambda blocks: Layout(hidden=80 * blocks, units=20, register_fragments=4)),
+)
+
+
+@given(LAYOUTS, st.integers(0, 1000))
+def test_unpacking_gives_back_what_was_packed_and_the_rest_is_zero(layout, seed):
+    shape = (3 * layout.hidden, layout.hidden)
+    weights = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
+    packed = pack(weights, layout)
+    assert packed.shape == (layout.blocks, WARPS, 2 * layout.pairs, layout.tiles, LANES, 4, 2)
+    assert packed.nbytes == layout.weight_bytes
+    assert torch.equal(unpack(packed, layout), weights)
+    assert packed.count_nonzero() == weights.count_nonzero()
+
+
+@given(st.integers(2, 160).map(lambda steps: 16 * steps))
+def test_segments_cover_k_in_whole_steps_and_differ_by_one_step_at_most(hidden):
+    cuts = recurrent_segments(hidden)
+    lengths = [end - first for first, end in itertools.pairwise(cuts)]
+    assert (cuts[0], cuts[-1]) == (0, hidden)
+    assert len(lengths) == min(WARPS, hidden // 16)
+    assert all(length % 16 == 0 for length in lengths)
+    assert max(lengths) - min(lengths) <= 16
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@given(st.integers(2, 132).map(lambda steps: 16 * steps) | st.integers(27, 32).map(lambda blocks: 80 * blocks))
+def test_layouts_fit_a_multiprocessor_each(hidden):
+    layout = layout_of(hidden)
+    assert layout.blocks <= MOST_BLOCKS
+    assert layout.blocks * layout.units == hidden
+    assert 0 < layout.register_fragments <= layout.fragments
+
+
+@pytest.mark.parametrize("hidden", [0, 16, 100, 2128, 2640, 4096])
+def test_sizes_without_a_layout_are_refused(hidden):
+    with pytest.raises(ValueError):
+        layout_of(hidden)

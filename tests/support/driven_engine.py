@@ -1,0 +1,41 @@
+"""An engine that runs on the test's own thread, a pass at a time, so that a test chooses what comes between batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fakes import FakeClock
+
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.events import EngineEvent
+from batching.slot_model import SlotModel
+
+
+class DrivenEngine(Engine):
+    """An engine without its thread: what that would do, one pass at a time, on a clock that moves only to wake it."""
+
+    def __init__(self, model: SlotModel, deliver: Callable[[EngineEvent], None], **options: Any) -> None:
+        self._fake_clock = FakeClock()
+        bounds: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "clock": self._fake_clock}
+        super().__init__(model, deliver=deliver, **(bounds | options))
+        self._max_commands = 1_000_000  # this thread is never behind: it runs when the test says so
+
+    @property
+    def would_sleep(self) -> bool:
+        """Whether the thread would sleep now."""
+        wake_at = self._worker.wake_at(self._clock())
+        return not self._mail.commands and (wake_at is None or wake_at > self._clock())
+
+    def turn(self) -> None:
+        """Execute the commands that have arrived, and run a batch."""
+        if not self.would_sleep and self._drain_commands():
+            self._worker.run_batch()
+
+    def settle(self) -> None:
+        """Go on until the thread would sleep without end."""
+        while self._mail.commands or (wake_at := self._worker.wake_at(self._clock())) is not None:
+            if self.would_sleep:
+                self._fake_clock.advance(wake_at - self._clock())
+            self.turn()
