@@ -3,7 +3,7 @@
 import pytest
 import torch
 import triton_interpreter
-from gpu_networks import SIZES, fp16_network, noise, slabs_of
+from gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 from torch.nn import functional
 
 from model.gpu import products, recurrence
@@ -183,9 +183,8 @@ def test_a_recurrence_is_that_of_float64_in_its_own_rows_alone(hidden, rows, fra
     assert not scratch.counters.any()
 
 
-@pytest.mark.parametrize("size", ["even", "odd"])
-def test_features_are_those_of_float64_and_stand_behind_the_carried_frames(size):
-    config = SIZES[size]
+@pytest.mark.parametrize("config", [SHIPPED_FEATURES, SIZES["odd"]], ids=lambda config: config.name)
+def test_features_are_those_of_float64_and_stand_behind_the_carried_frames(config):
     network = fp16_network(config)
     f, rows, frames, capacity = network.features, 3, 8, 6
     slabs = slabs_of(network, capacity, seed=1)
