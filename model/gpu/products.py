@@ -32,7 +32,7 @@ from model.gpu.segments import STEP, TILE_ROWS, block_depth, cut_points, padded_
 IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
 CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: model.network.CONTEXT
 _SILU, _LOG_SOFTMAX = tl.constexpr(SILU), tl.constexpr(LOG_SOFTMAX)
-NARROWEST, WIDEST = 16, 64  # columns of one program
+NARROWEST, WIDEST = 8, 64  # columns of one program
 WIDEST_SLICE = 32  # columns whose sums and activations are computed at once: more do not fit the registers
 ENOUGH_PROGRAMS = 110  # for 132 multiprocessors: then K is not spread over programs
 WARPS = 2  # fewer than the four of a warp group, so that Triton takes mma.sync and not wgmma: one family of bits
@@ -178,7 +178,7 @@ class Scratch:
 
 
 def column_tile(columns: int, widest: int = WIDEST) -> int:
-    """Columns of one program: a power of two from 16 to `widest`."""
+    """Columns of one program: a power of two from 8 to `widest`."""
     width = NARROWEST
     while width < min(columns, widest):
         width *= 2
