@@ -84,16 +84,10 @@ def persistent_layers(network: Network, device: torch.device, *, whole: bool) ->
 
     Raises: whatever says that they cannot run here.
     """
-    from model.gpu.layer import PersistentLayer, layer_fits
-    from model.gpu.persistent import PersistentGru, Workspace
+    from model.gpu.rungs import persistent_parts
 
-    shared = Workspace(network.config.hidden, device)
-    grus, norms = cast(Sequence[Any], network.grus), cast(Sequence[Any], network.norms)
-    if whole and layer_fits(network.config.hidden):
-        pairs = zip(norms, grus, strict=True)
-        return {"layers": [PersistentLayer(norm, gru, device, shared) for norm, gru in pairs]}
-    products = [gru.recurrent for gru in grus]
-    return {"recurrence": [PersistentGru(each.weight, each.bias, device, shared) for each in products]}
+    layers, recurrences = persistent_parts(network, device)
+    return {"recurrence": recurrences} | ({"layers": layers} if whole and layers else {})
 
 
 def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
@@ -105,12 +99,30 @@ def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
 
 def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
     """Kernels of one launch a layer, each with a normalisation before it. Raises: ValueError where none fits."""
-    from model.gpu.layer import PersistentLayer
+    from model.gpu.layer import PersistentLayer, layer_layout
     from model.gpu.persistent import Workspace
 
     hidden = grus[0].hidden
-    shared, norm = Workspace(hidden, device), nn.LayerNorm(hidden, device=device, dtype=torch.float16)
+    shared = Workspace(layer_layout(hidden)[0], device)
+    norm = nn.LayerNorm(hidden, device=device, dtype=torch.float16)
     return [PersistentLayer(norm, gru, device, shared) for gru in grus]
+
+
+class Workspaces:
+    """Those of a step's persistent kernels."""
+
+    def __init__(self, workspaces: Sequence[Any]) -> None:
+        self._each = list({id(each): each for each in workspaces}.values())
+
+    def check(self) -> None:
+        """Raises: KernelError if a kernel gave up."""
+        for each in self._each:
+            each.check()
+
+    def reset(self) -> None:
+        """Begin afresh."""
+        for each in self._each:
+            each.reset()
 
 
 def checked(workspace: Any) -> None:
@@ -135,7 +147,7 @@ def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, 
     options: dict[str, Any] = {}
     if rung in {PERSISTENT, SPLIT}:
         options = persistent_layers(network, slabs["gru0"].device, whole=rung == PERSISTENT)
-    workspace = next((layer.workspace for layers in options.values() for layer in layers), None)
+    workspace = Workspaces([layer.workspace for layers in options.values() for layer in layers]) if options else None
     return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, **options), workspace
 
 

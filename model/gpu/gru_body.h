@@ -357,8 +357,9 @@ DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place,
     copies_done();
 }
 
-// All frames, once the fragments are held or stored and h(0) is on its way.
-DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, const Quad *held, Quad *entering) {
+// All frames, once the fragments are held or stored and h(0) is on its way. `between` is called after each work item.
+template <class Between>
+DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, const Quad *held, Quad *entering, Between between) {
     const Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
     const int rows = load_int(a.rows) < a.bucket ? load_int(a.rows) : a.bucket;
     const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, items = a.frames * tiles;
@@ -402,6 +403,7 @@ DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, 
 #pragma unroll
             for (int p = 0; p < MAX_PAIRS; ++p) issue<false>(source, place, p, entering[p]);
         }
+        between(item);
         tile = next_tile;
         frame = next_frame;
     }
@@ -419,5 +421,5 @@ DEVICE void run(const Arguments &a) {
     const Place place = place_of(thread_index(), block_index());
     Quad held[REGISTER_FRAGMENTS], entering[MAX_PAIRS];
     set_up(a, shared, place, held, entering);
-    recur(a, shared, place, held, entering);
+    recur(a, shared, place, held, entering, [](int) {});
 }

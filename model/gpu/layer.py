@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,12 +70,15 @@ class PersistentLayer:
         """fp16 weights of any device; `workspace` is one for all layers. Raises: ValueError if they do not fit."""
         self.hidden = gru.hidden
         self.layout, _ = layer_layout(self.hidden)
-        self.weights = self._packed(gru.input.weight, device)
+        packed = self._packed(gru.input.weight, device)
+        norms = [each.detach().to(device, torch.float16) for each in (norm.weight, norm.bias)]
+        biases = [each.detach().to(device, torch.float32) for each in (gru.input.bias, gru.recurrent.bias)]
+        # In one piece, so that the layer before fetches all that this one reads first.
+        parts = [each.contiguous().view(torch.uint8).flatten() for each in (packed, *norms, *biases)]
+        self.weights = torch.cat(parts)
+        starts = [0, *itertools.accumulate(len(each) for each in parts)]
+        self.parts = [self.weights[start:] for start in starts[:-1]]  # W, scale, shift, biases of W and U
         self.recurrent = split(self._packed(gru.recurrent.weight, device), self.layout)
-        self.biases = [
-            each.detach().to(device, torch.float32).contiguous() for each in (gru.input.bias, gru.recurrent.bias)
-        ]
-        self.norm = [each.detach().to(device, torch.float16).contiguous() for each in (norm.weight, norm.bias)]
         self.epsilon = norm.eps
         self.workspace = workspace
         self.kernel = _kernel(self.hidden, "gru_layer", device)
@@ -93,11 +97,12 @@ class PersistentLayer:
         (1,) int32. `ahead` are the weights of the next kernel, to be fetched meanwhile.
         """
         assert len(read) <= LAYER_ROWS
-        pointer = [_address(each) for each in (self.weights, self.biases[0], *self.norm)]
+        w, scale, shift, w_bias, u_bias = self.parts
+        pointer = [_address(each) for each in (w, w_bias, scale, shift)]
         fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
         tensors = (
             self.recurrent,
-            self.biases[1],
+            u_bias,
             gates,
             x_in,
             x_out,

@@ -8,9 +8,11 @@
 // Who computes what. A block owns the rows of W that belong to its hidden units, in the tiles, runs and fragments of U,
 // so what it computes are the gates of its own units: no other block waits for them. Every block normalises all columns
 // (a column is one frame of one batch row) by itself while its weights are on their way: that is less work than to write,
-// launch and read. There are GROUP columns at most, so a warp has two. Weights are asked for at the very start: U comes to shared memory and the next
-// layer's W to the cache while this layer computes, so the memory is never idle while blocks wait for one another. A
-// launch begins while the one before it ends.
+// launch and read. There are GROUP columns at most, so a warp has two.
+//
+// While a layer computes, U comes to shared memory and the next layer's W to the cache, so the memory is never idle while
+// blocks wait for one another. Both are asked for in slices, spread over the launch: memory answers in the order of
+// the requests, and a layer's few inputs would wait behind all of its weights. A launch begins while the one before it ends.
 
 constexpr int GROUP_TILES = GROUP / 8;
 static_assert(GROUP == 2 * WARPS, "a warp has two columns");
@@ -22,7 +24,13 @@ constexpr int STAGE = 4;                 // k16 steps whose fragments are loaded
 constexpr int BLOCKS = HIDDEN / UNITS;
 constexpr long STORED_BYTES = static_cast<long>(WARPS) * SHARED_FRAGMENTS * 32 * sizeof(Quad);   // of a block
 constexpr long HELD_BYTES = static_cast<long>(WARPS) * REGISTER_FRAGMENTS * 32 * sizeof(Quad);
-constexpr long BULK = 16384;             // bytes of one request
+constexpr long BULK = 16384;             // bytes of one request, at most
+constexpr int STEPS = 2 * MAX_PAIRS, STAGES = (STEPS + STAGE - 1) / STAGE;
+constexpr int SLICES = 8;
+constexpr int PROJECTED = 4;             // slices of U asked for before the product with W; the others during it
+constexpr int LATER = PROJECTED + STAGES > SLICES ? PROJECTED + STAGES : SLICES;  // the first slice after the product
+constexpr long SLICE_BYTES = STORED_BYTES / WARPS / SLICES;  // of U, a warp
+static_assert(STORED_BYTES % (WARPS * SLICES * 16) == 0, "slices");
 
 constexpr long COLUMN_BYTES = GROUP * COLUMN * sizeof(half_bits);
 constexpr long PARTIAL_BYTES = static_cast<long>(SEGMENTS) * GATE_ROWS * PARTIAL * sizeof(float);
@@ -120,6 +128,22 @@ DEVICE void normalise(const Quad *chunks, const Quad *scales, const Quad *shifts
     }
 }
 
+// One slice of what is needed later, by each warp's first lane: of U up to SLICES, then of what the next launch reads.
+DEVICE void ask(const LayerArguments &a, LayerShared &shared, const Place &place, int slice) {
+    if (place.lane != 0) return;
+    if (slice == 0 && place.warp == 0) {  // and what of U goes to registers
+        const char *held = reinterpret_cast<const char *>(a.recurrence.weights) + block_index() * (STORED_BYTES + HELD_BYTES);
+        prefetch_share(held + STORED_BYTES, HELD_BYTES, 0, 1);
+    }
+    if (slice < SLICES) {
+        const long at = place.warp * (STORED_BYTES / WARPS) + slice * SLICE_BYTES;
+        const char *from = reinterpret_cast<const char *>(a.recurrence.weights) + block_index() * (STORED_BYTES + HELD_BYTES) + at;
+        copy_bulk(&shared.arrived, reinterpret_cast<char *>(shared.recurrence.fragments) + at, from, SLICE_BYTES);
+    } else {
+        prefetch_share(a.next, a.next_bytes, (block_index() * WARPS + place.warp) * SLICES + slice - SLICES, BLOCKS * WARPS * SLICES);
+    }
+}
+
 // The warp's run of W for all columns, its fragments in stages of which one is always on its way; the first is already.
 DEVICE void load_stage(const Quad *weights, int stage, Quad *fragments) {
 #pragma unroll
@@ -128,12 +152,12 @@ DEVICE void load_stage(const Quad *weights, int stage, Quad *fragments) {
     }
 }
 
-DEVICE void project(const Quad *weights, const half_bits *columns, const Place &place, int tiles, Quad (*fragments)[STAGE * TILES],
-                    float (*sum)[GROUP_TILES][4]) {
-    constexpr int STEPS = 2 * MAX_PAIRS, STAGES = (STEPS + STAGE - 1) / STAGE;
+DEVICE void project(const LayerArguments &a, LayerShared &shared, const Quad *weights, const half_bits *columns, const Place &place,
+                    int tiles, Quad (*fragments)[STAGE * TILES], float (*sum)[GROUP_TILES][4]) {
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
         load_stage(weights, stage + 1, fragments[(stage + 1) % 2]);
+        ask(a, shared, place, PROJECTED + stage);
 #pragma unroll
         for (int s = 0; s < STAGE; ++s) {
             const int step = stage * STAGE + s;
@@ -180,17 +204,6 @@ DEVICE void keep_partial(LayerShared &shared, const Place &place, int tiles, con
     }
 }
 
-// Asks for U, for the next layer's W: each warp's first lane for every eighth piece.
-DEVICE void ask_for_weights(const LayerArguments &a, LayerShared &shared, int warp) {
-    const char *recurrent = reinterpret_cast<const char *>(a.recurrence.weights) + block_index() * (STORED_BYTES + HELD_BYTES);
-    for (long at = warp * BULK; at < STORED_BYTES; at += WARPS * BULK) {
-        char *to = reinterpret_cast<char *>(shared.recurrence.fragments) + at;
-        copy_bulk(&shared.arrived, to, recurrent + at, STORED_BYTES - at < BULK ? STORED_BYTES - at : BULK);
-    }
-    if (warp == WARPS - 1) prefetch_share(recurrent + STORED_BYTES, HELD_BYTES, 0, 1);
-    prefetch_share(a.next, a.next_bytes, block_index() * WARPS + warp, BLOCKS * WARPS);
-}
-
 // From the layer's input to the gates of the block's units. Asks for all that is needed later once the input has been
 // asked for: what is asked for first comes first.
 DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &place, Quad *entering) {
@@ -199,6 +212,7 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
     Quad scales[LANE_CHUNKS], shifts[LANE_CHUNKS], one[LANE_CHUNKS], other[LANE_CHUNKS], fragments[2][STAGE * TILES];
     load_column(a.scale, place.lane, scales);
     load_column(a.shift, place.lane, shifts);
+    ask(a, shared, place, 0);
     previous_kernel_done();
     const bool first = place.warp < columns, second = place.warp + WARPS < columns;
     const half_bits *input = r.x_in + static_cast<long>(place.warp) * HIDDEN;
@@ -207,24 +221,31 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
     if (second) load_column(input + WARPS * HIDDEN, place.lane, other);
     const Quad *weights = a.weights + (static_cast<long>(block_index()) * WARPS + place.warp) * FRAGMENTS * 32 + place.lane;
     load_stage(weights, 0, fragments[0]);
-    if (place.lane == 0) ask_for_weights(a, shared, place.warp);
+    ask(a, shared, place, 1);
     issue_first(r, place, state, entering);
     for (int at = thread_index(); at < 3 * UNITS; at += 32 * WARPS) {
         shared.bias[at] = a.bias[at / UNITS * HIDDEN + block_index() * UNITS + at % UNITS];
     }
     set_up_rows(r, shared.recurrence);
     if (first) normalise(one, scales, shifts, place.lane, a.epsilon, columns_of(shared)[place.warp]);
+    ask(a, shared, place, 2);
     if (second) normalise(other, scales, shifts, place.lane, a.epsilon, columns_of(shared)[place.warp + WARPS]);
+    ask(a, shared, place, 3);
     block_barrier();
     float sum[TILES][GROUP_TILES][4];
 #pragma unroll
     for (int i = 0; i < TILES * GROUP_TILES * 4; ++i) sum[i / 4 / GROUP_TILES][i / 4 % GROUP_TILES][i % 4] = 0.0f;
-    project(weights, columns_of(shared)[row] + place.first * 16 + place.lane % 4 * 2, place, tiles, fragments, sum);
+    project(a, shared, weights, columns_of(shared)[row] + place.first * 16 + place.lane % 4 * 2, place, tiles, fragments, sum);
+#pragma unroll
+    for (int slice = PROJECTED + STAGES; slice < SLICES; ++slice) ask(a, shared, place, slice);
     let_next_begin();
+    ask(a, shared, place, LATER);
     block_barrier();  // the columns have been read
     keep_partial(shared, place, tiles, sum);
+    ask(a, shared, place, LATER + 1);
     block_barrier();
     add_segments(a, shared, columns);
+    ask(a, shared, place, LATER + 2);
     block_barrier();
 }
 
@@ -241,6 +262,9 @@ DEVICE void run_layer(const LayerArguments &a) {
 #pragma unroll
     for (int f = 0; f < REGISTER_FRAGMENTS; ++f) held[f] = load_weights(from + (place.warp * REGISTER_FRAGMENTS + f) * 32 + place.lane);
     await_bulk(&shared.arrived);
-    recur(r, shared.recurrence, place, held, entering);
+    recur(r, shared.recurrence, place, held, entering, [&](int item) {
+        const int slice = LATER + 3 + 3 * item;
+        for (int i = slice; i < slice + 3 && i < 2 * SLICES; ++i) ask(a, shared, place, i);
+    });
     if (thread == 0 && load_flag(r.workspace) != 0u) store_flag(a.error, 1u);
 }

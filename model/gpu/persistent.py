@@ -90,6 +90,7 @@ class PersistentGru:
         write: Tensor,
         rows: Tensor,
         frames: int,
+        error: Tensor | None = None,
         ahead: Sequence[Tensor] = (),
     ) -> None:
         """Run `frames` frames of the first `rows[0]` batch rows, on torch's current stream.
@@ -97,7 +98,7 @@ class PersistentGru:
         gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be one;
         slab (capacity + 2, H) fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read,
         write (B,) and rows (1,) int32. All contiguous, T = frames, and no row is written twice or read by another.
-        Up to two tensors `ahead`, weights of later kernels, are brought into L2 while the blocks wait for one another.
+        A launch that gives up writes 1 to `error` (1,) int32, too. Up to two tensors `ahead`, weights of later kernels, are brought into L2 while the blocks wait for one another.
         """
         assert frames >= 1
         assert gates.shape[0] <= MAX_ROWS
@@ -107,7 +108,14 @@ class PersistentGru:
         self.kernel.launch(
             self.layout.blocks,
             32 * WARPS,
-            [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read)), *range_of(ahead, 0), *range_of(ahead, 1)],
+            [
+                *arguments,
+                ctypes.c_int(frames),
+                ctypes.c_int(len(read)),
+                *range_of(ahead, 0),
+                *range_of(ahead, 1),
+                ctypes.c_void_p(None if error is None else error.data_ptr()),
+            ],
             cooperative=True,
             early=self.early,
         )

@@ -217,7 +217,7 @@ class FrameRecurrence:
 
     def enqueue(
         self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
-        rows_tensor: Tensor, frames: int,  # noqa: ARG002 - the persistent kernel reads it
+        rows_tensor: Tensor, frames: int, error: Tensor | None = None,  # noqa: ARG002 - for the persistent kernel
     ) -> None:  # fmt: skip
         """gates (B, T, 3H), x_in and x_out (B, T, H) fp16: T frames of all B rows, `rows_tensor` (1,) of them real.
 

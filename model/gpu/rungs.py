@@ -50,7 +50,7 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
 
         layers, recurrence = None, None
         if rung == "persistent":
-            layers, recurrence = _persistent(network, device)
+            layers, recurrence = persistent_parts(network, device)
         return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, recurrence=recurrence, layers=layers)
 
     config = network.config
@@ -65,7 +65,9 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
     )
 
 
-def _persistent(network: Network, device: torch.device) -> tuple[list[PersistentLayer] | None, list[PersistentGru]]:
+def persistent_parts(
+    network: Network, device: torch.device
+) -> tuple[list[PersistentLayer] | None, list[PersistentGru]]:
     """Whole layers in one launch for small batches, where they fit a multiprocessor; and recurrences for the others."""
     from model.gpu.layer import PersistentLayer, layer_fits, layer_layout
     from model.gpu.pack import layout_of

@@ -30,8 +30,12 @@ class RecordedStep(Protocol):
         """Enqueue a step of `rows` rows by `steps` single steps on the current stream.
 
         It allocates nothing, copies nothing between host and device, and never waits. A chunk of steps gives the bits
-        of single ones, and no row's results depend on the other rows or on the number of rows.
+        of single ones, and no row's results depend on the other rows or on the number of rows. What it cannot do it says in
+        `block.error`.
         """
+
+    def recover(self) -> None:
+        """Forget that a kernel gave up; nothing is under way."""
 
 
 MakeStep = Callable[[Mapping[str, Tensor], int, int], RecordedStep]

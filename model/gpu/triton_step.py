@@ -30,9 +30,12 @@ class Recurrence(Protocol):
 
     def enqueue(
         self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
-        rows_tensor: Tensor, frames: int,
+        rows_tensor: Tensor, frames: int, error: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """gates (B, T, 3H), x_in (B, T, H) fp16 -> x_out = fp16(x_in + h), and the last states to the slab."""
+        """gates (B, T, 3H), x_in (B, T, H) fp16 -> x_out = fp16(x_in + h), and the last states to the slab.
+
+        `error` (1,) int32 is set to 1 by a kernel that gives up.
+        """
 
 
 class TritonStep:
@@ -175,8 +178,8 @@ class TritonStep:
             )
             recurrence.enqueue(
                 self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
-                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read, block.write, block.rows,
-                frames,
+                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read[:rows], block.write[:rows],
+                block.rows, frames, block.error,
             )  # fmt: skip
             x, after = after, x
         return x
@@ -202,7 +205,7 @@ def default_launching(network: Network, device: torch.device) -> Launching:
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
     able = torch.cuda.get_device_capability(device) >= (9, 0)
     large = weights > torch.cuda.get_device_properties(device).L2_cache_size // 2
-    return Launching(overlapped=False, ahead=able and large)
+    return Launching(overlapped=able, ahead=able and large)
 
 
 def _powers(most: int) -> list[int]:

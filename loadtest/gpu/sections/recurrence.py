@@ -16,6 +16,8 @@ from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import checked, cudnn_layer, recurrence, whole_layers
 from loadtest.gpu.timing import Work, captured, device_time
+from model.gpu.layer import layer_fits
+from model.gpu.pack import fits_layer
 from model.network import GRULayer
 
 PERSISTENT, WHOLE, CUDNN, LOOP = "persistent", "whole layer", "cuDNN layer", "torch loop"
@@ -30,6 +32,8 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
         for how in subjects:
             for frames in scale.frames:
                 for rows in scale.recurrence_rows:
+                    if how == WHOLE and not (layer_fits(hidden) and fits_layer(rows, frames)):
+                        continue  # served by a recurrence of its own
                     case: Case = {"hidden": hidden, "how": how, "frames": frames, "rows": rows}
                     yield case, partial(_time, context, case, _copies(context, int(case["hidden"] or 0)))
         case = {"hidden": hidden, "how": subjects[0], "frames": scale.frames[0], "rows": 1, "weights": "warm"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batching.batcher import Policy
-from batching.commands import Close, Open, Step
+from batching.commands import Close, Command, Open, Step
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
@@ -116,14 +117,14 @@ class Thread:
         """Open streams with these numbers."""
         self._streams += streams
         for stream in streams:
-            self._worker.execute(Open(stream, BUDGET_S, background))
+            self._worker.take(deque([Open(stream, BUDGET_S, background)]))
 
     def upload(self, streams: Sequence[int], steps: int) -> None:
         """Queue `steps` steps of each background stream."""
         now = time.perf_counter()
         for stream in streams:
-            for turn in range(steps):
-                self._worker.queue(Step(stream, self._audio[turn % 64], None, False, now))
+            steps_of = [Step(stream, self._audio[turn % 64], None, False, now) for turn in range(steps)]
+            self._worker.take(deque(steps_of))
 
     def forget(self) -> None:
         """Count from here."""
@@ -138,10 +139,12 @@ class Thread:
         heapq.heapify(due)
         ends = began + seconds
         while (now := time.perf_counter()) < ends and not until():
+            arrived: deque[Command] = deque()
             while due and due[0][0] <= now:
                 at, stream = due[0]
-                self._worker.queue(Step(stream, self._audio[stream % 64], at, False, now))
+                arrived.append(Step(stream, self._audio[stream % 64], at, False, now))
                 heapq.heapreplace(due, (at + self._step_s, stream))
+            self._worker.take(arrived)
             if not self._batcher.queued:
                 self._worker.run_batch()  # delivers what an overlapping model still holds
                 if not until():
@@ -166,7 +169,7 @@ class Thread:
     def close(self) -> None:
         """Close every stream."""
         for stream in self._streams:
-            self._worker.execute(Close(stream))
+            self._worker.take(deque([Close(stream)]))
         gc.unfreeze()
 
     def values(self) -> Values:
