@@ -168,6 +168,10 @@ class Scratch:
     partial: Tensor  # float32
     counters: Tensor  # int32, zero between launches
 
+    def holds(self, tiles: int, floats: int) -> bool:
+        """Whether there is room for so many tiles of so many partial sums each."""
+        return tiles <= len(self.counters) and tiles * floats <= len(self.partial)
+
     @classmethod
     def allocate(cls, floats: int, tiles: int, device: torch.device) -> Scratch:
         """Room for so many partial sums and tiles."""
@@ -229,9 +233,10 @@ class Product:
         return -(-columns // self.width(columns)) * self.tiles >= ENOUGH_PROGRAMS and self.act != LOG_SOFTMAX
 
     def scratch_size(self, columns: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of up to so many columns needs."""
-        width = self.width(columns)
-        tiles = self.tiles * -(-columns // width)
+        """Partial sums and tiles that a launch of any number of columns up to this one needs; wide ones need none."""
+        width = NARROWEST if self.act == LOG_SOFTMAX else WIDEST
+        most = -(-columns // width)
+        tiles = self.tiles * (most if self.act == LOG_SOFTMAX else most_tiles(self.tiles, most))
         return tiles * self.segments * self.bm * width, tiles
 
     def constants(self, columns: int) -> dict[str, Any]:
@@ -256,12 +261,18 @@ class Product:
         `ahead` are the weights of the next product, to be fetched meanwhile.
         """
         tiles, wide = -(-columns // self.width(columns)), self.wide(columns)
+        assert wide or scratch.holds(tiles * self.tiles, self.segments * self.bm * self.width(columns))
         kernel = wide_product_kernel if wide else product_kernel
         kernel[tiles, self.tiles, 1 if wide else self.segments](
             self.weights, x, self.bias, y, scratch.partial, scratch.counters, columns, frames, y_row,
             **self.constants(columns),
             **launching.fetched(ahead, self.weights), **launching.options,
         )  # fmt: skip
+
+
+def most_tiles(row_tiles: int, column_tiles: int) -> int:
+    """The most column tiles, up to `column_tiles`, with which K is spread over programs."""
+    return min(column_tiles, (ENOUGH_PROGRAMS - 1) // row_tiles)
 
 
 def stages(steps: int, stage_bytes: int, budget: int = 72 * 1024) -> int:

@@ -24,7 +24,7 @@ from model.gpu.arithmetic import (
     tanh,
 )
 from model.gpu.launching import PLAIN, Launching
-from model.gpu.products import ENOUGH_PROGRAMS, Scratch, column_tile, pack, stages
+from model.gpu.products import ENOUGH_PROGRAMS, WIDEST, Scratch, column_tile, most_tiles, pack, stages
 from model.gpu.segments import STEP, padded_length, recurrent_segments
 
 UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
@@ -195,10 +195,10 @@ class FrameRecurrence:
 
     @staticmethod
     def scratch_size(hidden: int, rows: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of up to so many rows needs."""
-        width = column_tile(rows)
-        tiles = -(-hidden // UNITS) * -(-rows // width)
-        return tiles * (len(recurrent_segments(hidden)) - 1) * GATES * UNITS * width, tiles
+        """Partial sums and tiles that a launch of any number of rows up to this one needs; wide ones need none."""
+        row_tiles = -(-hidden // UNITS)
+        tiles = row_tiles * most_tiles(row_tiles, -(-rows // WIDEST))
+        return tiles * (len(recurrent_segments(hidden)) - 1) * GATES * UNITS * WIDEST, tiles
 
     def wide(self, rows: int) -> bool:
         """Whether there are programs enough without spreading K over them."""
@@ -227,6 +227,7 @@ class FrameRecurrence:
         constants = self.constants(rows)
         tiles = -(-rows // constants["BN"])
         wide = self.wide(rows)
+        assert wide or self.scratch.holds(tiles * self.tiles, self.segments * GATES * UNITS * constants["BN"])
         kernel = wide_recurrent_kernel if wide else recurrent_kernel
         grid = (tiles, self.tiles, 1 if wide else self.segments)
         for frame in range(frames):
