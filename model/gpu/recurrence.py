@@ -24,7 +24,7 @@ from model.gpu.arithmetic import (
     tanh,
 )
 from model.gpu.launching import PLAIN, Launching
-from model.gpu.products import ENOUGH_PROGRAMS, WIDEST, Scratch, column_tile, most_tiles, pack, stages
+from model.gpu.products import ENOUGH_PROGRAMS, WIDEST, WIDEST_SLICE, Scratch, column_tile, most_tiles, pack, stages
 from model.gpu.segments import STEP, padded_length, recurrent_segments
 
 UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
@@ -38,7 +38,7 @@ def recurrent_kernel(
     weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames,
     ahead, ahead_bytes,
     H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
-    BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SLICE: tl.constexpr,
     READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of units, one segment, one tile of rows; grid (row tiles, unit tiles, segments).
@@ -70,8 +70,9 @@ def recurrent_kernel(
         update = tl.dot(tl.load(at + BU * BK), state, update)
         candidate = tl.dot(tl.load(at + 2 * BU * BK), state, candidate)
     place = tl.num_programs(0) * tile + row_tile
-    here = partial + place * (SEGMENTS * 3 * BU * BN) + unit[:, None] * BN + tl.arange(0, BN)[None, :]
-    mine = here + segment * (3 * BU * BN)
+    first_sums = partial + place * (SEGMENTS * 3 * BU * BN) + unit[:, None] * BN
+    here = first_sums + tl.arange(0, SLICE)[None, :]
+    mine = first_sums + segment * (3 * BU * BN) + tl.arange(0, BN)[None, :]
     tl.store(mine, reset)
     tl.store(mine + BU * BN, update)
     tl.store(mine + 2 * BU * BN, candidate)
@@ -79,17 +80,14 @@ def recurrent_kernel(
         part = segment * (tl.num_programs(0) * tl.num_programs(1)) + place
         prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
     if arrives_last(counters + place, SEGMENTS):
-        target = taken.to(tl.int64)
-        if WRITE:
-            target = tl.load(write + taken).to(tl.int64)
-        column = taken * frames + frame
-        wanted = row < rows
-        reset = segment_sum(here, SEGMENTS, 3 * BU * BN)
-        update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN)
-        candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
-        next_state(
-            reset, update, candidate, bias, gates, x_in, x_out, old, source, new, target, tile, column, wanted, H, BU
-        )
+        for offset in tl.static_range(0, BN, SLICE):  # all columns at once do not fit the registers
+            resets = segment_sum(here + offset, SEGMENTS, 3 * BU * BN)
+            updates = segment_sum(here + offset + BU * BN, SEGMENTS, 3 * BU * BN)
+            candidates = segment_sum(here + offset + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
+            next_state(
+                resets, updates, candidates, bias, gates, x_in, x_out, old, read, new, write, tile,
+                row_tile * BN + offset + tl.arange(0, SLICE), rows, frame, frames, H, BU, READ, WRITE,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "frame", "frames", "ahead_bytes"])
@@ -99,6 +97,7 @@ def wide_recurrent_kernel(
     rows, frame, frames, ahead, ahead_bytes,
     H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
     BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SLICE: tl.constexpr,  # noqa: ARG001
     READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The same with all segments in one program, one after the other; grid (row tiles, unit tiles)."""
@@ -107,11 +106,9 @@ def wide_recurrent_kernel(
     taken = tl.minimum(row, rows - 1)
     k = tl.arange(0, BK)
     begin(PDL)
-    source, target = taken.to(tl.int64), taken.to(tl.int64)
+    source = taken.to(tl.int64)
     if READ:
         source = tl.load(read + taken).to(tl.int64)
-    if WRITE:
-        target = tl.load(write + taken).to(tl.int64)
     state_at = old + source[:, None] * H + k[None, :]
     weight_at = weights + tile * (SEGMENTS * STEPS * 3 * BU * BK) + tl.arange(0, BU)[:, None] * BK + k[None, :]
     zero = tl.zeros((BU, BN), tl.float32)
@@ -134,20 +131,27 @@ def wide_recurrent_kernel(
     if AHEAD:
         prefetch_part(ahead, ahead_bytes, tl.num_programs(0) * tile + row_tile, tl.num_programs(0) * tl.num_programs(1))
     next_state(
-        resets, updates, candidates, bias, gates, x_in, x_out, old, source, new, target, tile, taken * frames + frame,
-        row < rows, H, BU,
+        resets, updates, candidates, bias, gates, x_in, x_out, old, read, new, write, tile, row, rows, frame, frames,
+        H, BU, READ, WRITE,
     )  # fmt: skip
 
 
 @triton.jit
 def next_state(
-    reset, update, candidate, bias, gates, x_in, x_out, old, source, new, target, tile, column, row_wanted,
-    H: tl.constexpr, BU: tl.constexpr,
+    reset, update, candidate, bias, gates, x_in, x_out, old, read, new, write, tile, row, rows, frame, frames,
+    H: tl.constexpr, BU: tl.constexpr, READ: tl.constexpr, WRITE: tl.constexpr,
 ):  # fmt: skip
-    """Products of a tile of units with their states to gates; store the next states, and the outputs."""
+    """Products of a tile of units with the states of some rows to gates; store the next states, and the outputs."""
+    taken = tl.minimum(row, rows - 1)
+    source, target = taken.to(tl.int64), taken.to(tl.int64)
+    if READ:
+        source = tl.load(read + taken).to(tl.int64)
+    if WRITE:
+        target = tl.load(write + taken).to(tl.int64)
+    column = taken * frames + frame
     unit = tile * BU + tl.arange(0, BU)
     inside = unit < H
-    wanted = inside[:, None] & row_wanted[None, :]
+    wanted = inside[:, None] & (row < rows)[None, :]
     reset += tl.load(bias + unit, mask=inside, other=0.0)[:, None]
     update += tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
     candidate += tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
@@ -212,7 +216,7 @@ class FrameRecurrence:
         return {
             "H": self.hidden, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps, "BU": UNITS,
             "BN": width, "BK": BLOCK, "STAGES": stages(depth, (GATES * UNITS + width) * BLOCK * 2),
-            "num_warps": WARPS, "enable_fp_fusion": False,
+            "SLICE": min(width, WIDEST_SLICE), "num_warps": WARPS, "enable_fp_fusion": False,
         }  # fmt: skip
 
     def enqueue(

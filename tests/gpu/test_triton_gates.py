@@ -27,7 +27,7 @@ NETWORKS = {
     "tutti-small": ModelConfig(layers=2),
     "ds2-1760": ModelConfig(name="ds2-1760", conv_channels=640, hidden=1760, layers=2, lookahead=20),
 }
-ROWS = (1, 128)  # narrow tiles, and wide ones
+ROWS = (1, 64, 128)  # narrow tiles, wide ones, and all segments in one program
 MOST_SHARED_BYTES = 75_776  # a third of a multiprocessor's 227 KB: three programs of a product are resident
 NAMES = ("M", "K", "H", "BN", "READ", "WRITE")
 
