@@ -161,6 +161,7 @@ class Features:
         """
         count = rows * frames
         tiles = -(-count // FRAMES)
+        assert scratch.holds(tiles * (self.padded // BINS), self.segments * 2 * FRAMES * BINS)
         spectrum_kernel[tiles, self.padded // BINS, self.segments](
             slabs["pcm"], pcm, read, self.matrix, self.power, scratch.partial, scratch.counters, count, frames,
             pcm.stride(0), OVERLAP=self.overlap, HOP=self.hop, WINDOW=self.window, SEGMENTS=self.segments,

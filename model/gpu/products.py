@@ -32,8 +32,9 @@ from model.gpu.segments import STEP, TILE_ROWS, block_depth, cut_points, padded_
 IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
 CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: model.network.CONTEXT
 _SILU, _LOG_SOFTMAX = tl.constexpr(SILU), tl.constexpr(LOG_SOFTMAX)
-NARROWEST, WIDEST = 16, 64  # columns of one program
+NARROWEST, WIDEST = 8, 64  # columns of one program
 WIDEST_SLICE = 32  # columns whose sums and activations are computed at once: more do not fit the registers
+ENOUGH_PROGRAMS = 110  # for 132 multiprocessors: then K is not spread over programs
 WARPS = 2  # fewer than the four of a warp group, so that Triton takes mma.sync and not wgmma: one family of bits
 
 
@@ -51,17 +52,11 @@ def product_kernel(
     convolution (B, 4 + 2 frames, CHANNELS); y (columns, M) fp16, each row of the batch led by LEAD frames.
     """
     column_tile, tile, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    column = column_tile * BN + tl.arange(0, BN)
-    taken = tl.minimum(column, columns - 1)  # columns beyond the last repeat it, and are not stored
     k = tl.arange(0, BK)
-    first = segment_first(segment, BASE, MORE)
     length = segment_length(segment, BASE, MORE)
-    if CHANNELS > 0:  # noqa: SIM108 - of the constants one branch is compiled
-        start = (2 * taken + CONTEXT * (taken // frames)) * CHANNELS
-    else:
-        start = taken * K
     weight_at = weights + (tile * SEGMENTS + segment) * (STEPS * BM * BK) + tl.arange(0, BM)[:, None] * BK + k[None, :]
-    x_at = x + start[:, None] + first + k[None, :]
+    start = input_start(column_tile * BN + tl.arange(0, BN), columns, frames, K, CHANNELS)
+    x_at = x + start[:, None] + segment_first(segment, BASE, MORE) + k[None, :]
     begin(PDL)
     total = tl.zeros((BM, BN), tl.float32)
     for step in tl.range(0, STEPS, num_stages=STAGES):
@@ -76,21 +71,68 @@ def product_kernel(
     tl.store(here + segment * (BM * BN) + tl.arange(0, BN)[None, :], total)
     if arrives_last(counters + place, SEGMENTS):
         for offset in tl.static_range(0, BN, SLICE):
-            finish(
-                here + offset + tl.arange(0, SLICE)[None, :], bias, y, tile, column_tile * BN + offset, columns, frames,
-                y_row, M, SEGMENTS, BM, BN, SLICE, LEAD, ACT,
-            )  # fmt: skip
+            summed = segment_sum(here + offset + tl.arange(0, SLICE)[None, :], SEGMENTS, BM * BN)
+            column = column_tile * BN + offset + tl.arange(0, SLICE)
+            finish(summed, bias, y, tile, column, columns, frames, y_row, M, BM, LEAD, ACT)
+
+
+@triton.jit(do_not_specialize=["columns", "frames", "y_row", "ahead_bytes"])
+def wide_product_kernel(
+    weights, x, bias, y, partial, counters,  # noqa: ARG001 - the arguments of `product_kernel`
+    columns, frames, y_row, ahead, ahead_bytes,
+    M: tl.constexpr, K: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr,
+    STEPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
+    SLICE: tl.constexpr,  # noqa: ARG001
+    AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The same with all segments in one program, one after the other; grid (column tiles, row tiles).
+
+    With many columns there are programs enough, and partial sums would be more bytes than the weights.
+    """
+    column_tile, tile = tl.program_id(0), tl.program_id(1)
+    k = tl.arange(0, BK)
+    weight_at = weights + tile * (SEGMENTS * STEPS * BM * BK) + tl.arange(0, BM)[:, None] * BK + k[None, :]
+    column = column_tile * BN + tl.arange(0, BN)
+    x_at = x + input_start(column, columns, frames, K, CHANNELS)[:, None] + k[None, :]
+    begin(PDL)
+    total = tl.zeros((BM, BN), tl.float32)
+    summed = tl.zeros((BM, BN), tl.float32)
+    for i in tl.range(0, SEGMENTS * STEPS, num_stages=STAGES):
+        at = tl.full((), i, tl.int32)  # the interpreter's counters are not tensors
+        segment, step = at // STEPS, at % STEPS
+        inside = (step * BK + k)[None, :] < segment_length(segment, BASE, MORE)
+        w = tl.load(weight_at + i * (BM * BK))
+        v = tl.load(x_at + segment_first(segment, BASE, MORE) + step * BK, mask=inside, other=0.0)
+        total = tl.dot(w, tl.trans(v), total)
+        ends = step == STEPS - 1
+        summed = tl.where(ends, summed + total, summed)
+        total = tl.where(ends, 0.0, total)
+    if AHEAD:
+        place = tl.num_programs(0) * tile + column_tile
+        prefetch_part(ahead, ahead_bytes, place, tl.num_programs(0) * tl.num_programs(1))
+    finish(summed, bias, y, tile, column, columns, frames, y_row, M, BM, LEAD, ACT)
+
+
+@triton.jit
+def input_start(column, columns, frames, K: tl.constexpr, CHANNELS: tl.constexpr):
+    """Where a column's input begins; columns beyond the last repeat it, and are not stored."""
+    taken = tl.minimum(column, columns - 1)
+    if CHANNELS > 0:  # noqa: SIM108 - of the constants one branch is compiled
+        start = (2 * taken + CONTEXT * (taken // frames)) * CHANNELS
+    else:
+        start = taken * K
+    return start
 
 
 @triton.jit
 def finish(
-    here, bias, y, tile, first_column, columns, frames, y_row, M: tl.constexpr, SEGMENTS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, SLICE: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
+    total, bias, y, tile, column, columns, frames, y_row,
+    M: tl.constexpr, BM: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
-    """Add the segments of SLICE columns of a tile, add the bias, apply the activation, store."""
+    """Add the bias to a tile's sums, apply the activation, store."""
     row = tile * BM + tl.arange(0, BM)
-    column = first_column + tl.arange(0, SLICE)
-    total = segment_sum(here, SEGMENTS, BM * BN) + tl.load(bias + row)[:, None]
+    total += tl.load(bias + row)[:, None]
     stored = (row < M)[:, None] & (column < columns)[None, :]
     if ACT == _LOG_SOFTMAX:
         total = tl.where((row < M)[:, None], total, float("-inf"))
@@ -126,6 +168,10 @@ class Scratch:
     partial: Tensor  # float32
     counters: Tensor  # int32, zero between launches
 
+    def holds(self, tiles: int, floats: int) -> bool:
+        """Whether there is room for so many tiles of so many partial sums each."""
+        return tiles <= len(self.counters) and tiles * floats <= len(self.partial)
+
     @classmethod
     def allocate(cls, floats: int, tiles: int, device: torch.device) -> Scratch:
         """Room for so many partial sums and tiles."""
@@ -136,7 +182,7 @@ class Scratch:
 
 
 def column_tile(columns: int, widest: int = WIDEST) -> int:
-    """Columns of one program: a power of two from 16 to `widest`."""
+    """Columns of one program: a power of two from 8 to `widest`."""
     width = NARROWEST
     while width < min(columns, widest):
         width *= 2
@@ -146,8 +192,8 @@ def column_tile(columns: int, widest: int = WIDEST) -> int:
 class Product:
     """One layer's weights, packed, and its launch for any number of columns.
 
-    Source of the sizes: 64 rows of weights and all steps of a segment in flight keep about 100 KB of every
-    multiprocessor's loads outstanding (model/LOG.md).
+    With 64 rows of weights, and all steps of a segment under way at once, about 100 KB of loads are outstanding on
+    every multiprocessor of an H100 (computed), more than the 30 KB that its memory needs by Little's law.
     """
 
     def __init__(
@@ -182,19 +228,25 @@ class Product:
         """Columns of one program; a log-softmax has one width for all, since its sum over rows depends on the tile."""
         return column_tile(columns, NARROWEST if self.act == LOG_SOFTMAX else WIDEST)
 
+    def wide(self, columns: int) -> bool:
+        """Whether there are programs enough without spreading K over them."""
+        return -(-columns // self.width(columns)) * self.tiles >= ENOUGH_PROGRAMS and self.act != LOG_SOFTMAX
+
     def scratch_size(self, columns: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of up to so many columns needs."""
-        width = self.width(columns)
-        tiles = self.tiles * -(-columns // width)
+        """Partial sums and tiles that a launch of any number of columns up to this one needs; wide ones need none."""
+        width = NARROWEST if self.act == LOG_SOFTMAX else WIDEST
+        most = -(-columns // width)
+        tiles = self.tiles * (most if self.act == LOG_SOFTMAX else most_tiles(self.tiles, most))
         return tiles * self.segments * self.bm * width, tiles
 
     def constants(self, columns: int) -> dict[str, Any]:
         """What the kernel is compiled for, with its options."""
         base, more = divmod(self.k // STEP, self.segments)
         steps, width = self.length // self.bk, self.width(columns)
+        depth = steps * self.segments if self.wide(columns) else steps
         return {
             "M": self.m, "K": self.k, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps,
-            "BM": self.bm, "BN": width, "BK": self.bk, "STAGES": stages(steps, (self.bm + width) * self.bk * 2),
+            "BM": self.bm, "BN": width, "BK": self.bk, "STAGES": stages(depth, (self.bm + width) * self.bk * 2),
             "CHANNELS": self.channels, "LEAD": self.lead, "ACT": self.act,
             "SLICE": min(width, WIDEST_SLICE),
             "num_warps": WARPS, "enable_fp_fusion": False,
@@ -208,12 +260,19 @@ class Product:
 
         `ahead` are the weights of the next product, to be fetched meanwhile.
         """
-        constants = self.constants(columns)
-        grid = (-(-columns // constants["BN"]), self.tiles, self.segments)
-        product_kernel[grid](
-            self.weights, x, self.bias, y, scratch.partial, scratch.counters, columns, frames, y_row, **constants,
+        tiles, wide = -(-columns // self.width(columns)), self.wide(columns)
+        assert wide or scratch.holds(tiles * self.tiles, self.segments * self.bm * self.width(columns))
+        kernel = wide_product_kernel if wide else product_kernel
+        kernel[tiles, self.tiles, 1 if wide else self.segments](
+            self.weights, x, self.bias, y, scratch.partial, scratch.counters, columns, frames, y_row,
+            **self.constants(columns),
             **launching.fetched(ahead, self.weights), **launching.options,
         )  # fmt: skip
+
+
+def most_tiles(row_tiles: int, column_tiles: int) -> int:
+    """The most column tiles, up to `column_tiles`, with which K is spread over programs."""
+    return min(column_tiles, (ENOUGH_PROGRAMS - 1) // row_tiles)
 
 
 def stages(steps: int, stage_bytes: int, budget: int = 72 * 1024) -> int:

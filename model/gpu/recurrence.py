@@ -24,7 +24,7 @@ from model.gpu.arithmetic import (
     tanh,
 )
 from model.gpu.launching import PLAIN, Launching
-from model.gpu.products import Scratch, column_tile, pack, stages
+from model.gpu.products import ENOUGH_PROGRAMS, WIDEST, WIDEST_SLICE, Scratch, column_tile, most_tiles, pack, stages
 from model.gpu.segments import STEP, padded_length, recurrent_segments
 
 UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
@@ -38,7 +38,7 @@ def recurrent_kernel(
     weights, bias, gates, x_in, x_out, old, read, new, write, partial, counters, rows, frame, frames,
     ahead, ahead_bytes,
     H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
-    BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SLICE: tl.constexpr,
     READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of units, one segment, one tile of rows; grid (row tiles, unit tiles, segments).
@@ -70,8 +70,9 @@ def recurrent_kernel(
         update = tl.dot(tl.load(at + BU * BK), state, update)
         candidate = tl.dot(tl.load(at + 2 * BU * BK), state, candidate)
     place = tl.num_programs(0) * tile + row_tile
-    here = partial + place * (SEGMENTS * 3 * BU * BN) + unit[:, None] * BN + tl.arange(0, BN)[None, :]
-    mine = here + segment * (3 * BU * BN)
+    first_sums = partial + place * (SEGMENTS * 3 * BU * BN) + unit[:, None] * BN
+    here = first_sums + tl.arange(0, SLICE)[None, :]
+    mine = first_sums + segment * (3 * BU * BN) + tl.arange(0, BN)[None, :]
     tl.store(mine, reset)
     tl.store(mine + BU * BN, update)
     tl.store(mine + 2 * BU * BN, candidate)
@@ -79,27 +80,80 @@ def recurrent_kernel(
         part = segment * (tl.num_programs(0) * tl.num_programs(1)) + place
         prefetch_part(ahead, ahead_bytes, part, tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2))
     if arrives_last(counters + place, SEGMENTS):
-        target = taken.to(tl.int64)
-        if WRITE:
-            target = tl.load(write + taken).to(tl.int64)
-        column = taken * frames + frame
-        wanted = row < rows
-        next_state(here, bias, gates, x_in, x_out, old, source, new, target, tile, column, wanted, H, SEGMENTS, BU, BN)
+        for offset in tl.static_range(0, BN, SLICE):  # all columns at once do not fit the registers
+            resets = segment_sum(here + offset, SEGMENTS, 3 * BU * BN)
+            updates = segment_sum(here + offset + BU * BN, SEGMENTS, 3 * BU * BN)
+            candidates = segment_sum(here + offset + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
+            next_state(
+                resets, updates, candidates, bias, gates, x_in, x_out, old, read, new, write, tile,
+                row_tile * BN + offset + tl.arange(0, SLICE), rows, frame, frames, H, BU, READ, WRITE,
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "frame", "frames", "ahead_bytes"])
+def wide_recurrent_kernel(
+    weights, bias, gates, x_in, x_out, old, read, new, write,
+    partial, counters,  # noqa: ARG001 - the arguments of `recurrent_kernel`
+    rows, frame, frames, ahead, ahead_bytes,
+    H: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr, STEPS: tl.constexpr,
+    BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SLICE: tl.constexpr,  # noqa: ARG001
+    READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The same with all segments in one program, one after the other; grid (row tiles, unit tiles)."""
+    row_tile, tile = tl.program_id(0), tl.program_id(1)
+    row = row_tile * BN + tl.arange(0, BN)
+    taken = tl.minimum(row, rows - 1)
+    k = tl.arange(0, BK)
+    begin(PDL)
+    source = taken.to(tl.int64)
+    if READ:
+        source = tl.load(read + taken).to(tl.int64)
+    state_at = old + source[:, None] * H + k[None, :]
+    weight_at = weights + tile * (SEGMENTS * STEPS * 3 * BU * BK) + tl.arange(0, BU)[:, None] * BK + k[None, :]
+    zero = tl.zeros((BU, BN), tl.float32)
+    reset, update, candidate = zero, zero, zero  # of a segment
+    resets, updates, candidates = zero, zero, zero  # of all
+    for i in tl.range(0, SEGMENTS * STEPS, num_stages=STAGES):
+        place = tl.full((), i, tl.int32)  # the interpreter's counters are not tensors
+        segment, step = place // STEPS, place % STEPS
+        inside = (step * BK + k)[None, :] < segment_length(segment, BASE, MORE)
+        first = segment_first(segment, BASE, MORE) + step * BK
+        state = tl.trans(tl.load(state_at + first, mask=inside, other=0.0))
+        at = weight_at + i * (3 * BU * BK)
+        reset = tl.dot(tl.load(at), state, reset)
+        update = tl.dot(tl.load(at + BU * BK), state, update)
+        candidate = tl.dot(tl.load(at + 2 * BU * BK), state, candidate)
+        ends = step == STEPS - 1
+        resets, reset = tl.where(ends, resets + reset, resets), tl.where(ends, 0.0, reset)
+        updates, update = tl.where(ends, updates + update, updates), tl.where(ends, 0.0, update)
+        candidates, candidate = tl.where(ends, candidates + candidate, candidates), tl.where(ends, 0.0, candidate)
+    if AHEAD:
+        prefetch_part(ahead, ahead_bytes, tl.num_programs(0) * tile + row_tile, tl.num_programs(0) * tl.num_programs(1))
+    next_state(
+        resets, updates, candidates, bias, gates, x_in, x_out, old, read, new, write, tile, row, rows, frame, frames,
+        H, BU, READ, WRITE,
+    )  # fmt: skip
 
 
 @triton.jit
 def next_state(
-    here, bias, gates, x_in, x_out, old, source, new, target, tile, column, row_wanted,
-    H: tl.constexpr, SEGMENTS: tl.constexpr, BU: tl.constexpr, BN: tl.constexpr,
+    reset, update, candidate, bias, gates, x_in, x_out, old, read, new, write, tile, row, rows, frame, frames,
+    H: tl.constexpr, BU: tl.constexpr, READ: tl.constexpr, WRITE: tl.constexpr,
 ):  # fmt: skip
-    """Add the segments of a tile of units, compute the gates, store states and outputs."""
+    """Products of a tile of units with the states of some rows to gates; store the next states, and the outputs."""
+    taken = tl.minimum(row, rows - 1)
+    source, target = taken.to(tl.int64), taken.to(tl.int64)
+    if READ:
+        source = tl.load(read + taken).to(tl.int64)
+    if WRITE:
+        target = tl.load(write + taken).to(tl.int64)
+    column = taken * frames + frame
     unit = tile * BU + tl.arange(0, BU)
     inside = unit < H
-    wanted = inside[:, None] & row_wanted[None, :]
-    reset = segment_sum(here, SEGMENTS, 3 * BU * BN) + tl.load(bias + unit, mask=inside, other=0.0)[:, None]
-    update = segment_sum(here + BU * BN, SEGMENTS, 3 * BU * BN)
+    wanted = inside[:, None] & (row < rows)[None, :]
+    reset += tl.load(bias + unit, mask=inside, other=0.0)[:, None]
     update += tl.load(bias + H + unit, mask=inside, other=0.0)[:, None]
-    candidate = segment_sum(here + 2 * BU * BN, SEGMENTS, 3 * BU * BN)
     candidate += tl.load(bias + 2 * H + unit, mask=inside, other=0.0)[:, None]
     gate_at = gates + column[None, :] * (3 * H) + unit[:, None]
     reset = sigmoid(tl.load(gate_at, mask=wanted, other=0.0).to(tl.float32) + reset)
@@ -145,19 +199,24 @@ class FrameRecurrence:
 
     @staticmethod
     def scratch_size(hidden: int, rows: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of up to so many rows needs."""
-        width = column_tile(rows)
-        tiles = -(-hidden // UNITS) * -(-rows // width)
-        return tiles * (len(recurrent_segments(hidden)) - 1) * GATES * UNITS * width, tiles
+        """Partial sums and tiles that a launch of any number of rows up to this one needs; wide ones need none."""
+        row_tiles = -(-hidden // UNITS)
+        tiles = row_tiles * most_tiles(row_tiles, -(-rows // WIDEST))
+        return tiles * (len(recurrent_segments(hidden)) - 1) * GATES * UNITS * WIDEST, tiles
+
+    def wide(self, rows: int) -> bool:
+        """Whether there are programs enough without spreading K over them."""
+        return self.tiles * -(-rows // column_tile(rows)) >= ENOUGH_PROGRAMS
 
     def constants(self, rows: int) -> dict[str, Any]:
         """What the kernel is compiled for, with its options, except where the states lie."""
         base, more = divmod(self.hidden // STEP, self.segments)
         steps, width = self.length // BLOCK, column_tile(rows)
+        depth = steps * self.segments if self.wide(rows) else steps
         return {
             "H": self.hidden, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps, "BU": UNITS,
-            "BN": width, "BK": BLOCK, "STAGES": stages(steps, (GATES * UNITS + width) * BLOCK * 2),
-            "num_warps": WARPS, "enable_fp_fusion": False,
+            "BN": width, "BK": BLOCK, "STAGES": stages(depth, (GATES * UNITS + width) * BLOCK * 2),
+            "SLICE": min(width, WIDEST_SLICE), "num_warps": WARPS, "enable_fp_fusion": False,
         }  # fmt: skip
 
     def enqueue(
@@ -170,12 +229,16 @@ class FrameRecurrence:
         """
         rows = gates.shape[0]
         constants = self.constants(rows)
-        grid = (-(-rows // constants["BN"]), self.tiles, self.segments)
+        tiles = -(-rows // constants["BN"])
+        wide = self.wide(rows)
+        assert wide or self.scratch.holds(tiles * self.tiles, self.segments * GATES * UNITS * constants["BN"])
+        kernel = wide_recurrent_kernel if wide else recurrent_kernel
+        grid = (tiles, self.tiles, 1 if wide else self.segments)
         for frame in range(frames):
             starts, ends = frame == 0, frame == frames - 1 and frames > 1
             old = slab if starts else self.states[(frame - 1) % 2]
             new = slab if ends else self.states[frame % 2]
-            recurrent_kernel[grid](
+            kernel[grid](
                 self.weights, self.bias, gates, x_in, x_out, old, read, new, write, self.scratch.partial,
                 self.scratch.counters, rows, frame, frames, **constants, READ=starts, WRITE=ends,
                 **self.launching.fetched(self.ahead if starts else None, self.weights), **self.launching.options,

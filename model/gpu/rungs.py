@@ -33,6 +33,8 @@ def choose_rung(rung: str, network: Network, device: torch.device) -> str:
         if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
             return "eager"
         return "persistent" if _persistent_fits(network, device) else "graph"
+    if rung != "eager" and find_spec("triton") is None:
+        raise PrecisionError(f"rung {rung} needs Triton, which CUDA builds of torch bring: pip install triton")
     if rung == "persistent" and not _persistent_fits(network, device):
         raise PrecisionError(f"the persistent kernel has no form for hidden size {network.config.hidden} on this GPU")
     return rung

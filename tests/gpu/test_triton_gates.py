@@ -27,7 +27,7 @@ NETWORKS = {
     "tutti-small": ModelConfig(layers=2),
     "ds2-1760": ModelConfig(name="ds2-1760", conv_channels=640, hidden=1760, layers=2, lookahead=20),
 }
-ROWS = (1, 64)  # narrow and wide tiles
+ROWS = (1, 64, 128)  # narrow tiles, wide ones, and all segments in one program
 MOST_SHARED_BYTES = 75_776  # a third of a multiprocessor's 227 KB: three programs of a product are resident
 NAMES = ("M", "K", "H", "BN", "READ", "WRITE")
 
@@ -53,9 +53,20 @@ def step_launches(config, rows, monkeypatch):
         return recorded(patch, lambda: step.enqueue(block, rows, 1))
 
 
+def publishes_before_it_counts(code):
+    """Partial sums are stored, then all threads meet, then one fences, counts, and drops its cache; then all read."""
+    (count,) = code.places("ATOMG")
+    fence = max(code.places("MEMBAR.ALL.GPU"))
+    barrier = max(place for place in code.places("BAR") if place < fence)
+    dropped = min(place for place in code.places("CCTL.IVALL") if place > count)
+    stored = [place for place in code.places("STG") if place < count]
+    read = code.places("LDG.*STRONG.GPU")
+    return max(stored) < barrier < fence < count < dropped < min(read)
+
+
 def check(launch, code):
     """Rules for every kernel; returns what the file keeps of it."""
-    products = launch.fn.__name__ in {"spectrum_kernel", "product_kernel", "recurrent_kernel"}
+    products = launch.fn.__name__.endswith(("spectrum_kernel", "product_kernel", "recurrent_kernel"))
     assert code.stack == 0, "spills"
     assert code.count("LDL|STL") == 0, "spills"
     assert code.registers <= 255
@@ -65,6 +76,11 @@ def check(launch, code):
     assert code.count("HMMA") == code.count("HMMA.16816.F32")
     if "weights" in launch.fn.arg_names:
         assert code.count("LDGSTS.E.BYPASS.128") > 0, "weights are loaded 16 bytes at a time, asynchronously"
+    if "counters" in launch.fn.arg_names and not launch.fn.__name__.startswith("wide"):
+        assert publishes_before_it_counts(code)
+    if launch.fn.__name__ == "shift_kernel":
+        loads, stores = code.places("LDG.*U16|LDG.*128"), code.places("STG")
+        assert any(max(loads) < barrier < min(stores) for barrier in code.places("BAR"))
     overlapped = launch.fn.__name__ not in {"spectrum_kernel", "shift_kernel", "leave_kernel"}  # the first, and aside
     assert (code.count("ACQBULK") > 0) == overlapped
     return {

@@ -8,11 +8,15 @@ from model.network import Network
 from model.precision import cast
 from model.slabs import RowSpec
 
+FEW = {"hop_samples": 40, "window_samples": 100, "fft_size": 128, "step_samples": 320}  # samples and bins
 SIZES = {
-    "even": ModelConfig(name="even", conv_channels=32, hidden=64, layers=2, lookahead=4),
-    "odd": ModelConfig(name="odd", conv_channels=48, hidden=80, layers=1, lookahead=5, mel_bins=24),
-    "short": ModelConfig(name="short", conv_channels=16, hidden=48, layers=2, lookahead=2, step_samples=640),
+    "even": ModelConfig(name="even", conv_channels=32, hidden=64, layers=2, lookahead=4, mel_bins=16, **FEW),
+    "odd": ModelConfig(name="odd", conv_channels=48, hidden=80, layers=1, lookahead=5, mel_bins=24, **FEW),
+    "short": ModelConfig(
+        name="short", conv_channels=16, hidden=48, layers=2, lookahead=2, mel_bins=16, **(FEW | {"step_samples": 160})
+    ),  # a step of one frame
 }
+SHIPPED_FEATURES = ModelConfig(name="shipped-features", conv_channels=32, hidden=32, layers=1, lookahead=1)
 
 
 def fp16_network(config, seed=0):

@@ -84,6 +84,14 @@ class Code:
         """Instructions whose name matches a regular expression."""
         return sum(n for name, n in self.instructions.items() if re.match(pattern, name))
 
+    def places(self, pattern):
+        """Where instructions stand whose name matches a regular expression."""
+        return [i for i, line in enumerate(self.lines) if re.match(pattern, _name(line))]
+
+
+def _name(line):
+    return re.sub(r"^@!?U?P[T\d]+\s+", "", line).split()[0]
+
 
 def compiled(launch):
     """Compile for sm_90 and read the machine code."""
@@ -106,6 +114,6 @@ def compiled(launch):
             for option in ("-res-usage", "-sass")
         )
     lines = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", sass, re.MULTILINE)
-    names = Counter(re.sub(r"^@!?U?P\d+\s+", "", line).split()[0] for line in lines)
+    names = Counter(map(_name, lines))
     registers, stack = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))
     return Code(registers, stack, kernel.metadata.shared, names, lines)

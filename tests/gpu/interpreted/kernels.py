@@ -3,9 +3,10 @@
 import pytest
 import torch
 import triton_interpreter
-from gpu_networks import SIZES, fp16_network, noise, slabs_of
+from gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 from torch.nn import functional
 
+from model.gpu import products, recurrence
 from model.gpu.features import Features
 from model.gpu.layers import LookaheadNorm, Norm
 from model.gpu.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
@@ -74,6 +75,42 @@ def test_the_order_in_which_programs_finish_changes_no_bit_of_a_product():
     with triton_interpreter.programs_reversed():
         product.enqueue(x, backward, 9, 1, scratch)
     assert torch.equal(forward, backward)
+
+
+@pytest.mark.parametrize(("m", "k", "columns"), [(100, 400, 9), (70, 272, 70)])
+def test_a_product_in_one_program_a_tile_has_the_bits_of_one_a_segment(m, k, columns, monkeypatch):
+    """Batches with tiles enough do not spread K over programs."""
+    weight, bias, x = normal(m, k, seed=1), normal(m, seed=2), guarded(normal(columns, k, seed=3))
+    product = Product(weight, bias, act=SILU)
+    assert product.segments > 1
+    found = []
+    for enough in (1000, 1):
+        monkeypatch.setattr(products, "ENOUGH_PROGRAMS", enough)
+        assert product.wide(columns) == (enough == 1)
+        y, behind = poisoned(columns, m)
+        product.enqueue(x, y, columns, 1, scratch_of(product, columns))
+        assert behind.isnan().all()
+        found.append(y)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_recurrence_in_one_program_a_tile_has_the_bits_of_one_a_segment(frames, monkeypatch):
+    hidden, rows = 80, 17
+    weight, bias = normal(3 * hidden, hidden, seed=1, scale=hidden**-0.5), normal(3 * hidden, seed=2)
+    gates, x = normal(rows, frames, 3 * hidden, seed=3), normal(rows, frames, hidden, seed=4)
+    index = torch.arange(rows, dtype=torch.int32)
+    found = []
+    for enough in (1000, 1):
+        monkeypatch.setattr(recurrence, "ENOUGH_PROGRAMS", enough)
+        scratch = Scratch.allocate(*FrameRecurrence.scratch_size(hidden, rows), torch.device("cpu"))
+        layer = FrameRecurrence(weight, bias, scratch, states_buffer(rows, hidden, torch.device("cpu")))
+        assert layer.wide(rows) == (enough == 1)
+        slab, (out, _) = normal(rows + 2, hidden, seed=5), poisoned(rows, frames, hidden)
+        layer.enqueue(gates, x, out, slab, index, index, index[:1], frames)
+        found.append((out, slab))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize(("rows", "frames"), [(1, 2), (3, 3), (5, 4)])
@@ -146,9 +183,8 @@ def test_a_recurrence_is_that_of_float64_in_its_own_rows_alone(hidden, rows, fra
     assert not scratch.counters.any()
 
 
-@pytest.mark.parametrize("size", ["even", "odd"])
-def test_features_are_those_of_float64_and_stand_behind_the_carried_frames(size):
-    config = SIZES[size]
+@pytest.mark.parametrize("config", [SHIPPED_FEATURES, SIZES["odd"]], ids=lambda config: config.name)
+def test_features_are_those_of_float64_and_stand_behind_the_carried_frames(config):
     network = fp16_network(config)
     f, rows, frames, capacity = network.features, 3, 8, 6
     slabs = slabs_of(network, capacity, seed=1)

@@ -78,7 +78,7 @@ def test_a_row_has_the_same_bits_alone_in_company_and_in_a_larger_bucket(size):
 
 
 def test_a_step_of_wide_tiles_has_the_bits_of_narrow_ones():
-    """Twenty rows take programs of 32 and 64 columns where one row takes 16."""
+    """Twenty rows take programs of 32 and 64 columns where one row takes 8."""
     network = fp16_network(SIZES["even"])
     rows = 20
     pcm = noise(rows, network.config.step_samples)

@@ -1,0 +1,27 @@
+"""The choice of kernels for a device: what is refused, and in which words."""
+
+import pytest
+import torch
+from gpu_networks import SIZES, fp16_network
+
+from model.errors import PrecisionError
+from model.gpu import rungs
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("rung", ["graph", "persistent"])
+def test_a_rung_of_kernels_without_triton_says_what_to_install(rung, monkeypatch):
+    monkeypatch.setattr(rungs, "find_spec", lambda name: None)
+    with pytest.raises(PrecisionError, match="pip install triton"):
+        rungs.choose_rung(rung, fp16_network(SIZES["even"]), CUDA)
+
+
+def test_auto_without_triton_is_eager(monkeypatch):
+    monkeypatch.setattr(rungs, "find_spec", lambda name: None)
+    assert rungs.choose_rung("auto", fp16_network(SIZES["even"]), CUDA) == "eager"
+
+
+def test_an_unknown_rung_is_refused():
+    with pytest.raises(PrecisionError, match="not one of auto"):
+        rungs.choose_rung("fast", fp16_network(SIZES["even"]), CUDA)
