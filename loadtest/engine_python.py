@@ -36,8 +36,8 @@ REPEATS = 9
 SAMPLES = 1_280  # of a step: 80 ms at 16 kHz
 
 Costs = dict[str, float]
-"""Microseconds by name and rows: `queue 32` is the queueing of 32 steps by other threads and by the model thread,
-`batch 32` the batch of them, `both 32` the sum."""
+"""Microseconds by name and rows: `push 32` is what other threads do for 32 steps; `take 32`, what the model thread does
+to queue them, `batch 32` to run a batch of them, and `take + batch 32` for both."""
 
 
 class IdleModel:
@@ -65,46 +65,41 @@ class IdleModel:
         """Do nothing."""
 
 
-class _Driven(Engine):
+class DrivenEngine(Engine):
     """An engine without its thread, the work of which is done here."""
 
     def __init__(self, largest: int) -> None:
-        last: deque[EngineEvent] = deque(maxlen=1)
+        self.last: deque[EngineEvent] = deque(maxlen=1)
         model: Any = IdleModel(STREAMS, largest)
         # Each reading is later by the time between two streams' steps, so all streams are live ones in real time.
         clock = itertools.count(1.0, STEP_S / STREAMS).__next__
-        super().__init__(model, policy=Policy.EAGER, max_queued=STEPS, deliver=last.append, step_s=STEP_S, clock=clock)
+        super().__init__(
+            model, policy=Policy.EAGER, max_queued=STEPS, deliver=self.last.append, step_s=STEP_S, clock=clock
+        )
         self.streams = [self.open() for _ in range(STREAMS)]
         self._drain_commands()
 
-    def queue(self, streams: Sequence[int], inputs: NDArray[np.int16]) -> None:
-        """What other threads do for a step, and what the model thread does before its batch."""
+    def times(self, streams: Sequence[int], inputs: NDArray[np.int16]) -> tuple[float, float, float, float]:
+        """Clock readings around the push, the taking and the batch of one step of each stream."""
+        clock = time.thread_time
+        began_s = clock()
         for stream in streams:
             self.push(stream, inputs)
+        pushed_s = clock()
         self._drain_commands()
-
-    def batch(self) -> None:
-        """What the model thread does for a batch."""
+        taken_s = clock()
         self._worker.run_batch()
+        return began_s, pushed_s, taken_s, clock()
 
 
-def measure(rows: int) -> tuple[float, float]:
-    """Seconds to queue `rows` steps, and to run a batch of them."""
-    engine = _Driven(rows)
+def measure(rows: int) -> NDArray[np.float64]:
+    """(3,) microseconds to push `rows` steps, to take them, and to run a batch of them."""
+    engine = DrivenEngine(rows)
     inputs: NDArray[np.int16] = np.zeros(SAMPLES, np.int16)
     parts = [engine.streams[first : first + rows] for first in range(0, STREAMS, rows)]
-    clock = time.thread_time
-    queue_s = batch_s = 0.0
-    for _ in range(STEPS):
-        for part in parts:
-            began_s = clock()
-            engine.queue(part, inputs)
-            queued_s = clock()
-            engine.batch()
-            queue_s += queued_s - began_s
-            batch_s += clock() - queued_s
-    batches, reading_s = STEPS * len(parts), _reading_s()
-    return queue_s / batches - reading_s, batch_s / batches - reading_s
+    readings_s = np.array([engine.times(part, inputs) for _ in range(STEPS) for part in parts])  # (batches, 4)
+    took: NDArray[np.float64] = 1e6 * (np.diff(readings_s, axis=1).mean(axis=0) - _reading_s())
+    return took
 
 
 def _reading_s() -> float:
@@ -121,9 +116,9 @@ def costs() -> Costs:
     found: dict[str, list[float]] = {}
     for _ in range(REPEATS):
         for rows in SIZES:
-            queue_s, batch_s = measure(rows)
-            for name, seconds in (("queue", queue_s), ("batch", batch_s), ("both", queue_s + batch_s)):
-                found.setdefault(f"{name} {rows}", []).append(1e6 * seconds)
+            push, take, batch = measure(rows)
+            for name, took in (("push", push), ("take", take), ("batch", batch), ("take + batch", take + batch)):
+                found.setdefault(f"{name} {rows}", []).append(float(took))
     return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -169,7 +164,7 @@ def main() -> None:
     here = Path(__file__).resolve().parent.parent
     found = _compare(here, options.against.resolve(), options.rounds)
     for name, row in found.items():
-        line = f"{name:>10}: {row['there_us']:8.2f} -> {row['here_us']:8.2f} µs, {row['ratio']:.2f} times\n"
+        line = f"{name:>16}: {row['there_us']:8.2f} -> {row['here_us']:8.2f} µs, {row['ratio']:.2f} times\n"
         sys.stdout.write(line)
     report = {"processor": _processor(), "python": platform.python_version(), "costs": found}
     sys.stdout.write(json.dumps(report) + "\n")
