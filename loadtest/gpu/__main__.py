@@ -30,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--part", default="all", choices=[*PARTS, "all"])
     run.add_argument("--sections", default="", help="instead of a part: names, with commas")
     run.add_argument("--dry", action="store_true", help="tiny sizes on a CPU: takes every path and measures nothing")
+    run.add_argument("--brief", action="store_true", help="fewer sizes, shorter levels: each section in half a minute")
     run.add_argument("--folder", type=Path, default=None, help="where gpu.json and gpu.md are written")
     run.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
     run.add_argument("--seconds", type=float, default=PART_S, help="of a part")
@@ -68,7 +69,8 @@ def _hidden(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     section.add_argument("--seconds", type=float, required=True)
     section.add_argument("--device", required=True)
     section.add_argument("--dry", action="store_true")
-    section.set_defaults(work=lambda o: child.main(o.name, o.first, o.seconds, o.device, o.dry))
+    section.add_argument("--brief", action="store_true")
+    section.set_defaults(work=lambda o: child.main(o.name, o.first, o.seconds, o.device, dry=o.dry, brief=o.brief))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -77,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
         print("loadtest.gpu: torch sees no GPU here; --dry takes every path on a CPU", file=sys.stderr)  # noqa: T201
         return 1
     folder = options.folder or (DRY_FOLDER if options.dry else RESULTS)
-    settings = Settings(folder / records.NAME, device, options.seconds, options.dry, options.commit)
+    settings = Settings(folder / records.NAME, device, options.seconds, options.dry, options.commit, options.brief)
     chosen = PARTS if options.part == "all" else {options.part: PARTS[options.part]}
     if options.sections:
         every = {name: seconds for part in PARTS.values() for name, seconds in part.items()}

@@ -41,6 +41,7 @@ class Settings:
     seconds: float  # of a part
     dry: bool = False
     commit: str = ""
+    brief: bool = False
 
 
 class Runner:
@@ -94,7 +95,15 @@ class Runner:
     def _start(self, section: str, first: int, seconds: float) -> int | None:
         """One process; returns the case at which it failed, None if it came to its end."""
         options = ["--first", str(first), "--seconds", f"{seconds:.0f}", "--device", self._settings.device]
-        child = _Child(["section", section, *options, *(["--dry"] if self._settings.dry else [])])
+        child = _Child(
+            [
+                "section",
+                section,
+                *options,
+                *(["--dry"] if self._settings.dry else []),
+                *(["--brief"] if self._settings.brief else []),
+            ]
+        )
         at, case, answered = first, {}, True
         for line in child.until(seconds + GRACE_S):
             if line.startswith(BEGIN):

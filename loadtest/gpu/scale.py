@@ -1,9 +1,9 @@
-"""Sizes of a run: the full ones, and tiny ones for `--dry`, which takes every path on a CPU in seconds."""
+"""Sizes of a run: the full ones, fewer for a device at hand for minutes, and tiny ones for `--dry`, on a CPU in seconds."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -49,6 +49,17 @@ FULL = Scale(
     live=100,
     upload_steps=200,
     sequence=200,
+)
+BRIEF = replace(  # for a device that is at hand for minutes: fewer sizes and shorter levels, the telling ones first
+    FULL,
+    networks=("ds2-7x1760", "tutti-small"),
+    step_rows=(8, 1, 16, 64),
+    replays=1_000,
+    company=(2, 8, 9, 17, 64),
+    streams=(10, 1_000, 4_000, 1, 100),
+    level_s=4.0,
+    upload_steps=100,
+    sequence=50,
 )
 DRY = Scale(
     networks=("tiny",),

@@ -216,7 +216,6 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
     Quad scales[LANE_CHUNKS], shifts[LANE_CHUNKS], one[LANE_CHUNKS], other[LANE_CHUNKS], fragments[2][STAGE * TILES];
     load_column(a.scale, place.lane, scales);
     load_column(a.shift, place.lane, shifts);
-    ask(a, shared, place, 0);
     previous_kernel_done();
     const bool first = place.warp < columns, second = place.warp + WARPS < columns;
     const half_bits *input = r.x_in + static_cast<long>(place.warp) * HIDDEN;
@@ -225,6 +224,7 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
     if (second) load_column(input + WARPS * HIDDEN, place.lane, other);
     const Quad *weights = a.weights + (static_cast<long>(block_index()) * WARPS + place.warp) * FRAGMENTS * 32 + place.lane;
     load_stage(weights, 0, fragments[0]);
+    ask(a, shared, place, 0);
     ask(a, shared, place, 1);
     issue_first(r, place, state, entering);
     for (int at = thread_index(); at < 3 * UNITS; at += 32 * WARPS) {

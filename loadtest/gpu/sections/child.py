@@ -14,7 +14,7 @@ import traceback
 import torch
 
 from loadtest.gpu.records import Case, Values
-from loadtest.gpu.scale import DRY, FULL, Context
+from loadtest.gpu.scale import BRIEF, DRY, FULL, Context
 
 BEGIN, ROW, FACTS = "BEGIN ", "ROW ", "FACTS "
 LOST = 70  # exit code: the device is lost to this process
@@ -22,10 +22,10 @@ LEAST_S = 3.0  # a case is not begun with less time left
 ERROR_LETTERS = 400
 
 
-def main(section: str, first: int, seconds: float, device: str, dry: bool) -> int:
+def main(section: str, first: int, seconds: float, device: str, *, dry: bool, brief: bool = False) -> int:
     """Run a section from its case `first` on; returns the exit code."""
     place = torch.device(device)
-    context = Context(place, DRY if dry else FULL, time.monotonic() + seconds)
+    context = Context(place, DRY if dry else BRIEF if brief else FULL, time.monotonic() + seconds)
     if dry:
         torch.set_num_threads(1)  # the products are tiny, and other processes have the cores
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False  # sums in fp32, as in every rung
