@@ -51,7 +51,7 @@ def layer_fits(hidden: int) -> bool:
 
 def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
     layout, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), 0)
-    defines = layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY, "GROUP": GROUP}
+    defines = {"BULK_FRAGMENTS": layout.fragments} | layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY, "GROUP": GROUP}
     return Kernel(SOURCE, entry, defines, device, shared)
 
 
