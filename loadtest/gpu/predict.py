@@ -158,10 +158,11 @@ def _recurrence(ceilings: Ceilings) -> Iterator[Prediction]:
                 formula = "node + weights / memory + frames * (620 cycles + products + exchange)"
                 value = layer_us(hidden, rows, frames, ceilings)
                 yield Prediction("recurrence", case, "us", value, "computed", "about", formula)
-    for frames in (2, 16):
-        case = {"hidden": 1_760, "how": "whole layer", "frames": frames, "rows": 8}
-        value = layer_us(1_760, 8, frames, ceilings) + 6 * 1_760**2 / ceilings.read_tb_s / 1e6
+    for rows, frames in ((8, 2), (1, 16)):
+        case = {"hidden": 1_760, "how": "whole layer", "frames": frames, "rows": rows}
+        value = layer_us(1_760, rows, frames, ceilings) + 6 * 1_760**2 / ceilings.read_tb_s / 1e6
         yield Prediction("recurrence", case, "us", value, "computed", "about", "as above, W from memory too")
+    for frames in (2, 16):
         case = {"hidden": 1_760, "how": "cuDNN layer", "frames": frames, "rows": 8}
         guess = frames * CUDNN_FRAME_US + 2 * 6 * 1_760**2 / ceilings.read_tb_s / 1e6
         yield Prediction("recurrence", case, "us", guess, "computed", "about", "10 a frame, guessed; all weights once")

@@ -35,8 +35,13 @@ SUMMARY = {  # what a reader is told, and the key of its prediction
     "one launch of the recurrence: 1,760 units, 8 rows, 16 frames, µs": (
         "recurrence: hidden=1760 how=persistent frames=16 rows=8: us"
     ),
-    "the same with normalisation and input product, µs": "recurrence: hidden=1760 how=whole layer frames=16 rows=8: us",
-    "the same by cuDNN, input product included, µs": "recurrence: hidden=1760 how=cuDNN layer frames=16 rows=8: us",
+    "the same by cuDNN in a graph, input product included, µs": (
+        "recurrence: hidden=1760 how=cuDNN layer frames=16 rows=8: us"
+    ),
+    "a whole layer in one launch, input product included: 8 rows, 2 frames, µs": (
+        "recurrence: hidden=1760 how=whole layer frames=2 rows=8: us"
+    ),
+    "the same by cuDNN in a graph, µs": "recurrence: hidden=1760 how=cuDNN layer frames=2 rows=8: us",
     "a step of ds2-7x1760, 8 rows, `persistent`, µs": f"steps: {_LARGE}=persistent rows=8: us",
     "a step of ds2-7x1760, 8 rows, `graph`, µs": f"steps: {_LARGE}=graph rows=8: us",
     "a step of ds2-7x1760, 1 row, `eager`, µs": f"steps: {_LARGE}=eager rows=1: us",

@@ -92,15 +92,15 @@ def persistent_layers(network: Network, device: torch.device, *, whole: bool) ->
 
 def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
     """The persistent kernel of U (3H, H) fp16 and c (3H,) fp32."""
-    from model.gpu.persistent import PersistentGru
+    from model.gpu.cuda.persistent import PersistentGru
 
     return PersistentGru(weight, bias.float(), device)
 
 
 def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
     """Kernels of one launch a layer, each with a normalisation before it. Raises: ValueError where none fits."""
-    from model.gpu.layer import PersistentLayer, layer_layout
-    from model.gpu.persistent import Workspace
+    from model.gpu.cuda.layer import PersistentLayer, layer_layout
+    from model.gpu.cuda.persistent import Workspace
 
     hidden = grus[0].hidden
     shared = Workspace(layer_layout(hidden)[0], device)
@@ -142,7 +142,7 @@ def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, 
         from model.gpu.reference import ReferenceStep
 
         return ReferenceStep(network, slabs), None
-    from model.gpu.triton_step import TritonStep
+    from model.gpu.triton.step import TritonStep
 
     options: dict[str, Any] = {}
     if rung in {PERSISTENT, SPLIT}:
@@ -153,7 +153,7 @@ def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, 
 
 def product(weight: Tensor, bias: Tensor, columns: int) -> Callable[[Tensor, Tensor], None]:
     """Our product as a function of x (N, K) and y (N, M), of W (M, K) fp16 and N columns."""
-    from model.gpu.products import Product, Scratch
+    from model.gpu.triton.products import Product, Scratch
 
     made = Product(weight, bias)
     scratch = Scratch.allocate(*made.scratch_size(columns), weight.device)

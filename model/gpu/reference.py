@@ -32,8 +32,8 @@ import torch
 from torch import Tensor, nn
 
 from model.gpu.block import StepBlock
-from model.gpu.fourier import fourier_matrix
 from model.gpu.segments import cut_points, product_segments, recurrent_segments
+from model.gpu.triton.fourier import fourier_matrix
 from model.network import CONTEXT, FLOOR, PAIRS, GRULayer, Network, PairConv
 
 LOG2E = 1.4426950408889634

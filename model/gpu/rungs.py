@@ -15,8 +15,8 @@ from model.network import GRULayer, Network
 from model.slabs import RowSpec
 
 if TYPE_CHECKING:
-    from model.gpu.layer import PersistentLayer
-    from model.gpu.persistent import PersistentGru
+    from model.gpu.cuda.layer import PersistentLayer
+    from model.gpu.cuda.persistent import PersistentGru
 
 RUNGS = ("auto", "persistent", "graph", "eager")
 """`eager`: torch's own calls. `graph`: kernels made for small batches, recorded as one CUDA graph. `persistent`: the
@@ -48,7 +48,7 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
             from model.gpu.reference import ReferenceStep
 
             return ReferenceStep(network, slabs)
-        from model.gpu.triton_step import TritonStep
+        from model.gpu.triton.step import TritonStep
 
         layers, recurrence = None, None
         if rung == "persistent":
@@ -71,9 +71,9 @@ def persistent_parts(
     network: Network, device: torch.device
 ) -> tuple[list[PersistentLayer] | None, list[PersistentGru]]:
     """Whole layers in one launch for small batches, where they fit a multiprocessor; and recurrences for the others."""
-    from model.gpu.layer import PersistentLayer, layer_fits, layer_layout
-    from model.gpu.pack import layout_of
-    from model.gpu.persistent import PersistentGru, Workspace
+    from model.gpu.cuda.layer import PersistentLayer, layer_fits, layer_layout
+    from model.gpu.cuda.pack import layout_of
+    from model.gpu.cuda.persistent import PersistentGru, Workspace
 
     hidden, grus = network.config.hidden, [cast(GRULayer, gru) for gru in network.grus]
     shared = Workspace(layout_of(hidden), device)
@@ -86,6 +86,6 @@ def persistent_parts(
 
 
 def _persistent_fits(network: Network, device: torch.device) -> bool:
-    from model.gpu.persistent import fits
+    from model.gpu.cuda.persistent import fits
 
     return fits(network.config.hidden, torch.cuda.get_device_properties(device))

@@ -30,8 +30,8 @@ class RecordedStep(Protocol):
         """Enqueue a step of `rows` rows by `steps` single steps on the current stream.
 
         It allocates nothing, copies nothing between host and device, and never waits. A chunk of steps gives the bits
-        of single ones, and no row's results depend on the other rows or on the number of rows. What it cannot do it says in
-        `block.error`.
+        of single ones, and no row's results depend on the other rows or on the number of rows. What it cannot do it
+        says in `block.error`.
         """
 
     def recover(self) -> None:
@@ -104,7 +104,10 @@ class RecordedSlots:
         return self.finish()
 
     def launch(self, slots: Sequence[int], steps: int = 1) -> None:
-        """Enqueue the step and return; see `batching.Overlapped`. Raises: DeviceLost; any error of the device's."""
+        """Enqueue the step and return; see `batching.slot_model.Overlapped`.
+
+        Raises: DeviceLost; any error of the device's.
+        """
         count = len(slots)
         size = bucket(count)
         padding = size - count

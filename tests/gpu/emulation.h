@@ -1,4 +1,4 @@
-// CUDA threads as fibers of one thread of the host: the primitives of model/gpu/gru_body.h for g++.
+// CUDA threads as fibers of one thread of the host: the primitives of model/gpu/cuda/gru_body.h for g++.
 //
 // A fiber runs until its warp or block must meet (vote, shuffle, mma, barrier), or until it is interrupted at random before
 // an access to memory that blocks share. A seeded scheduler picks the warp that goes on; one block or one warp of

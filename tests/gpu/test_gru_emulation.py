@@ -6,7 +6,7 @@ import pytest
 import torch
 from gru_emulation import DONE, Layer, build, reference, schedule
 
-from model.gpu.pack import Layout, layout_of
+from model.gpu.cuda.pack import Layout, layout_of
 
 LAYOUTS = {
     "one row of blocks": layout_of(64),

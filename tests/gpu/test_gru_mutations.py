@@ -4,7 +4,7 @@ import pytest
 import torch
 from gru_emulation import DONE, Layer, build, schedule
 
-from model.gpu.pack import layout_of
+from model.gpu.cuda.pack import layout_of
 
 LAYOUT = layout_of(64)
 BARRIER = "block_barrier();\n        const unsigned start"

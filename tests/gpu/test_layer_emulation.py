@@ -6,8 +6,8 @@ import pytest
 import torch
 from gru_emulation import DONE, Layer, WholeLayer, build, reference, schedule
 
-from model.gpu.layer import GROUP, layer_layout
-from model.gpu.pack import layout_of
+from model.gpu.cuda.layer import GROUP, layer_layout
+from model.gpu.cuda.pack import layout_of
 
 ROWS, FRAMES = 4, 4
 HIDDEN = [64, 80, 272]

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model.gpu.driver import KernelError
-from model.gpu.pack import layout_of
-from model.gpu.persistent import Workspace, fits, range_of
+from model.gpu.cuda.driver import KernelError
+from model.gpu.cuda.pack import layout_of
+from model.gpu.cuda.persistent import Workspace, fits, range_of
 
 H100 = {"shared_memory_per_block_optin": 232_448, "multi_processor_count": 132, "major": 9, "minor": 0}
 

@@ -7,9 +7,9 @@ import torch
 from gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
 
 from model.config import ModelConfig
-from model.gpu.fourier import SECOND, filter_rows, fourier_matrix, split_matrix
 from model.gpu.reference import ReferenceStep
 from model.gpu.segments import cut_points, product_segments, recurrent_segments
+from model.gpu.triton.fourier import SECOND, filter_rows, fourier_matrix, split_matrix
 from model.network import mel_filters
 
 CAPACITY = 9

@@ -19,8 +19,8 @@ triton = need_package("triton")
 
 from triton_compiles import compiled, recorded  # noqa: E402
 
-from model.gpu.launching import Launching  # noqa: E402
-from model.gpu.triton_step import TritonStep  # noqa: E402
+from model.gpu.triton.launching import Launching  # noqa: E402
+from model.gpu.triton.step import TritonStep  # noqa: E402
 
 LIMITS = Path(__file__).parent / "triton_limits.json"
 NETWORKS = {

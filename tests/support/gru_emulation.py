@@ -12,12 +12,12 @@ import torch
 from needs import need_programs
 from torch import Tensor
 
-from model.gpu.layer import split
-from model.gpu.pack import Layout, pack
-from model.gpu.persistent import range_of
+from model.gpu.cuda.layer import split
+from model.gpu.cuda.pack import Layout, pack
+from model.gpu.cuda.persistent import range_of
 
 ROOT = Path(__file__).parents[2]
-BODIES = [ROOT / "model" / "gpu" / name for name in ("gru_body.h", "layer_body.h")]
+BODIES = [ROOT / "model" / "gpu" / "cuda" / name for name in ("gru_body.h", "layer_body.h")]
 EMULATION = ROOT / "tests" / "gpu"
 DONE, HUNG, DIVERGED = 0, 2, 3
 

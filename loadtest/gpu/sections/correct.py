@@ -129,7 +129,8 @@ def _recurrence(context: Context, hidden: int, rows: int) -> Values:
     bias = 0.1 * torch.randn(3 * hidden, generator=generator)
     shape = (rows, 2 * RECURRENCE_FRAMES, hidden)
     gates = torch.randn(rows, shape[1], 3 * hidden, generator=generator).half()
-    x, slab = torch.randn(shape, generator=generator).half(), torch.randn(rows + 4, hidden, generator=generator).half()
+    x = torch.randn(shape, generator=generator).half()
+    slab = torch.tanh(torch.randn(rows + 4, hidden, generator=generator)).half()  # states of a GRU lie within one
     index = (torch.randperm(rows + 2, generator=generator)[:rows]).to(torch.int32)
     layer = recurrence(weight.to(device), bias.to(device), device)
     there, count = slab.to(device), torch.full((1,), rows, dtype=torch.int32, device=device)

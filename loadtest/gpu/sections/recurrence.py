@@ -16,8 +16,8 @@ from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import checked, cudnn_layer, recurrence, whole_layers
 from loadtest.gpu.timing import Work, captured, device_time
-from model.gpu.layer import layer_fits
-from model.gpu.pack import fits_layer
+from model.gpu.cuda.layer import layer_fits
+from model.gpu.cuda.pack import fits_layer
 from model.network import GRULayer
 
 PERSISTENT, WHOLE, CUDNN, LOOP = "persistent", "whole layer", "cuDNN layer", "torch loop"

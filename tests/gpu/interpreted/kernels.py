@@ -6,11 +6,11 @@ import triton_interpreter
 from gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 from torch.nn import functional
 
-from model.gpu import products, recurrence
-from model.gpu.features import Features
-from model.gpu.layers import LookaheadNorm, Norm
-from model.gpu.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
-from model.gpu.recurrence import FrameRecurrence, states_buffer
+from model.gpu.triton import products, recurrence
+from model.gpu.triton.features import Features
+from model.gpu.triton.layers import LookaheadNorm, Norm
+from model.gpu.triton.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
+from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
 from model.network import CONTEXT
 
 NAN = float("nan")

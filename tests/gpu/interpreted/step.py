@@ -9,7 +9,7 @@ import triton_interpreter
 from gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
 
 from model.gpu.reference import ReferenceStep
-from model.gpu.triton_step import TritonStep
+from model.gpu.triton.step import TritonStep
 
 CAPACITY = 7
 

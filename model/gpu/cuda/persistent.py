@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.gpu.driver import Kernel, KernelError
-from model.gpu.pack import MAX_ROWS, WARPS, Layout, layout_of, pack
+from model.gpu.cuda.driver import Kernel, KernelError
+from model.gpu.cuda.pack import MAX_ROWS, WARPS, Layout, layout_of, pack
 
 SOURCE = Path(__file__).with_name("gru.cu")
 POLL_DELAY = 0  # cycles from a frame's sums to the first look for the other blocks' states, with up to 8 rows

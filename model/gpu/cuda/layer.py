@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from model.gpu.driver import Kernel
-from model.gpu.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
-from model.gpu.persistent import POLL_DELAY, SPIN_LIMIT, Workspace
+from model.gpu.cuda.driver import Kernel
+from model.gpu.cuda.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
+from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace
 from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
@@ -51,7 +51,11 @@ def layer_fits(hidden: int) -> bool:
 
 def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
     layout, shared = layer_layout(hidden) if entry == "gru_layer" else (layout_of(hidden), 0)
-    defines = {"BULK_FRAGMENTS": layout.fragments} | layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY, "GROUP": GROUP}
+    defines = (
+        {"BULK_FRAGMENTS": layout.fragments}
+        | layout.defines()
+        | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY, "GROUP": GROUP}
+    )
     return Kernel(SOURCE, entry, defines, device, shared)
 
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from model.gpu.block import StepBlock
-from model.gpu.features import Features
-from model.gpu.launching import Aside, Launching
-from model.gpu.layers import LookaheadNorm, Norm, enqueue_leave
-from model.gpu.pack import MAX_ROWS, fits_layer, has_layout
-from model.gpu.products import LOG_SOFTMAX, SILU, Product, Scratch
-from model.gpu.recurrence import FrameRecurrence, states_buffer
+from model.gpu.cuda.pack import MAX_ROWS, fits_layer, has_layout
 from model.gpu.segments import recurrent_segments
+from model.gpu.triton.features import Features
+from model.gpu.triton.launching import Aside, Launching
+from model.gpu.triton.layers import LookaheadNorm, Norm, enqueue_leave
+from model.gpu.triton.products import LOG_SOFTMAX, SILU, Product, Scratch
+from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
 from model.network import CONTEXT, GRULayer, Network
 
 if TYPE_CHECKING:
-    from model.gpu.layer import NormKernel, PersistentLayer
+    from model.gpu.cuda.layer import NormKernel, PersistentLayer
 
 
 class Recurrence(Protocol):
@@ -74,7 +74,7 @@ class TritonStep:
         self.layers = layers
         self.norm_kernels: list[NormKernel] | None = None
         if device.type == "cuda" and has_layout(config.hidden):
-            from model.gpu.layer import NormKernel
+            from model.gpu.cuda.layer import NormKernel
 
             self.norm_kernels = [NormKernel(cast(nn.LayerNorm, norm), device) for norm in network.norms]
         self.frame_recurrence: Sequence[Recurrence] = ()

@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import arrives_last, begin, prefetch_part, segment_sum
-from model.gpu.fourier import filter_rows, fourier_matrix, split_matrix
-from model.gpu.launching import PLAIN, Launching
-from model.gpu.products import Scratch
+from model.gpu.triton.arithmetic import arrives_last, begin, prefetch_part, segment_sum
+from model.gpu.triton.fourier import filter_rows, fourier_matrix, split_matrix
+from model.gpu.triton.launching import PLAIN, Launching
+from model.gpu.triton.products import Scratch
 from model.network import CONTEXT, FLOOR, LogMel
 
 FRAMES = 16  # of one program

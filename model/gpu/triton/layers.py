@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from model.gpu.arithmetic import begin, prefetch_part
-from model.gpu.features import copy_block
-from model.gpu.launching import PLAIN, Launching
+from model.gpu.triton.arithmetic import begin, prefetch_part
+from model.gpu.triton.features import copy_block
+from model.gpu.triton.launching import PLAIN, Launching
 from model.network import CONTEXT, Lookahead
 
 _CONTEXT = tl.constexpr(CONTEXT)

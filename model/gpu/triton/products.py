@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import (
+from model.gpu.segments import STEP, TILE_ROWS, block_depth, cut_points, padded_length, product_segments
+from model.gpu.triton.arithmetic import (
     LOG2E,
     arrives_last,
     begin,
@@ -26,8 +27,7 @@ from model.gpu.arithmetic import (
     segment_sum,
     sigmoid,
 )
-from model.gpu.launching import PLAIN, Launching
-from model.gpu.segments import STEP, TILE_ROWS, block_depth, cut_points, padded_length, product_segments
+from model.gpu.triton.launching import PLAIN, Launching
 
 IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
 CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: model.network.CONTEXT

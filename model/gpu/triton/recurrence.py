@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from model.gpu.arithmetic import (
+from model.gpu.segments import STEP, padded_length, recurrent_segments
+from model.gpu.triton.arithmetic import (
     arrives_last,
     begin,
     prefetch_part,
@@ -23,9 +24,17 @@ from model.gpu.arithmetic import (
     sigmoid,
     tanh,
 )
-from model.gpu.launching import PLAIN, Launching
-from model.gpu.products import ENOUGH_PROGRAMS, WIDEST, WIDEST_SLICE, Scratch, column_tile, most_tiles, pack, stages
-from model.gpu.segments import STEP, padded_length, recurrent_segments
+from model.gpu.triton.launching import PLAIN, Launching
+from model.gpu.triton.products import (
+    ENOUGH_PROGRAMS,
+    WIDEST,
+    WIDEST_SLICE,
+    Scratch,
+    column_tile,
+    most_tiles,
+    pack,
+    stages,
+)
 
 UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
 BLOCK = 32  # of the loop over K

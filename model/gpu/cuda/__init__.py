@@ -1,0 +1,1 @@
+"""Recurrent layers in CUDA C++, weights on the chip for a whole chunk, and their compilation and launch."""
