@@ -59,6 +59,8 @@ class Stepper:
         assert not self.pool.used, "a warm-up changes the states of all slots"
         seconds: dict[int, float] = {}
         largest = len(self._model.inputs) // steps
+        if steps > 1:
+            largest = min(largest, self._model.capacity)  # rows of a chunk may be more than there are slots
         sizes = self._model.rehearsed_sizes if isinstance(self._model, Rehearsed) else range(1, largest + 1)
         for streams in (size for size in sizes if size <= largest):
             first_s = self._time(streams, steps, clock)

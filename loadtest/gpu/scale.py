@@ -1,4 +1,4 @@
-"""Sizes of a run: the full ones, fewer for a device at hand for minutes, and tiny ones for `--dry`, on a CPU in seconds."""
+"""Sizes of a run: the full ones, fewer for a device at hand for minutes, and tiny ones for `--dry` on a CPU."""
 
 from __future__ import annotations
 

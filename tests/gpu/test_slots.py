@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from recorded_toys import EagerStep, recorded
 from slot_models import EchoStep, TinyGru
 
+from batching.stepper import Stepper
 from model.gpu.block import StepBlock
 from model.gpu.slots import RecordedSlots, bucket
 from model.slabs import RowSpec
@@ -150,6 +153,12 @@ def test_outputs_are_not_written_to_by_later_steps() -> None:
     slots.inputs[:2] = audio(6, 2)
     slots.run([0, 1])
     assert np.array_equal(first, kept)
+
+
+def test_chunks_are_warmed_up_with_no_more_streams_than_there_are_slots() -> None:
+    ticks = itertools.count()
+    measured = Stepper(recorded(EchoStep(), ECHO_OUT, 2, 16)).warm_up_chunks(lambda: float(next(ticks)))
+    assert {steps: max(by_streams) for steps, by_streams in measured.items()} == {2: 2, 4: 2, 8: 2}
 
 
 @pytest.mark.parametrize(("capacity", "largest"), [(0, 1), (1, 0)])

@@ -98,7 +98,8 @@ class PersistentGru:
         gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be one;
         slab (capacity + 2, H) fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read,
         write (B,) and rows (1,) int32. All contiguous, T = frames, and no row is written twice or read by another.
-        A launch that gives up writes 1 to `error` (1,) int32, too. Up to two tensors `ahead`, weights of later kernels, are brought into L2 while the blocks wait for one another.
+        A launch that gives up writes 1 to `error` (1,) int32, too. Up to two tensors `ahead`, weights of later
+        kernels, are brought into L2 while the blocks wait for one another.
         """
         assert frames >= 1
         assert gates.shape[0] <= MAX_ROWS
