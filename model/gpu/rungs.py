@@ -78,7 +78,7 @@ def persistent_parts(
     hidden, grus = network.config.hidden, [cast(GRULayer, gru) for gru in network.grus]
     shared = Workspace(layout_of(hidden), device)
     recurrences = [PersistentGru(gru.recurrent.weight, gru.recurrent.bias, device, shared) for gru in grus]
-    if not layer_fits(hidden):
+    if not layer_fits(hidden, torch.cuda.get_device_properties(device)):
         return None, recurrences
     shared = Workspace(layer_layout(hidden)[0], device)
     norms = [cast(nn.LayerNorm, norm) for norm in network.norms]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from model.gpu.cuda.driver import KernelError
+from model.gpu.cuda.layer import layer_fits
 from model.gpu.cuda.pack import layout_of
 from model.gpu.cuda.persistent import Workspace, fits, range_of
 
@@ -26,6 +27,21 @@ H100 = {"shared_memory_per_block_optin": 232_448, "multi_processor_count": 132, 
 )
 def test_a_layer_fits_a_device_with_a_multiprocessor_a_block_and_memory_for_each(hidden, device, expected):
     assert fits(hidden, SimpleNamespace(**(H100 | device))) == expected
+
+
+@pytest.mark.parametrize(
+    ("hidden", "device", "expected"),
+    [
+        (1_760, {}, True),
+        (2_560, {}, False),  # two products of weights a layer: too much for a multiprocessor
+        (1_760, {"major": 8, "minor": 0}, False),  # no copies in bulk
+        (1_760, {"multi_processor_count": 108}, False),
+        (1_760, {"shared_memory_per_block_optin": 101_376}, False),
+        (416, {"shared_memory_per_block_optin": 101_376}, True),
+    ],
+)
+def test_a_whole_layer_fits_only_a_device_with_its_instructions_and_shared_memory(hidden, device, expected):
+    assert layer_fits(hidden, SimpleNamespace(**(H100 | device))) == expected
 
 
 def test_a_workspace_reports_that_a_launch_gave_up_until_it_is_reset():

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from model.network import GRULayer
 SOURCE = Path(__file__).with_name("layer.cu")
 GROUP = 16  # columns that are normalised and multiplied at a time
 MOST_HELD = 30  # fragments of U in registers: with more the compiler spills, with these shared memory keeps up
+CAPABILITY = (9, 0)  # least of a device that runs the kernels of this file
 FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
 BLOCK_COLUMNS = 8  # of a normalisation: a warp each
 
@@ -40,13 +42,17 @@ def layer_layout(hidden: int) -> tuple[Layout, int]:
     raise ValueError(f"a whole layer of {hidden} units does not fit a multiprocessor")
 
 
-def layer_fits(hidden: int) -> bool:
-    """Whether a layer of this size has a kernel of one launch."""
+def layer_fits(hidden: int, properties: Any) -> bool:
+    """Whether a device (`torch.cuda.get_device_properties`) runs a layer of this size in one launch.
+
+    Copies in bulk and launches that overlap begin with compute capability 9.0.
+    """
     try:
-        layer_layout(hidden)
+        layout, shared = layer_layout(hidden)
     except ValueError:
         return False
-    return True
+    enough = layout.blocks <= properties.multi_processor_count and shared <= properties.shared_memory_per_block_optin
+    return enough and (properties.major, properties.minor) >= CAPABILITY
 
 
 def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:

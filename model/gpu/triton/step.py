@@ -74,9 +74,11 @@ class TritonStep:
         self.layers = layers
         self.norm_kernels: list[NormKernel] | None = None
         if device.type == "cuda" and has_layout(config.hidden):
-            from model.gpu.cuda.layer import NormKernel
+            from model.gpu.cuda.layer import CAPABILITY, NormKernel
 
-            self.norm_kernels = [NormKernel(cast(nn.LayerNorm, norm), device) for norm in network.norms]
+            able = torch.cuda.get_device_capability(device) >= CAPABILITY
+            norms = [cast(nn.LayerNorm, norm) for norm in network.norms]
+            self.norm_kernels = [NormKernel(norm, device) for norm in norms] if able else None
         self.frame_recurrence: Sequence[Recurrence] = ()
         if recurrence is None or largest_rows > MAX_ROWS:
             self.frame_recurrence = self._frame_recurrence(network)
