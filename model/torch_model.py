@@ -44,14 +44,14 @@ class TorchModel:
     ) -> None:
         """Cast `network` in place; `auto` is the fastest precision of torch here. Raises: PrecisionError.
 
-        `rung` names the kernels of fp16 (`model.gpu.rungs`). `cpu_fp16` allows fp16 on a CPU, in tests: it is slow, and
-        its slots compute what a GPU's kernels must.
+        `rung` names the kernels of fp16 (`model.gpu.rungs`); the attribute says which were chosen. `cpu_fp16` allows
+        fp16 on a CPU, in tests: it is slow, and its slots compute what a GPU's kernels must.
         """
         self.device = resolve_device(device)
         self.precision = resolve_precision(precision, self.device, quantized=False, cpu_fp16=cpu_fp16)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
-        self._rung = choose_rung(rung, self.network, self.device) if self.precision == "fp16" else "eager"
+        self.rung = choose_rung(rung, self.network, self.device) if self.precision == "fp16" else "eager"
         # Not on a GPU: TorchScript compiles a step anew at the second call of a shape, with other sums and so other
         # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, and seen on an H100.
         self._one_step = TracedStep(self.network) if self.device.type == "cpu" else self.network
@@ -104,8 +104,8 @@ class TorchModel:
 
         In fp16 by the kernels of a rung: there no row depends on the others, and tiles are of no use.
         """
-        if self._rung != "eager":
-            return recorded_slots(self.network, self._rung, self.device, capacity=capacity, largest=largest)
+        if self.rung != "eager":
+            return recorded_slots(self.network, self.rung, self.device, capacity=capacity, largest=largest)
         record = partial(SlabStep, self.network) if self.device.type == "cpu" else None
         return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows, record=record)
 

@@ -23,6 +23,7 @@ from model.evaluation.digest import committed_digest, log_probs_digest
 from model.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.runtime import set_up_torch
+from model.torch_model import TorchModel
 from server.model_service import TILE_ROWS
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -104,7 +105,8 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
     """The arithmetic, why it was chosen, and the instructions of 8-bit products; the slow ways are warned of."""
     name, way, asked = "precision", instruction_set(), settings.precision != "auto"
     if served.device.type == "cuda":
-        return ok(name, f"{served.precision}: the device is a GPU")
+        kernels = f", kernels: {served.rung}" if isinstance(served, TorchModel) else ""
+        return ok(name, f"{served.precision}: the device is a GPU{kernels}")
     if isinstance(served, PublishedModel):
         return ok(name, f"{served.precision} by ONNX Runtime, as the graph is")
     portable = way == "portable"

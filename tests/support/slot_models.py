@@ -73,6 +73,11 @@ def _acoustic(precision: str) -> TorchModel:
 
 
 @cache
+def _reference() -> TorchModel:
+    return TorchModel.random(precision="fp16", hidden=32, conv_channels=16, layers=1, lookahead=2)
+
+
+@cache
 def _vad() -> SileroVad:
     if importlib.util.find_spec("silero_vad") is None:  # looked for only: its import changes torch's thread count
         missing("silero_vad not installed")
@@ -91,6 +96,7 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=4),
     "recorded in sizes": lambda c, n: recorded(EchoStep(min_rows=3), RowSpec((2,), torch.int64), c, n),
     "recorded in sizes, GRU": lambda c, n: recorded(TinyGru(), RowSpec((16,), torch.float32), c, n),
+    "what a GPU computes": lambda c, n: _reference().slots(capacity=c, largest=n),
     "int8": lambda c, n: random_slots(capacity=c, largest=n),
     "silero-vad": lambda c, n: _vad().slots(capacity=c, largest=n),
     "published, CTC": lambda c, n: model_of("t-one-ctc").slots(capacity=c, largest=n, tile_rows=1),
