@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.gpu.cuda.pack import LANES, MOST_BLOCKS, WARPS, Layout, layout_of, pack, recurrent_segments, unpack
+from model.gpu.cuda.pack import LANES, MOST_BLOCKS, WARPS, Layout, layout_of, pack, unpack
+from model.gpu.segments import recurrent_segments
 
 LAYOUTS = st.one_of(
     st.integers(2, 24).map(lambda steps: layout_of(16 * steps)),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model.gpu.segments import recurrent_segments
+
 STEP = 16  # depth of one mma.sync.m16n8k16
 WARPS = 8
 LANES = 32
@@ -21,17 +23,6 @@ MOST_BLOCKS = 132  # multiprocessors of an H100: one block each
 REGISTERS = 255  # of a thread
 OTHER_REGISTERS = 44  # beside weights, h and sums: addresses, inputs of the gates, counters; held by the compile gates
 MOST_SHARED_BYTES = 227 * 1024  # of a block on sm_90
-
-
-def recurrent_segments(hidden: int) -> list[int]:
-    """Cut points [0, ..., hidden] of K of the recurrent product: one segment a warp, the first ones 16 longer.
-
-    They depend on the hidden size alone, and are part of the numerics contract.
-    """
-    steps = hidden // STEP
-    segments = min(WARPS, steps)
-    base, longer = divmod(steps, segments)
-    return [STEP * (s * base + min(s, longer)) for s in range(segments + 1)]
 
 
 @dataclass(frozen=True, slots=True)
