@@ -1,6 +1,6 @@
 """Sizes and memory layout of the persistent GRU kernel: which block and warp holds which weights, and in what order.
 
-The constants are those of `gru_body.h`; the kernel is compiled for one `Layout`.
+The constants are those of `gru_exchange.h`; the kernel is compiled for one `Layout`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Layout:
 
     @property
     def shared_bytes(self) -> int:
-        """Size of `SharedLayout` of `gru_body.h`."""
+        """Size of `SharedLayout` of `gru_exchange.h`."""
         room = self.fragments - self.register_fragments if self.bulk_fragments is None else self.bulk_fragments
         fragments = max(1, WARPS * room * LANES) * 16
         partial = 2 * self.segments * self.tiles * STEP * TILE_ROWS * 4
