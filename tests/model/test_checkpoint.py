@@ -102,7 +102,7 @@ def test_an_unavailable_precision_is_refused_with_an_alternative():
 def test_auto_is_the_fastest_of_what_processor_and_checkpoint_have(
     monkeypatch, instructions, native, quantized, expected
 ):
-    monkeypatch.setattr(precision, "instruction_set", lambda: instructions)
+    monkeypatch.setattr("model.instructions.instruction_set", lambda: instructions)
     monkeypatch.setattr(precision, "native_bf16", lambda: native)
     assert resolve_precision("auto", torch.device("cpu"), quantized=quantized) == expected
     assert resolve_precision("auto", torch.device("cuda"), quantized=quantized) == "fp16"

@@ -27,6 +27,7 @@ CONFIG = ModelConfig(name="spelling", version="test", lookahead=3)
 FRAME = CONFIG.frame_samples
 LEVEL = 1_000  # between neighbouring symbols
 POISON = -20_000
+POISONED = 100  # samples of it in a step: resampled audio has one now and then
 
 
 def spell(text: str, rate: int = CONFIG.sample_rate) -> PCM:
@@ -73,7 +74,7 @@ class SpellingModel:
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Read, delay, answer. Raises: ArithmeticError for poison."""
-        if (inputs == POISON).any():
+        if ((inputs == POISON).sum(dim=1) >= POISONED).any():
             raise ArithmeticError("poisoned")
         self.rows.append(len(inputs))
         middle = inputs[:, FRAME // 2 :: FRAME].double()  # (B, frames_per_step)
