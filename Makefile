@@ -74,6 +74,7 @@ GPU_RUN := -m loadtest.gpu run --part $(PART) $(if $(DRY),--dry) $(if $(FOLDER),
 
 # No `setup`: a GPU host brings its own torch, and may reach no index of packages. PYTHON= names its interpreter.
 gpu:  ## measure the GPU path, PART=1|2|3 in eight minutes each; DRY=1: every path on a CPU; writes loadtest/results/gpu.*
+	@test -e build/gpu-samples.npz || test ! -x $(BIN)/python || $(BIN)/python -m loadtest.gpu samples
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) $(GPU_RUN)
 
 build/gpu-samples.npz: setup  ## the shipped recordings as arrays, for a GPU host that decodes no FLAC
