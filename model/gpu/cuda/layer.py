@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from model.gpu.cuda.driver import Kernel
 from model.gpu.cuda.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
-from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace
+from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace, range_of
 from model.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
@@ -113,7 +113,6 @@ class PersistentLayer:
         assert len(read) <= LAYER_ROWS
         w, scale, shift, w_bias, u_bias = self.parts
         pointer = [_address(each) for each in (w, w_bias, scale, shift)]
-        fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
         tensors = (
             self.recurrent,
             u_bias,
@@ -127,7 +126,7 @@ class PersistentLayer:
             self.workspace.words,
             error,
         )
-        arguments = [*pointer, ctypes.c_float(self.epsilon), *fetched, *map(_address, tensors)]
+        arguments = [*pointer, ctypes.c_float(self.epsilon), *_range(ahead), *map(_address, tensors)]
         self.kernel.launch(
             self.layout.blocks,
             32 * WARPS,
@@ -148,11 +147,14 @@ class NormKernel:
 
     def enqueue(self, x: Tensor, y: Tensor, columns: int, ahead: Tensor | None) -> None:
         """x (columns, H) fp16 to y; `ahead` as of `PersistentLayer`."""
-        fetched = [_address(ahead), ctypes.c_long(0 if ahead is None else ahead.numel() * ahead.element_size())]
         arguments = [_address(x), *map(_address, self.parameters), ctypes.c_float(self.epsilon), _address(y)]
         blocks = -(-columns // BLOCK_COLUMNS) + (0 if ahead is None else FETCHERS)
-        self.kernel.launch(blocks, 32 * BLOCK_COLUMNS, [*arguments, ctypes.c_int(columns), *fetched])
+        self.kernel.launch(blocks, 32 * BLOCK_COLUMNS, [*arguments, ctypes.c_int(columns), *_range(ahead)])
 
 
-def _address(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+def _address(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _range(ahead: Tensor | None) -> tuple[ctypes.c_void_p, ctypes.c_long]:
+    return range_of([] if ahead is None else [ahead], 0)
