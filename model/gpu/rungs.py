@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RUNGS = ("auto", "persistent", "graph", "eager")
 """`eager`: torch's own calls. `graph`: kernels made for small batches, recorded as one CUDA graph. `persistent`: the
-same, and of each recurrent layer one kernel that keeps the weights in registers. `auto`: the last that runs here."""
+same, and of each recurrent layer one kernel whose weights stay on the chip. `auto`: the last that runs here."""
 
 
 def choose_rung(rung: str, network: Network, device: torch.device) -> str:

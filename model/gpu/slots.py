@@ -176,10 +176,10 @@ class RecordedSlots:
         if self._stream is None or self._done is None:
             return torch.inference_mode()(enqueue)
         stream, done = self._stream, self._done
-        self._read[:rows], self._write[:rows], self._rows[0] = (
+        self._rows[0], self._read[:rows], self._write[:rows] = (
+            rows,
             self._zero,
             self._trash,
-            rows,
         )  # changes no stream's state
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):

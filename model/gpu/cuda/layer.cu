@@ -4,6 +4,7 @@
 
 DEVICE Quad load_quad(const half_bits *from) { return *reinterpret_cast<const Quad *>(from); }
 DEVICE void store_quad(half_bits *to, const Quad &q) { *reinterpret_cast<Quad *>(to) = q; }
+
 // A barrier in shared memory that counts bytes; a block barrier after it lets the other threads copy and wait.
 DEVICE void expect_bulk(unsigned long long *arrived, long bytes) {
     const unsigned barrier = static_cast<unsigned>(__cvta_generic_to_shared(arrived));

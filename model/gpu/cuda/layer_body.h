@@ -135,7 +135,7 @@ DEVICE void normalise(const Quad *chunks, const Quad *scales, const Quad *shifts
 // One slice of what is needed later, by each warp's first lane: of U up to SLICES, then of what the next launch reads.
 DEVICE void ask(const LayerArguments &a, LayerShared &shared, const Place &place, int slice) {
     if (place.lane != 0) return;
-    if (slice == 0 && place.warp == 0) {  // and what of U goes to registers
+    if (slice == 0 && place.warp == 0) {  // and what of U goes to registers directly
         const char *held = reinterpret_cast<const char *>(a.recurrence.weights) + block_index() * (STORED_BYTES + HELD_BYTES);
         if (HELD_BYTES > 0) prefetch_share(held + STORED_BYTES, HELD_BYTES, 0, 1);
     }
@@ -148,7 +148,6 @@ DEVICE void ask(const LayerArguments &a, LayerShared &shared, const Place &place
     }
 }
 
-// The warp's run of W for all columns, its fragments in stages of which one is always on its way; the first is already.
 DEVICE void load_stage(const Quad *weights, int stage, Quad *fragments) {
 #pragma unroll
     for (int f = 0; f < STAGE * TILES; ++f) {
@@ -156,6 +155,7 @@ DEVICE void load_stage(const Quad *weights, int stage, Quad *fragments) {
     }
 }
 
+// The warp's run of W for all columns, its fragments in stages of which one is always on its way; the first is already.
 DEVICE void project(const LayerArguments &a, LayerShared &shared, const Quad *weights, const half_bits *columns, const Place &place,
                     int tiles, Quad (*fragments)[STAGE * TILES], float (*sum)[GROUP_TILES][4]) {
 #pragma unroll

@@ -49,7 +49,7 @@ class TritonStep:
         """`network` in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps a call.
 
         `recurrence` has one object a layer, by default the kernel of one launch a frame; `layers`, too, for whole
-        layers in one launch, which batches of at most `MAX_ROWS` rows take.
+        layers in one launch, which small batches take (`fits_layer`).
 
         Raises: ValueError for sizes that the kernels do not have.
         """
