@@ -85,24 +85,13 @@ SYNTHETIC := build/synthetic
 SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
 	speechocean762 fsdd_digits alnum_numbers mycroft_words wakewords_picovoice
 TRAIN = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
-RECIPES := model/training/recipes
 
-# Two processes of one thread each train together; a passive wait lets them sleep while something else has a core.
-STAGE = $(TRAIN) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl)
+# A process of one thread a core; a passive wait lets them sleep while something else has a core.
 train: export OMP_WAIT_POLICY = passive
-train: setup  ## train the shipped model anew from $(DATA) and synthetic speech: four hours on two cores
+train: setup  ## train the shipped model anew from $(DATA) and synthetic speech: hours; the same command goes on after a stop
 	@for seed in 1 2; do test -e $(SYNTHETIC)-$$seed/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(SYNTHETIC)-$$seed --hours 7 --seed $$seed || exit; done
-	@$(TRAIN) --manifest $(SYNTHETIC)-1/synthetic.jsonl --recipe $(RECIPES)/small-1.json --out build/tutti-small-1.safetensors
-	@$(STAGE) --recipe $(RECIPES)/small-2.json --init build/tutti-small-1.safetensors --out build/tutti-small-2.safetensors
-	@$(STAGE) --recipe $(RECIPES)/small-3.json --init build/tutti-small-2.safetensors --out build/tutti-small-3.safetensors
-	@$(STAGE) --recipe $(RECIPES)/small-4.json --init build/tutti-small-3.safetensors --out build/tutti-small-4.safetensors
-	@$(STAGE) --recipe $(RECIPES)/small-5.json --init build/tutti-small-4.safetensors --out build/tutti-small-5.safetensors
-	@$(BIN)/python -m model.training.average build/tutti-small-4.safetensors build/tutti-small-5.safetensors \
-		--share 0.6 --out build/tutti-small-mean.safetensors
-	@$(STAGE) --recipe $(RECIPES)/small-6.json --init build/tutti-small-mean.safetensors --out build/tutti-small-6.safetensors
-	@$(BIN)/python -m model.training.average build/tutti-small-mean.safetensors build/tutti-small-6.safetensors \
-		--share 0.5 --out build/tutti-small.safetensors
+	@$(TRAIN) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl) --out build/tutti-small.safetensors
 	@$(MAKE) quantize
 
 FLOATS ?= build/tutti-small.safetensors

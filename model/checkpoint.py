@@ -27,7 +27,7 @@ SHIPPED = WEIGHTS / "tutti-small.safetensors"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, rename: a reader sees the old file or the new one."""
+    """Write beside the target, flush to disk, rename, flush the folder: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
@@ -35,6 +35,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too, outlives a loss of power
+    finally:
+        os.close(folder)
 
 
 def products_of(config: ModelConfig) -> dict[str, str]:

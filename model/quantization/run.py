@@ -31,7 +31,7 @@ from model.quantization.quantize import quantize
 from model.quantization.simulated import SimulatedNetwork
 from model.recordings import Utterance, read_manifests, read_pcm
 from model.training.augment import Augmentation, Augmenter, to_tensor
-from model.training.corpus import Corpus
+from model.training.data.corpus import Corpus
 from model.training.recipe import Recipe
 from model.training.trainer import make_augmenter
 

@@ -11,6 +11,8 @@ from typing import Any
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.training.augment import Augmentation
+from model.training.optimizer.precision import CHOICES
+from model.training.parallel.tree import is_power_of_two
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -21,8 +23,9 @@ class Recipe:
 
     updates: int = 3_500  # length of the schedule
     stop: int | None = None  # update at which the run ends before its schedule does, for a next run with another recipe
-    batch_s: float = 200.0  # of each process
-    processes: int = 1  # that train together; on a CPU, one a core
+    micro_batch_s: float = 200.0  # audio of one forward and backward pass, padding included
+    micro_batches: int = 2  # of an update, 1, 2, 4, …: their gradients are added up; processes share them
+    precision: str = "auto"  # of products: auto, fp32, bf16, fp16
     matrix_lr: float = 2e-3
     vector_lr: float = 2e-3
     weight_decay: float = 0.05
@@ -36,6 +39,13 @@ class Recipe:
     share: float = 1.0  # of the recordings, the same ones every epoch: for learning curves
     weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 where not named
     augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for values that no run can have."""
+        if not is_power_of_two(self.micro_batches):
+            raise ValueError(f"micro_batches {self.micro_batches} is not 1, 2, 4, …")
+        if self.precision not in CHOICES:
+            raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
 
     @property
     def last_update(self) -> int:

@@ -1,37 +1,37 @@
-"""`tutti train`: manifests in, checkpoint out; validation by source, progress, resume, saving on Ctrl-C."""
+"""`tutti train`: manifests in, checkpoint out; validation by source, progress, snapshots, going on from them."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 
-import numpy as np
 import torch
 
 from model import checkpoint
 from model.config import ModelConfig
-from model.ctc.greedy import best_path
 from model.errors import TrainingError
-from model.evaluation.scoring import Score, by_source, report
-from model.evaluation.whole import log_probs_of
 from model.network import Network
 from model.precision import resolve_device
 from model.recordings import read_manifests
-from model.training import parallel
-from model.training.corpus import Corpus
-from model.training.parallel import Team
+from model.training.data.corpus import Corpus
+from model.training.parallel import launch
+from model.training.parallel.launch import Place
+from model.training.parallel.team import Team
 from model.training.recipe import Recipe
-from model.training.trainer import Progress, Trainer
-
-LOG_EVERY = 50  # updates
+from model.training.reporting import Reporting
+from model.training.snapshots import Snapshots, state_of
+from model.training.trainer import Trainer
+from model.training.validation import Validation, validate
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Files that a run reads and writes. `out` is the checkpoint; its resume file lies beside it."""
+    """Files that a run reads and writes. `out` is the checkpoint; snapshots, figures and a picture lie beside it."""
 
     manifests: Sequence[Path]
     validation: Sequence[Path]
@@ -41,9 +41,18 @@ class Places:
     init: Path | None = None  # a checkpoint to start from, instead of random weights
 
     @property
-    def resume(self) -> Path:
-        """State of an interrupted run."""
-        return self.out.with_suffix(".resume.pt")
+    def snapshots(self) -> Path:
+        """Folder of what an interrupted run goes on from."""
+        return self.out.with_suffix(".run")
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """When a run validates, and when it saves a snapshot besides."""
+
+    validation: int = 500  # updates
+    snapshot: int = 200  # updates
+    snapshot_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class Job:
     recipe: Recipe
     places: Places
     device: str
-    validate_every: int
+    every: Every
 
 
 def train(
@@ -62,22 +71,35 @@ def train(
     recipe: Recipe,
     places: Places,
     *,
+    processes: int | None = None,
+    place: Place | None = None,
     device: str = "auto",
-    validate_every: int = 500,
+    every: Every | None = None,
     announce: Callable[[str], None],
 ) -> Path:
-    """Train, or continue an interrupted run; returns the checkpoint's path. Raises: ModelError."""
+    """Train, or continue an interrupted run; returns the checkpoint's path.
+
+    It starts `processes` on this machine, by default one a core or GPU; given a `place`, it is one of those that
+    somebody else started. Raises: ModelError; KeyboardInterrupt once an interrupted run has been saved.
+    """
+    job = Job(config, recipe, places, device, every or Every())
+    work = partial(_work, job, announce)
+    if place is not None:
+        launch.processes_for(place.size, recipe.micro_batches, place.size)
+        launch.join(place, work)
+        return places.out
+    size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(resolve_device(device)))
     announce("reading the audio (decoded once, then cached)")
-    corpus, _ = _corpora(config, places)
-    if not len(corpus):
-        raise TrainingError("the manifests name no recording with a text")
-    job = Job(config, recipe, places, device, validate_every)
-    parallel.run(recipe.processes, partial(_member, job, announce))
+    _corpora(config, places)
+    launch.run(size, work)
     return places.out
 
 
 def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
+    """Recordings to train on, and held-out ones. Raises: TrainingError if there are none to train on."""
     training = [u for u in read_manifests(places.manifests) if u.text]
+    if not training:
+        raise TrainingError("the manifests name no recording with a text")
     held_out = read_manifests(places.validation)
     return (
         Corpus(training, places.cache, config.sample_rate),
@@ -85,83 +107,104 @@ def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
     )
 
 
-def _member(job: Job, announce: Callable[[str], None], team: Team) -> None:
-    """One process of the run: all train, the first validates, saves and reports."""
-    config, recipe, places = job.config, job.recipe, job.places
-    corpus, held_out = _corpora(config, places)
+def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) -> bool:
+    """One process: all train and validate, the first saves and reports. Returns whether the run was interrupted."""
     if not team.leads:
         announce = _silent
-    trainer = Trainer(config, recipe, corpus, read_manifests(places.noise), resolve_device(job.device), team=team)
-    if places.resume.exists():
-        trainer.resume(torch.load(places.resume, weights_only=True))
-        announce(f"going on from update {trainer.done}")
-    elif places.init is not None:
-        trainer.start_from(checkpoint.load(places.init)[0])
-    else:
-        trainer.fit_features()
-    try:
-        _run(trainer, held_out, places, job.validate_every, announce)
-    except KeyboardInterrupt:
-        if team.leads:
-            _save_resume(trainer, places)
-        announce(f"interrupted at update {trainer.done}; the same command goes on from there")
-        raise
+    device = resolve_device(job.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
+    corpus, held_out = _corpora(job.config, job.places)
+    noise = read_manifests(job.places.noise)
+    trainer = Trainer(job.config, job.recipe, corpus, noise, device, team=team, asked_to_stop=stop.is_set)
+    if any(other != trainer.identity() for other in team.objects(trainer.identity())):
+        raise TrainingError("the processes of the run were given different recipes, models or recordings")
+    snapshots = Snapshots(job.places.snapshots)
+    if not _resume(trainer, snapshots, announce):
+        if job.places.init is not None:
+            trainer.start_from(checkpoint.load(job.places.init)[0])
+        else:
+            trainer.fit_features()
+    announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
+    return _Run(job, trainer, held_out, snapshots, announce).to_its_end()
+
+
+def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], None]) -> bool:
+    """Go on from the newest snapshot that any of the processes can read. Returns whether there is one."""
+    own = snapshots.newest(announce)
+    updates = trainer.team.objects(own[0] if own is not None else -1)
+    if max(updates) < 0:
+        return False
+    content = trainer.team.broadcast(own[1] if own is not None else None, updates.index(max(updates)))
+    saved = state_of(content)
+    trainer.resume(saved)
+    announce(f"going on from update {trainer.position.done}")
+    if saved["precision"] != trainer.precision:
+        announce(f"the run was begun in {saved['precision']}: other bits than on such a machine")
+    return True
 
 
 def _silent(_: str) -> None:
     """Ignore a message."""
 
 
-def _run(
-    trainer: Trainer, held_out: Corpus, places: Places, validate_every: int, announce: Callable[[str], None]
-) -> None:
-    first, losses = trainer.done, list[float]()
-    for progress in trainer.run():
-        last = progress.update == trainer.recipe.last_update
-        losses.append(progress.loss)
-        if progress.update % LOG_EVERY == 0 or last:
-            announce(_line(progress, trainer.recipe.last_update, first, float(np.nanmean(losses[-LOG_EVERY:]))))
-        if trainer.team.leads and (progress.update % validate_every == 0 or last):
-            figures = report(validate(trainer.network, held_out)) if len(held_out) else {}
-            announce(f"update {progress.update} validation {figures}")
-            _save_checkpoint(trainer, figures, places)
-            _save_resume(trainer, places)
+class _Run:
+    """The loop around the trainer: when to validate, save and report."""
 
+    def __init__(
+        self, job: Job, trainer: Trainer, held_out: Corpus, snapshots: Snapshots, announce: Callable[[str], None]
+    ) -> None:
+        self.job, self.trainer, self.held_out, self.snapshots = job, trainer, held_out, snapshots
+        self.announce = announce
+        sources = sorted({u.source for u in held_out.utterances})
+        self.reporting: Reporting | None = None
+        if trainer.team.leads:
+            self.reporting = Reporting(job.places.out, sources, job.recipe.last_update, trainer.position.done, announce)
+        self.saved_at = time.monotonic()
 
-def _line(progress: Progress, updates: int, first: int, loss: float) -> str:
-    left_s = (updates - progress.update) * progress.elapsed_s / max(1, progress.update - first)
-    return (
-        f"update {progress.update}/{updates} epoch {progress.epoch} loss {loss:.3f} "
-        f"heard {progress.audio_s / 3600:.1f} h elapsed {progress.elapsed_s:.0f} s left {left_s / 60:.0f} min"
-    )
+    def to_its_end(self) -> bool:
+        """Train; returns whether the run was interrupted before its last update."""
+        every, last = self.job.every, self.job.recipe.last_update
+        for progress in self.trainer.run():
+            if self.reporting is not None:
+                self.reporting.progress(progress)
+            if progress.stopping and progress.update < last:
+                self._save()
+                self.announce(f"interrupted at update {progress.update}; the same command goes on from there")
+                return True
+            if progress.update < last and progress.update % every.validation == 0:
+                self._validate()
+                self._save()
+            elif progress.update % every.snapshot == 0 or time.monotonic() - self.saved_at > every.snapshot_s:
+                self._save()
+        self._validate()
+        self._save()
+        return False
 
+    def _validate(self) -> None:
+        trainer = self.trainer
+        found = validate(trainer.result, self.held_out, trainer.team) if len(self.held_out) else None
+        if self.reporting is not None:
+            if found is not None:
+                self.reporting.validation(found)
+            self._write_checkpoint(found)
 
-def _save_checkpoint(trainer: Trainer, figures: dict[str, object], places: Places) -> None:
-    facts = {
-        "updates": trainer.done,
-        "epochs": trainer.epoch,
-        "audio_h": round(trainer.audio_s / 3600, 2),
-        "validation": figures,
-        "recipe": trainer.recipe.to_dict(),
-        **({"started_from": checkpoint.load(places.init)[0].config.training} if places.init is not None else {}),
-    }
-    stored = Network(dataclasses.replace(trainer.network.config, training=facts))
-    stored.load_state_dict(trainer.network.state_dict())
-    checkpoint.save(stored, places.out)
+    def _write_checkpoint(self, found: Validation | None) -> None:
+        trainer, places = self.trainer, self.job.places
+        facts = {
+            "updates": trainer.position.done,
+            "epochs": trainer.position.epoch,
+            "audio_h": round(trainer.audio_s / 3600, 2),
+            "precision": trainer.precision,
+            "validation": found.to_dict() if found is not None else {},
+            "recipe": trainer.recipe.to_dict(),
+            **({"started_from": checkpoint.load(places.init)[0].config.training} if places.init is not None else {}),
+        }
+        stored = Network(dataclasses.replace(trainer.result.config, training=facts))
+        stored.load_state_dict(trainer.result.state_dict())
+        checkpoint.save(stored, places.out)
 
-
-def _save_resume(trainer: Trainer, places: Places) -> None:
-    places.resume.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = places.resume.with_suffix(".partial")
-    torch.save(trainer.state_dict(), unfinished)
-    unfinished.replace(places.resume)
-
-
-def validate(network: Network, corpus: Corpus) -> dict[str, Score]:
-    """Greedy scores of whole recordings by source; leaves the network in training mode."""
-    network.eval()
-    log_probs = log_probs_of(network, [corpus.pcm(i) for i in range(len(corpus))])
-    network.train()
-    vocabulary = network.config.vocabulary
-    rows = zip(corpus.utterances, log_probs, strict=True)
-    return by_source((u.source, u.text, best_path(row, vocabulary)) for u, row in rows)
+    def _save(self) -> None:
+        if self.trainer.team.leads:
+            self.snapshots.save(self.trainer.position.done, self.trainer.state_dict())
+        self.saved_at = time.monotonic()

@@ -1,44 +1,83 @@
-"""One training run: network, optimizers, random state; an update at a time."""
+"""One training run: network, optimizers, position; an update at a time, the same bits on any number of processes.
+
+An update is a function of the weights and of the keys of its micro-batches. Each gives a flat float32 buffer, its
+gradients and figures, which are added along a fixed tree and divided once; whatever follows is computed from that sum,
+by every process alike.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from model.config import BLANK, ModelConfig
+from model.config import ModelConfig
 from model.errors import TrainingError
 from model.network import Network
+from model.precision import DTYPES
 from model.recordings import Utterance, read_pcm
-from model.training.augment import Augmenter, Samples, mask
-from model.training.batches import Batch, BatchMaker, Item, Targets, group, join
-from model.training.corpus import Corpus, epoch_order
-from model.training.optimizer import Optimizers, Schedule
-from model.training.parallel import Team
-from model.training.phones import PhoneHead, Pronunciations
+from model.training.augment import Augmenter, Samples
+from model.training.data.batches import Batch, BatchMaker, Key
+from model.training.data.corpus import Corpus
+from model.training.data.draws import Purpose, draws
+from model.training.data.epoch import MicroBatch, epoch_updates, part_of
+from model.training.objective import FIGURES, Objective
+from model.training.optimizer.optimizers import Optimizers
+from model.training.optimizer.precision import LossScale, training_precision
+from model.training.optimizer.schedule import Schedule
+from model.training.parallel.team import Team
+from model.training.parallel.tree import TreeSum
+from model.training.phones import Pronunciations
 from model.training.recipe import Recipe
+
+FEATURE_SAMPLES = 300  # recordings that the features' statistics are taken from
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the next update is: its number in the run, its epoch, and its number in that."""
+
+    done: int = 0
+    epoch: int = 0
+    in_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of one update in this process: for audio, gradients, waiting, passing and adding, the optimizers."""
+
+    audio: float
+    compute: float
+    wait: float
+    exchange: float
+    step: float
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Result of one update. `loss` is nats per target character, nan where the gradient was not finite."""
+    """Result of one update, over all processes. `loss` is nats per letter, nan where the gradient was not finite.
+
+    `audio_s` is what was heard since the run began. `stopping`: a process was asked to stop, and all do after this one.
+    """
 
     update: int
     epoch: int
     loss: float
+    norm: float
+    learning_rate: float
     audio_s: float
-    elapsed_s: float
+    spent: Spent
+    stopping: bool
 
 
 class Trainer:
-    """Deterministic from the recipe's seed: every epoch and batch draws from a generator of its own."""
+    """Deterministic from recipe and recordings, whatever the number of processes in `team`."""
 
     def __init__(
         self,
@@ -49,39 +88,50 @@ class Trainer:
         device: torch.device,
         *,
         team: Team | None = None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.corpus, self.device, self.team = recipe, corpus, device, team or Team()
-        self.network = Network(config, recipe.dropout).to(device)
+        self.asked_to_stop = asked_to_stop
+        self.precision = training_precision(recipe.precision, device)
+        self.network = Network(config, recipe.dropout)
         spoken = Pronunciations.of(u.text for u in corpus.utterances) if recipe.phone_weight else None
-        self.phone_head = PhoneHead(self.network, len(spoken.phones)).to(device) if spoken else None
-        self.learning = nn.ModuleDict({"network": self.network})
-        if self.phone_head is not None:
-            self.learning["phone_head"] = self.phone_head
+        self.objective = Objective(self.network, recipe, self.precision, len(spoken.phones) if spoken else None)
+        self.learning = self.objective.learning.to(device)
+        self.parameters = list(self.learning.parameters())
+        self.sizes = [parameter.numel() for parameter in self.parameters]
         self.optimizers = Optimizers(
             self.learning.named_parameters(),
             matrix_lr=recipe.matrix_lr,
             vector_lr=recipe.vector_lr,
             weight_decay=recipe.weight_decay,
+            dtype=torch.bfloat16 if DTYPES[self.precision] == torch.bfloat16 else torch.float32,
+            team=self.team,
         )
         self.schedule = Schedule(recipe.updates, recipe.warmup, recipe.decay)
+        self.loss_scale = LossScale(self.precision)
         augmenter = make_augmenter(recipe, noise, config.sample_rate)
+        self._noises = repr([recording.audio.name for recording in noise])
         self.batches = BatchMaker(config, corpus, augmenter, recipe.seed, spoken)
-        self.done, self.epoch, self.audio_s = 0, 0, 0.0
-        self._epoch_start = 0  # updates before the current epoch
+        self.position, self.audio_s = Position(), 0.0
         self._fresh = True  # weights were random at the start
 
-    def fit_features(self, utterances: int = 300) -> None:
+    @property
+    def result(self) -> Network:
+        """The network that is validated and saved."""
+        return self.network
+
+    def fit_features(self) -> None:
         """Set the features' mean and scale from augmented training audio (Deep Speech 2, section 7.2: online
         normalisation by statistics of the training set).
         """
-        rng = np.random.default_rng(self.recipe.seed)
+        rng = draws(self.recipe.seed, Purpose.FEATURES)
         features = self.network.features
         energies: list[Tensor] = []
-        for index in rng.permutation(len(self.corpus))[:utterances].tolist():
+        for number, index in enumerate(rng.permutation(len(self.corpus))[:FEATURE_SAMPLES].tolist(), 1):
             samples = self.corpus.samples(index)
             if samples > 2 * features.length:
-                pcm = self.batches.make([(index,)], (0, 0)).pcm[:, :samples]
+                pcm = self.batches.make([(index,)], (0, number), Purpose.FEATURES).pcm[:, :samples]
                 energies.append(features.log_mel(pcm.to(self.device, torch.float32) / 32768).flatten(0, 1))
         if not energies:
             raise TrainingError("no training recording is longer than two windows")
@@ -98,99 +148,133 @@ class Trainer:
             raise TrainingError(f"the checkpoint to start from has other sizes than the recipe: {error}") from error
 
     def run(self) -> Iterator[Progress]:
-        """Train to the recipe's last update, yielding after each."""
+        """Train to the recipe's last update, yielding after each; ends early after one that says `stopping`."""
         self.network.train()
-        start = time.monotonic()
-        while self.done < self.recipe.last_update:
-            groups = self._epoch_groups()
-            first = self.done - self._epoch_start
-            for number, batch in enumerate(self.batches.ahead(groups, self.epoch, first), first):
-                loss, audio_s = self._update(batch, number)
-                self.audio_s += audio_s
-                self.done += 1
-                yield Progress(self.done, self.epoch, loss, self.audio_s, time.monotonic() - start)
-                if self.done >= self.recipe.last_update:
+        made = self.batches.ahead(self._jobs())
+        while self.position.done < self.recipe.last_update:
+            began = time.perf_counter()
+            after, batches = next(made)
+            progress = self._update(batches, after, time.perf_counter() - began)
+            yield progress
+            if progress.stopping:
+                return
+
+    def _jobs(self) -> Iterator[tuple[Position, list[tuple[Key, MicroBatch]]]]:
+        """This process's micro-batches of each update from here on, and the position after it."""
+        position, total, team = self.position, self.recipe.micro_batches, self.team
+        while True:
+            by_length = self._fresh and position.epoch == 0
+            updates = epoch_updates(self.corpus.utterances, self.recipe, position.epoch, by_length=by_length)
+            if not updates:
+                raise TrainingError("the recipe's weights leave no recording in an epoch")
+            for number in range(position.in_epoch, len(updates)):
+                if position.done >= self.recipe.last_update:
                     return
-            self.epoch += 1
-            self._epoch_start = self.done
+                done, last = position.done + 1, number + 1 == len(updates)
+                after = Position(done, position.epoch + 1, 0) if last else Position(done, position.epoch, number + 1)
+                mine = part_of(updates[number], total, team.rank, team.size)
+                yield after, [((position.epoch, number * total + i), updates[number][i]) for i in mine]
+                position = after
 
-    def _epoch_groups(self) -> list[list[Item]]:
-        rng = np.random.default_rng([self.recipe.seed, self.epoch])
-        durations = [u.duration_s for u in self.corpus.utterances]
-        order = epoch_order(
-            self.corpus.utterances, self.recipe.weights, self.recipe.speaker_cap, rng, self.recipe.share
+    def _update(self, batches: Sequence[Batch], after: Position, audio_s: float) -> Progress:
+        began = time.perf_counter()
+        own = TreeSum()
+        for batch in batches:
+            own.add(self._gradients(batch))
+        size = sum(self.sizes) + len(FIGURES) + 2
+        for _ in range(len(batches), self.recipe.micro_batches // self.team.size):
+            own.add(torch.zeros(size, device=self.device))  # of an update that has fewer
+        total = own.total()
+        total[-1] = float(self.asked_to_stop())
+        computed = time.perf_counter()
+        total = self.team.sum(total)
+        wait_s, exchange_s = self.team.spent.take()
+        reduced = time.perf_counter()
+        *figures, heard_s, asked = total[sum(self.sizes) :].tolist()
+        found = dict(zip(FIGURES, figures, strict=True))
+        norm = self._apply(total[: sum(self.sizes)], found["letters"])
+        learning_rate = self.recipe.matrix_lr * self.schedule(self.position.done)
+        epoch = self.position.epoch
+        self.position, self.audio_s = after, self.audio_s + heard_s
+        more_wait_s, gather_s = self.team.spent.take()
+        spent = Spent(
+            audio=audio_s,
+            compute=computed - began,
+            wait=wait_s + more_wait_s,
+            exchange=exchange_s + gather_s,
+            step=time.perf_counter() - reduced - more_wait_s - gather_s,
         )
-        items = join(order, durations, rng)
-        rank, size = self.team.rank, self.team.size
-        by_length = self._fresh and self.epoch == 0
-        groups = group(items, durations, self.recipe.batch_s, rng, by_length=by_length, together=size)
-        return groups[rank : len(groups) // size * size : size]
+        loss = found["loss"] / found["letters"] if math.isfinite(norm) else math.nan
+        return Progress(after.done, epoch, loss, norm, learning_rate, self.audio_s, spent, bool(asked))
 
-    def _update(self, batch: Batch, number: int) -> tuple[float, float]:
-        """Returns: loss and seconds of audio, of the whole team."""
-        network = self.network
-        key = [self.recipe.seed, 1, self.epoch, number, self.team.rank]
-        rng = np.random.default_rng(key)
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Gradients of all parameters, figures, seconds heard, and a place for the wish to stop: (N,) float32."""
+        rng = draws(self.recipe.seed, Purpose.LEARNING, *batch.key)
         torch.manual_seed(int(rng.integers(2**62)))  # dropout
         pcm = batch.pcm.to(self.device)
-        state = network.fresh_state(len(pcm))
         with torch.no_grad():
-            features, _ = network.features(pcm, state["pcm"])  # (B, 4T, F)
-            features = mask(features, (4 * batch.frames).tolist(), self.recipe.augmentation, rng)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            logits, _ = network.encode(features, state)  # (B, T, V)
-            phones = self.phone_head.logits() if self.phone_head is not None else None
-        loss = ctc_loss(logits[:, network.config.delay_frames :], batch.frames, batch.letters)
-        total = loss
-        if phones is not None and batch.phones is not None:
-            share = self.recipe.phone_weight
-            total = (1 - share) * loss + share * ctc_loss(phones, batch.frames, batch.phones)
-        total.backward()  # type: ignore[no-untyped-call]
-        parameters = list(self.learning.parameters())
-        mean_loss, mean_s = self.team.mean(parameters, [loss.item(), batch.audio_s])
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
-        if not math.isfinite(float(norm)):
-            self.optimizers.clear()
-            return math.nan, mean_s * self.team.size
-        self.optimizers.step(self.schedule(self.done))
-        return mean_loss, mean_s * self.team.size
+            features, _ = self.network.features(pcm, self.network.fresh_state(len(pcm))["pcm"])  # (B, 4T, F)
+        losses = self.objective(features, batch, rng)
+        (losses.total * self.loss_scale.value).backward()  # type: ignore[no-untyped-call]
+        parts: list[Tensor] = []
+        for parameter, size in zip(self.parameters, self.sizes, strict=True):
+            grad = parameter.grad
+            parts.append(grad.reshape(-1) if grad is not None else torch.zeros(size, device=self.device))
+            parameter.grad = None
+        figures = [*losses.figures, batch.audio_s, 0.0]
+        return torch.cat([*parts, torch.tensor(figures, dtype=torch.float32, device=self.device)])
+
+    def _apply(self, gradients: Tensor, targets: float) -> float:
+        """Clip and apply the sum of all gradients (N,), unless it is not finite. Returns the norm of their mean."""
+        gradients /= targets * self.loss_scale.value
+        norm = float(torch.linalg.vector_norm(gradients))
+        self.loss_scale.follow(norm)
+        if not math.isfinite(norm):
+            return norm
+        gradients *= min(1.0, self.recipe.clip_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_
+        for parameter, part in zip(self.parameters, torch.split(gradients, self.sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+        self.optimizers.step(self.schedule(self.position.done))
+        for parameter in self.parameters:
+            parameter.grad = None
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """State for `resume`."""
+        """State for `resume`: all that is not a function of recipe and position."""
+        position = self.position
         return {
+            "identity": self.identity(),
             "learning": self.learning.state_dict(),
             "optimizers": self.optimizers.state_dict(),
-            "done": self.done,
-            "epoch": self.epoch,
-            "epoch_start": self._epoch_start,
+            "loss_scale": self.loss_scale.state_dict(),
+            "precision": self.precision,
+            "position": [position.done, position.epoch, position.in_epoch],
             "audio_s": self.audio_s,
             "fresh": self._fresh,
-            "recipe": repr(self.recipe),
         }
 
     def resume(self, saved: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`. Raises: TrainingError if the recipe is another one."""
-        if saved["recipe"] != repr(self.recipe):
-            raise TrainingError("the checkpoint was made with another recipe: give that one, or another --out")
+        """Continue from `state_dict`, perhaps in another precision on another machine.
+
+        Raises: TrainingError if recipe, network or recordings are others.
+        """
+        for name, own in self.identity().items():
+            if saved["identity"].get(name) != own:
+                raise TrainingError(f"the run was begun with another {name}: give that one, or another --out")
         self.learning.load_state_dict(saved["learning"])
         self.optimizers.load_state_dict(saved["optimizers"])
-        self.done, self.epoch, self._epoch_start = saved["done"], saved["epoch"], saved["epoch_start"]
+        self.loss_scale.load_state_dict(saved["loss_scale"])
+        self.position = Position(*saved["position"])
         self.audio_s, self._fresh = saved["audio_s"], saved["fresh"]
 
-
-def ctc_loss(logits: Tensor, frames: Tensor, targets: Targets) -> Tensor:
-    """CTC of a batch, logits (B, T, V), in float32, per target symbol. Source: Graves et al. 2006."""
-    log_probs = functional.log_softmax(logits.float(), dim=-1).transpose(0, 1)  # (T, B, V)
-    losses = functional.ctc_loss(
-        log_probs,
-        targets.symbols.to(logits.device),
-        frames,
-        targets.lengths,
-        blank=BLANK,
-        reduction="sum",
-        zero_infinity=True,  # a recording too short for its text has no gradient
-    )
-    return losses / targets.lengths.sum()
+    def identity(self) -> dict[str, str]:
+        """What must be the same for a run to go on, by the name that an operator knows it by."""
+        return {
+            "recipe": repr(self.recipe),
+            "model": repr(self.network.config),
+            "set of recordings": self.corpus.digest(),
+            "set of noises": self._noises,
+        }
 
 
 def make_augmenter(recipe: Recipe, noise: Sequence[Utterance], sample_rate: int) -> Augmenter:

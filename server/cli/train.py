@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,25 +15,44 @@ def train(
     *,
     manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
     out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
-    recipe: Annotated[Path | None, typer.Option(help="JSON. Default: model/training/recipes/small-1.json.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="JSON. Default: model/training/recipes/small.json.")] = None,
     init: Annotated[Path | None, typer.Option(help="A checkpoint to start from.")] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
     noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
     cache: Annotated[Path, typer.Option(help="Where decoded audio is kept between runs.")] = Path("build/audio"),
     device: DeviceOption,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="1, 2, 4, …, of one thread each; any number gives the same model. Default: a core each."),
+    ] = None,
     validate_every: Annotated[int, typer.Option(help="Updates between validations.", min=1)] = 500,
+    save_every: Annotated[int, typer.Option(help="Updates between snapshots of the run.", min=1)] = 200,
+    save_minutes: Annotated[float, typer.Option(help="Minutes between snapshots, where updates are slow.", min=0)] = 10,
 ) -> None:
-    """Train a model. An interrupted run goes on where it stopped when the same command is given again."""
+    """Train a model. An interrupted run goes on from its last snapshot when the same command is given again.
+
+    Under torchrun it is one of the processes that torchrun starts, on any number of machines.
+    """
     from model.errors import ModelError
     from model.runtime import keep_kernels
+    from model.training.parallel.launch import Place
     from model.training.recipe import RECIPES, read_recipe
-    from model.training.run import Places, train
+    from model.training.run import Every, Places, train
 
     keep_kernels()
     places = Places(manifest, validation or [], noise or [], out, cache, init)
     try:
-        config, chosen = read_recipe(recipe or RECIPES / "small-1.json")
-        path = train(config, chosen, places, device=device, validate_every=validate_every, announce=typer.echo)
+        config, chosen = read_recipe(recipe or RECIPES / "small.json")
+        path = train(
+            config,
+            chosen,
+            places,
+            processes=processes,
+            place=Place.of(os.environ),
+            device=device,
+            every=Every(validate_every, save_every, save_minutes * 60),
+            announce=typer.echo,
+        )
     except ModelError as error:
         fail(error)
     except KeyboardInterrupt:

@@ -31,7 +31,7 @@ DATA = {
     "batching/simulation/calibration.json",
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
-    "model/training/recipes/small-1.json",
+    "model/training/recipes/small.json",
     "model/synthesis/vocabulary.txt",
     "model/weights/tutti-small.json",
     "model/weights/tutti-small.safetensors",

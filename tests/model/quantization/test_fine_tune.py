@@ -12,7 +12,7 @@ from model.quantization.fine_tune import ROWS, STEPS, Rates, fine_tune, speech
 from model.quantization.quantize import quantize
 from model.recordings import Utterance
 from model.training.augment import Augmentation, Augmenter
-from model.training.corpus import Corpus
+from model.training.data.corpus import Corpus
 from model.training.recipe import Recipe
 
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from model.training import scaling_curves
+from model.training.curves import scaling_curves
 
 
 def evaluation(wer):

@@ -1,12 +1,12 @@
 """Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
 
 import dataclasses
-import json
+import signal
 
 import numpy as np
 import pytest
-import soundfile
 import torch
+from tones import RATE, TINY, recipe, write_tones
 
 from model import checkpoint
 from model.config import ModelConfig
@@ -15,53 +15,22 @@ from model.network import Network
 from model.recordings import read_manifest
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.average import average
-from model.training.batches import group, join
-from model.training.corpus import Corpus, epoch_order
-from model.training.optimizer import Schedule
-from model.training.recipe import RECIPES, Recipe, read_recipe
+from model.training.curves import figures
+from model.training.data.corpus import Corpus, epoch_order
+from model.training.optimizer.schedule import Schedule
+from model.training.recipe import RECIPES, read_recipe
 from model.training.run import Places, train
 from model.training.trainer import Trainer
-
-RATE = 16_000
-TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=1, lookahead=2)
-WORDS = {"a": 400.0, "b": 900.0, "c": 2_000.0}  # a word is a tone: enough to see that a run learns
 
 
 @pytest.fixture(scope="module")
 def corpus_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tones")
-    rng = np.random.default_rng(0)
-    rows = []
-    for number in range(48):
-        text = " ".join(rng.choice(list(WORDS), size=2))
-        parts = [np.zeros(800)]
-        for word in text.split():
-            time = np.arange(int(0.24 * RATE)) / RATE
-            parts += [0.5 * np.sin(2 * np.pi * WORDS[word] * time), np.zeros(2_400)]
-        audio = np.concatenate(parts)
-        soundfile.write(folder / f"{number}.flac", audio, RATE)
-        rows.append(
-            {
-                "audio": f"{number}.flac",
-                "text": text,
-                "source": "tones",
-                "speaker": f"s{number % 6}",
-                "duration": len(audio) / RATE,
-            }
-        )
-    (folder / "tones.jsonl").write_text("\n".join(json.dumps(r) for r in rows))
-    (folder / "held_out.jsonl").write_text("\n".join(json.dumps(r) for r in rows[:8]))
-    return folder
+    return write_tones(tmp_path_factory.mktemp("tones"))
 
 
 PLAIN = Augmentation(
     speed=0, room=0, noise=0, telephone=0, lead_s=0.0, gain_db=(-3, 0), frequency_masks=0, time_masks=0
 )
-
-
-def recipe(**changes):
-    values = {"updates": 60, "batch_s": 30.0, "warmup": 10, "matrix_lr": 5e-3, "vector_lr": 5e-3}
-    return Recipe(**{**values, **changes})
 
 
 def places(folder, out):
@@ -70,12 +39,12 @@ def places(folder, out):
 
 def run(folder, out, chosen, **options):
     lines = []
-    path = train(TINY, chosen, places(folder, out), device="cpu", announce=lines.append, **options)
+    path = train(TINY, chosen, places(folder, out), processes=1, device="cpu", announce=lines.append, **options)
     return path, lines
 
 
 def test_a_run_learns_writes_a_checkpoint_and_reports_by_source(corpus_folder, tmp_path):
-    chosen = recipe(updates=70, batch_s=10.0, matrix_lr=1e-2, vector_lr=1e-2, augmentation=PLAIN)
+    chosen = recipe(updates=70, micro_batch_s=10.0, matrix_lr=1e-2, vector_lr=1e-2, augmentation=PLAIN)
     path, lines = run(corpus_folder, tmp_path / "tiny.safetensors", chosen)
     network, _ = checkpoint.load(path)
     facts = network.config.training
@@ -105,7 +74,7 @@ def test_the_same_seed_gives_the_same_weights(corpus_folder):
 
 
 def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(corpus_folder):
-    chosen = recipe(updates=8, batch_s=10.0)
+    chosen = recipe(updates=8, micro_batch_s=10.0)
     undisturbed = weights_after(trainer(corpus_folder, chosen))
     first = trainer(corpus_folder, chosen)
     for progress in first.run():
@@ -124,7 +93,14 @@ def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_
     second = Places(
         [corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", corpus_folder / "cache", first
     )
-    train(TINY, recipe(updates=1, matrix_lr=1e-9, vector_lr=1e-9), second, device="cpu", announce=lambda _: None)
+    train(
+        TINY,
+        recipe(updates=1, matrix_lr=1e-9, vector_lr=1e-9),
+        second,
+        processes=1,
+        device="cpu",
+        announce=lambda _: None,
+    )
     after, _ = checkpoint.load(second.out)
     assert torch.allclose(before.head.weight, after.head.weight, atol=1e-6)
     assert after.config.training["started_from"]["updates"] == 3
@@ -135,7 +111,7 @@ def test_a_checkpoint_of_other_sizes_is_not_started_from(corpus_folder, tmp_path
     places_of_second = Places([corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", tmp_path, first)
     wider = ModelConfig(name="wider", conv_channels=32, hidden=96, layers=1, lookahead=2)
     with pytest.raises(TrainingError, match="other sizes"):
-        train(wider, recipe(), places_of_second, device="cpu", announce=lambda _: None)
+        train(wider, recipe(), places_of_second, processes=1, device="cpu", announce=lambda _: None)
 
 
 def test_another_recipe_is_not_resumed(corpus_folder):
@@ -150,27 +126,37 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
     def announce(line):
         lines.append(line)
         if line.startswith("update 50"):
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     out = tmp_path / "tiny.safetensors"
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train(TINY, recipe(), places(corpus_folder, out), device="cpu", announce=announce)
+        train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=announce)
+    assert lines[-1] == "interrupted at update 51; the same command goes on from there"
+    assert signal.getsignal(signal.SIGINT) is before
     path, again = run(corpus_folder, out, recipe())
-    assert "going on from update 50" in again
+    assert "going on from update 51" in again
     assert path.exists()
+    undisturbed, _ = run(corpus_folder, tmp_path / "undisturbed.safetensors", recipe())
+    assert path.read_bytes() == undisturbed.read_bytes()
+    rows = figures.read(out.with_suffix(".csv"))
+    assert [row["update"] for row in rows] == [50, 51, 60, 60]
+    assert rows[-1]["validation_loss"] > 0
+    assert out.with_suffix(".png").exists()
 
 
 def test_the_shipped_recipe_can_be_read():
-    for stage in ("small-1", "small-2", "small-3", "small-4", "small-5", "small-6"):
-        config, shipped = read_recipe(RECIPES / f"{stage}.json")
-        assert config.name == "tutti-small"
-        assert shipped.weights["synthetic"] > 0
+    config, shipped = read_recipe(RECIPES / "small.json")
+    assert config.name == "tutti-small"
+    assert shipped.weights["synthetic"] > 0
+    assert shipped.micro_batches == 2
 
 
-def test_a_bad_recipe_is_named(tmp_path):
+@pytest.mark.parametrize("values", ['{"updats": 3}', '{"micro_batches": 3}', '{"precision": "int8"}'])
+def test_a_bad_recipe_is_named(tmp_path, values):
     path = tmp_path / "bad.json"
-    path.write_text('{"recipe": {"updats": 3}}')
-    with pytest.raises(TrainingError, match="updats"):
+    path.write_text(f'{{"recipe": {values}}}')
+    with pytest.raises(TrainingError, match=r"updats|micro_batches 3|int8"):
         read_recipe(path)
 
 
@@ -205,15 +191,6 @@ def test_a_smaller_share_is_the_same_every_epoch_and_lies_within_a_larger_one(co
 
     assert kept(0.25, 1) == kept(0.25, 2) < kept(0.75, 1) < kept(1.0, 1)
     assert len(kept(1.0, 1)) == len(utterances)
-
-
-def test_joining_and_grouping_lose_no_recording():
-    rng = np.random.default_rng(0)
-    durations = rng.uniform(0.3, 8.0, 500).tolist()
-    items = join(range(500), durations, rng)
-    batches = group(items, durations, 60.0, rng, by_length=False)
-    assert sorted(i for batch in batches for item in batch for i in item) == list(range(500))
-    assert max(len(item) for item in items) <= 6
 
 
 def test_schedule_warms_up_holds_and_ends_at_zero():

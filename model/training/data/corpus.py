@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import zlib
@@ -31,13 +32,15 @@ class Corpus:
             return
         key = json.dumps([sample_rate, *((str(u.audio), u.duration_s) for u in self.utterances)])
         stem = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
-        if not stem.with_suffix(".npy").exists():
-            self._build(stem, sample_rate, jobs)
+        cache.mkdir(parents=True, exist_ok=True)
+        with stem.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the processes of a run read the same audio: one decodes it
+            if not stem.with_suffix(".npy").exists():
+                self._build(stem, sample_rate, jobs)
         self._offsets = np.load(stem.with_suffix(".offsets.npy"))
         self._pcm = np.load(stem.with_suffix(".npy"), mmap_mode="r")
 
     def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
-        stem.parent.mkdir(parents=True, exist_ok=True)
         work = [(u.audio, sample_rate) for u in self.utterances]
         with ProcessPoolExecutor(jobs) as pool:
             parts = list(pool.map(_decode, work, chunksize=32))
@@ -48,6 +51,11 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.utterances)
+
+    def digest(self) -> str:
+        """Identity of the recordings, their order and their texts, wherever their files are."""
+        rows = [(u.audio.name, u.text, u.source, u.speaker, u.duration_s) for u in self.utterances]
+        return hashlib.sha256(json.dumps([rows, self._offsets.tolist()]).encode()).hexdigest()
 
     def pcm(self, index: int) -> NDArray[np.int16]:
         """Samples of one utterance, (S,) int16."""

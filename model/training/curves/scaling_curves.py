@@ -1,6 +1,6 @@
 """Error rates against one parameter varied in training: hours of speech, width, …
 
-Usage: python -m model.training.scaling_curves "hours of speech" 1.7=EVALUATION… --out loadtest/results/curve_hours
+Usage: python -m model.training.curves.scaling_curves "hours of speech" 1.7=EVALUATION… --out OUT
 
 Each EVALUATION is the output of `tutti evaluate --json`, one row a decoder. Writes OUT.json, OUT.md and OUT.png; loads
 no model.

@@ -1,0 +1,1 @@
+"""From summed gradients to new weights: precision, learning rates, AdamW, and Muon shared among processes."""
