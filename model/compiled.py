@@ -50,6 +50,7 @@ SOURCES = (
     "ctc/search/logs",
     "ctc/search/prefix_score",
     "ctc/search/prefix_tree",
+    "ctc/search/recombination",
     "instructions",
     "int8/features",
     "int8/kernels",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model.config import MAX_BEAMS
 from server.cli.options import ManifestOption, ModelOption, PrecisionOption, SettingsCommand, default_of, fail
 
 if TYPE_CHECKING:
@@ -106,7 +107,10 @@ def tune(
         Average, typer.Option(help="mean of the sources' word error rates, or that of all words pooled.")
     ] = Average.MEAN,
     beams: Annotated[
-        int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64, default_factory=default_of("beams"))
+        int,
+        typer.Option(
+            help="Hypotheses that beam search keeps.", min=1, max=MAX_BEAMS, default_factory=default_of("beams")
+        ),
     ],
     threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,

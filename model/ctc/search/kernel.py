@@ -75,7 +75,7 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
             make_room(stream, work.moved)
         before = stream.hypotheses_i[header[at.BEST], at.NODE]
         kept = keep_symbols(texts, row, limits[0], int(limits[1]), work)
-        search_frame(texts, stream, work, kept)
+        search_frame(texts, stream, work, kept, limits[2])
         if stream.hypotheses_i[header[at.BEST], at.NODE] != before:
             header[at.CHANGES] += 1
         commit_shared(stream)

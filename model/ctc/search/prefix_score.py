@@ -42,7 +42,7 @@ class Setup(NamedTuple):
     """Arguments of a decoder to compiled code at each call."""
 
     beams: int
-    limits: DoubleArray  # (2,) share of the probability and number of symbols that a frame keeps
+    limits: DoubleArray  # (3,) share of the probability and number of symbols that a frame keeps, reach of scores
     blank: int
     space: int  # the symbol, -1 if there is none
     growth: int  # most nodes that a symbol adds: with the boundary, two
