@@ -135,9 +135,10 @@ def tune(
     from model.ctc.weights import DecodingWeights
     from model.decoder import SHIPPED_LM, weights_path
     from model.errors import ModelError
+    from model.evaluation.heard import decode, hear
     from model.evaluation.parts import selected
     from model.lm.language_model import LanguageModel
-    from model.lm_training.tune import Trial, decode, hear, search
+    from model.lm_training.tune import Trial, search
     from model.recordings import read_manifests
     from model.runtime import keep_kernels
 
