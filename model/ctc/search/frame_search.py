@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import ZERO, compiled, compiled_inline
+from model.compiled import ZERO, DoubleArray, compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
 from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
 from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
-from model.ctc.search.prefix_score import KEYTERM_BOOST, WORD_BONUS, Texts, add_letters, close_word
+from model.ctc.search.prefix_score import (
+    KEYTERM_BOOST,
+    MERGES,
+    REACH,
+    WORD_BONUS,
+    Texts,
+    add_letters,
+    close_word,
+)
 from model.ctc.search.prefix_tree import add_boundary, add_child, find_child
 from model.ctc.search.recombination import clear_slots, merged
 
 
 @compiled
-def search_frame(texts: Texts, stream: Stream, work: Work, kept: int, reach: float) -> None:
-    """Advance the hypotheses by one frame with the `kept` symbols of `keep_symbols`. The tree must have room.
-
-    Those that score more than `reach` below the best are dropped.
-    """
+def search_frame(texts: Texts, stream: Stream, work: Work, kept: int, limits: DoubleArray) -> None:
+    """Advance the hypotheses by one frame with the `kept` symbols of `keep_symbols`. The tree must have room."""
+    reach = limits[REACH]
     size = score_unextended(texts, stream, work, kept)
     size = _extend(texts, stream, work, kept, size, reach)
     if size == 0:  # no alignment is possible: the frame is no distribution over symbols
         return
-    size = _replace_hypotheses(texts, stream, work, size, work.scores[_best(work, size)] - reach)
+    least = work.scores[_best(work, size)] - reach
+    merging = size == len(work.scores) and limits[MERGES] != 0
+    size = _replace_hypotheses(texts, stream, work, size, least, merging)
     best = _best(work, size)
     stream.header[at.BEST], stream.header[at.QUIET] = best, 0
     shift = stream.hypotheses_f[best, at.TOTAL_P]  # only differences count: the sums stay small
@@ -103,14 +111,15 @@ def _score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
 
 
 @compiled
-def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int, least: float) -> int:
-    """Replace the hypotheses by the candidates that score `least`, merged if there are as many as there is room for.
+def _replace_hypotheses(  # noqa: PLR0917
+    texts: Texts, stream: Stream, work: Work, size: int, least: float, merging: bool
+) -> int:
+    """Replace the hypotheses by the candidates that score `least`, those with the same future merged.
 
     `scores` become those of the new hypotheses, whose number is returned.
     """
     for h in range(stream.header[at.HYPOTHESES]):
         stream.nodes_i[stream.hypotheses_i[h, at.NODE], at.HYPOTHESIS] = -1
-    merging = size == len(work.scores)
     if merging:
         clear_slots(work)
     place = ZERO
