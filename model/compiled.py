@@ -42,6 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SOURCES = (
     "compiled",
     "config",
+    "ctc/rescoring",
     "ctc/search/alignments",
     "ctc/search/candidates",
     "ctc/search/frame_search",
@@ -50,6 +51,7 @@ SOURCES = (
     "ctc/search/logs",
     "ctc/search/prefix_score",
     "ctc/search/prefix_tree",
+    "ctc/search/recombination",
     "instructions",
     "int8/features",
     "int8/kernels",

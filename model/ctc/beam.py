@@ -6,7 +6,8 @@ key terms know words. The same text in other pieces is another hypothesis.
 
 The decoder owns weights and language model; each state owns one block of memory that compiled code works on, and that
 is freed with it. The result of a frame depends on the stream's frames alone: never on the batch, nor on how the frames
-were divided into calls.
+were divided into calls. Hypotheses whose futures score alike are merged where there is no room for both
+(`search/recombination`).
 
 Words that all hypotheses share are committed: they leave the tree, are stable and never change. When an open
 text no longer fits, only the hypotheses with the best one's first word stay, so memory and time per step are bounded.
@@ -49,6 +50,7 @@ from model.lm.language_model import LanguageModel
 MAX_KEPT_SYMBOLS = 63  # a hypothesis keeps one bit for each
 KEPT_SHARE = 0.99  # Source: Amodei et al. 2016, section 7.3, as is the next
 KEPT_SYMBOLS = 40
+REACH = 10.0  # dropping hypotheses this far below the best saves a third of the time of 256. Source: model/LOG.md
 
 
 class ReleasedState(ValueError):
@@ -96,10 +98,14 @@ class BeamDecoder:
         weights: DecodingWeights | None = None,
         kept_share: float = KEPT_SHARE,
         kept_symbols: int = KEPT_SYMBOLS,
+        reach: float = REACH,
+        merges: bool = True,
     ) -> None:
         """A vocabulary has single characters, the first is the blank, ""; `Tokens` are spelled letter by letter.
 
-        A `kept_share` of 1 keeps `kept_symbols` of each frame. Raises: VocabularyError for tokens that cannot be
+        A `kept_share` of 1 keeps `kept_symbols` of each frame; hypotheses whose score, in nats, is more than `reach`
+        below the best are dropped. Without `merges` those with the same future live on side by side, which finds a
+        worse best text and a longer list of others (`hypotheses`). Raises: VocabularyError for tokens that cannot be
         spelled, with a language model those that it has no letters for; ValueError.
         """
         if not 1 <= beams <= MAX_BEAMS:
@@ -112,10 +118,12 @@ class BeamDecoder:
             self.symbols = Symbols.of_characters(vocabulary)
         if not (0 < kept_share <= 1 and 1 <= min(kept_symbols, len(self.vocabulary)) <= MAX_KEPT_SYMBOLS):
             raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
+        if not reach > 0:
+            raise ValueError(f"a reach of {reach}, must be above 0")
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
         model, self._kept_alive = model_table(lm)
-        limits = np.array([kept_share, kept_symbols], np.float64)
+        limits = np.array([kept_share, kept_symbols, reach, merges], np.float64)
         symbols = self.symbols
         self._setup = Setup(
             beams, limits, symbols.blank, symbols.space, 1 + symbols.has_starts, symbols.table, symbols.columns,
@@ -224,6 +232,26 @@ class BeamDecoder:
             count = kernel.write_best(address, self.beams) if state.has_text else 0
             state.shown = (*state.committed, *self._read(state, count)[0])
         return state.shown
+
+    def hypotheses(self, state: BeamState) -> dict[tuple[str, ...], tuple[float, float]]:
+        """Texts of all hypotheses of the open segment if it ends here, each with two scores, natural logarithms.
+
+        The first is that of sound, less the best hypothesis's; the second that of the text since the segment began:
+        language model with the end of the sentence, unknown words, word bonus, key terms. Raises: ReleasedState.
+        """
+        before, found = tuple(word.text for word in state.committed), dict[tuple[str, ...], tuple[float, float]]()
+        scores = np.empty(2, np.float64)
+        address = state.opened()
+        for number in range(self.beams):
+            count = kernel.write_hypothesis(address, number, self._setup, scores)
+            if count < 0:
+                break
+            text = (*before, *(word.text for word in self._read(state, count)[0]))
+            sound, language = scores.tolist()
+            if text in found:  # with a space at its end and without
+                sound = float(np.logaddexp(sound, found[text][0]))
+            found[text] = sound, language
+        return found
 
     def stable_words(self, state: BeamState) -> int:
         """Number of `words` that can no longer change: those that all hypotheses share."""

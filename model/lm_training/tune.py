@@ -14,12 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from model.acoustic import OwnModel, log_probs_of
-from model.config import TAIL_FRAMES
 from model.ctc.weights import DecodingWeights
-from model.ctc.words import Decoder, LogProbs
-from model.evaluation.scoring import Score, by_source
-from model.recordings import Utterance, read_pcm
+from model.ctc.words import Decoder
+from model.evaluation.heard import Heard, decode
+from model.evaluation.scoring import Score
 
 Objective = Literal["mean", "pooled"]
 MakeDecoder = Callable[[DecodingWeights], Decoder]
@@ -36,14 +34,6 @@ _EXPLORED = 0.25  # share of the trials that are drawn from the whole ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A recording and the acoustic model's output for it: log-probs (T, V)."""
-
-    utterance: Utterance
-    log_probs: LogProbs
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
     """Weights and their scores by source."""
 
@@ -57,34 +47,6 @@ class Trial:
             return float(np.mean([s.wer for s in scores])), float(np.mean([s.cer for s in scores]))
         total = sum(self.sources.values(), Score())
         return total.wer, total.cer
-
-
-def hear(model: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
-    """Run the acoustic model over whole recordings. Raises: AudioError."""
-    config = model.config
-    recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]
-    frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
-    samples = [(count + config.delay_frames) * config.frame_samples for count in frames]
-    log_probs = log_probs_of(
-        model, [np.pad(pcm, (0, size - len(pcm))) for pcm, size in zip(recordings, samples, strict=True)]
-    )
-    return [
-        Heard(utterance, rows[config.delay_frames :][:count])
-        for utterance, rows, count in zip(utterances, log_probs, frames, strict=True)
-    ]
-
-
-def decode(decoder: Decoder, heard: Sequence[Heard], executor: Executor) -> dict[str, Score]:
-    """Score the decoder by source; compiled decoding releases the interpreter's lock, so threads share the work."""
-
-    def text(item: Heard) -> tuple[str, str, str]:
-        state = decoder.start(0)
-        decoder.advance([state], item.log_probs[None])
-        words = decoder.take(state)
-        return item.utterance.source, item.utterance.text, " ".join(word.text for word in words)
-
-    longest_first = sorted(heard, key=lambda item: -len(item.log_probs))
-    return by_source(executor.map(text, longest_first))
 
 
 def search(

@@ -15,6 +15,8 @@ from server.cli.options import (
     KeyOption,
     ManifestOption,
     ModelOption,
+    Part,
+    PartOption,
     UrlOption,
     fail,
     settings_from,
@@ -42,6 +44,7 @@ def evaluate(
     codec: Annotated[
         str | None, typer.Option(help="none, mulaw, alaw: as over a telephone, 8 kHz; several with commas.")
     ] = None,
+    part: PartOption = Part.ALL,
     partials: Annotated[
         bool, typer.Option("--partials", help="Also how steady the partials are: shown words that change, delays.")
     ] = False,
@@ -62,7 +65,7 @@ def evaluate(
     from server.tools.evaluate import EvaluationFailed
     from server.tools.evaluate_runs import Asked, run_local, run_remote
 
-    asked = Asked(manifest, concurrency, keyterm or (), texts, partials, as_json, _codecs(codec))
+    asked = Asked(manifest, concurrency, keyterm or (), texts, partials, as_json, _codecs(codec), part.value)
     ours = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device}
     try:
         if url is not None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server.cli.options import ManifestOption, ModelOption, PrecisionOption, SettingsCommand, default_of, fail
+from server.cli.options import (
+    ManifestOption,
+    ModelOption,
+    Part,
+    PartOption,
+    PrecisionOption,
+    SettingsCommand,
+    default_of,
+    fail,
+)
 
 if TYPE_CHECKING:
     from model.lm_training.tune import Trial
@@ -106,14 +115,19 @@ def tune(
         Average, typer.Option(help="mean of the sources' word error rates, or that of all words pooled.")
     ] = Average.MEAN,
     beams: Annotated[
-        int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=64, default_factory=default_of("beams"))
+        int,
+        typer.Option(help="Hypotheses that beam search keeps.", min=1, max=1_024, default_factory=default_of("beams")),
     ],
     threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,
+    part: PartOption = Part.A,
     model: ModelOption = None,
     precision: PrecisionOption,
 ) -> None:
-    """Search for the weights of the language model, of words and of unknown words that make the fewest errors."""
+    """Search for the weights of the language model, of words and of unknown words that make the fewest errors.
+
+    The search uses part A of the recordings; its result is also measured on part B, whose speakers it has not heard.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from model.acoustic import load_own
@@ -121,8 +135,10 @@ def tune(
     from model.ctc.weights import DecodingWeights
     from model.decoder import SHIPPED_LM, weights_path
     from model.errors import ModelError
+    from model.evaluation.heard import decode, hear
+    from model.evaluation.parts import selected
     from model.lm.language_model import LanguageModel
-    from model.lm_training.tune import hear, search
+    from model.lm_training.tune import Trial, search
     from model.recordings import read_manifests
     from model.runtime import keep_kernels
 
@@ -132,7 +148,9 @@ def tune(
         acoustic = load_own(model, precision=precision)
         language = LanguageModel.load(path)
         first = DecodingWeights.load(start) if start is not None else DecodingWeights()
-        heard = hear(acoustic, read_manifests(manifest))
+        utterances = read_manifests(manifest)
+        heard = hear(acoustic, selected(utterances, part.value))
+        rest = hear(acoustic, selected(utterances, "B")) if part is Part.A else []
     except ModelError as error:
         fail(error)
     config = acoustic.config
@@ -154,7 +172,11 @@ def tune(
             seed=seed,
             report=lambda trial: typer.echo(_row(trial, sources)),
         )
+        unheard = decode(decoder(done[0].weights), rest, executor)
     typer.echo("\nthe best of all\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
+    if unheard:
+        last = Trial(done[0].weights, unheard)
+        typer.echo("\n".join(["\nthe best on part B", _heading(sorted(unheard)), _row(last, sorted(unheard))]))
     target = out or weights_path(path)
     done[0].weights.save(target)
     typer.echo(f"wrote {target}")

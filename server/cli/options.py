@@ -6,6 +6,7 @@ Defaults in help texts are looked up in the settings when help is shown; nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 DEVICES = "auto, cpu or cuda."
 PRECISIONS = "auto (the fastest here), int8 (CPU; same text on every processor), bf16, fp32 or fp16 (GPU)."
+
+
+class Part(StrEnum):
+    """Recordings by speaker: `model/evaluation/parts`."""
+
+    A = "A"
+    B = "B"
+    ALL = "all"
 
 
 def default_of(setting: str) -> Callable[[], Any]:
@@ -72,7 +81,7 @@ DecoderOption = Annotated[
     str | None, typer.Option(help="auto (beam where there is a language model), greedy or beam. Default: {default}.")
 ]
 BeamsOption = Annotated[
-    int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 64. Default: {default}.")
+    int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 1,024. Default: {default}.")
 ]
 LmOption = Annotated[
     str | None,
@@ -81,6 +90,9 @@ LmOption = Annotated[
 UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
 KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")]
+PartOption = Annotated[
+    Part, typer.Option(help="Half of the speakers of each source: A, which `tutti lm tune` uses, or B, or all.")
+]
 ManifestOption = Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from model.evaluation.parts import parts_of
 from model.evaluation.scoring import by_source, report
 from model.evaluation.stability import ShownWord, Stability, View
 from model.recordings import Utterance
@@ -55,6 +56,13 @@ class Evaluation:
             "texts_sha256": hashlib.sha256("\n".join(self.texts).encode()).hexdigest(),
             **partials,
         }
+
+    def by_part(self) -> dict[str, object]:
+        """JSON-ready error rates of the parts A and B of the recordings (`model/evaluation/parts`)."""
+        rows = zip(parts_of(self.utterances), self.utterances, self.texts, strict=True)
+        scored = [(part, (u.source, u.text, text)) for part, u, text in rows]
+        named = sorted({part for part, _ in scored})
+        return {name: report(by_source(row for part, row in scored if part == name)) for name in named}
 
     def lines(self, **facts: object) -> list[str]:
         """One JSON line a recording: audio, source, reference and text, and `facts` on each."""

@@ -11,7 +11,7 @@ from rich.table import Table
 Figures = dict[str, Any]
 _WIDTH = 120  # where the output is no terminal
 _IN_TABLE = {
-    *("wer", "cer", "by_source", "utterances", "precision", "decoder", "codec"),
+    *("wer", "cer", "by_source", "by_part", "utterances", "precision", "decoder", "codec"),
     *("log_prob_difference_to_fp32", "real_time_factor", "partials"),
 }
 
@@ -52,6 +52,7 @@ def _rows(first: Figures) -> list[tuple[str, Callable[[Figures], str]]]:
         ("WER", lambda f: f"{f['wer']:.4f}"),
         ("CER", lambda f: f"{f['cer']:.4f}"),
         *((f"WER {source}", _of_source(source)) for source in first["by_source"]),
+        *((f"WER, part {part}", _of_part(part)) for part in first.get("by_part", ())),
         ("largest Δ log-prob to fp32", lambda f: _number(f.get("log_prob_difference_to_fp32", {}).get("largest"))),
         ("real-time factor", lambda f: _number(f["real_time_factor"])),
     ]
@@ -75,6 +76,10 @@ def _label(figures: Figures) -> str:
 
 def _of_source(source: str) -> Callable[[Figures], str]:
     return lambda figures: f"{figures['by_source'][source]['wer']:.3f}"
+
+
+def _of_part(part: str) -> Callable[[Figures], str]:
+    return lambda figures: f"{figures['by_part'][part]['wer']:.4f}"
 
 
 def _of_partials(name: str) -> Callable[[Figures], str]:

@@ -15,6 +15,7 @@ import typer
 from model.acoustic import load_model
 from model.decoder import resolve_decoder
 from model.evaluation import compare
+from model.evaluation.parts import Selection, selected
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from model.recordings import Utterance, read_manifests, read_pcm
@@ -36,17 +37,23 @@ class Asked:
     partials: bool = False
     as_json: bool = False
     codecs: Sequence[str | None] = (None,)  # applied to the recordings; None: as recorded
+    part: Selection = "all"  # of the recordings
+
+    @property
+    def utterances(self) -> list[Utterance]:
+        """The recordings to evaluate. Raises: ManifestError."""
+        return selected(read_manifests(self.manifests), self.part)
 
 
 def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
     """Evaluate a running server. Raises: ManifestError, EvaluationFailed."""
-    utterances = read_manifests(asked.manifests)
+    utterances = asked.utterances
     _report(asked, [_run(asked, utterances, remote(url, api_key, asked.keyterms), {"url": url})])
 
 
 def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     """Evaluate the engine in this process, and compare with fp32. Raises: ModelError, EvaluationFailed."""
-    utterances = read_manifests(asked.manifests)
+    utterances = asked.utterances
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
     runs = [
@@ -105,7 +112,8 @@ def _run(
 ) -> tuple[Figures, Evaluation]:
     evaluation = asyncio.run(evaluate(utterances, opener, asked.concurrency, partials=asked.partials))
     terms = {"keyterms": list(asked.keyterms)} if asked.keyterms else {}
-    return {**evaluation.figures(), **facts, **terms}, evaluation
+    parts = {"by_part": evaluation.by_part()} if asked.part == "all" else {"part": asked.part}
+    return {**evaluation.figures(), **parts, **facts, **terms}, evaluation
 
 
 def _report(asked: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:

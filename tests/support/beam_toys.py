@@ -56,8 +56,8 @@ def toy_lm() -> LanguageModel:
         return LanguageModel.load(path, cache_dirs=[Path(folder) / "cache"])
 
 
-def decoder(beams=8, *, lm=True, weights=None):
-    return BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if lm else None, weights=weights)
+def decoder(beams=8, *, lm=True, weights=None, **options):
+    return BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if lm else None, weights=weights, **options)
 
 
 def heard(text, beams=8, **options):

@@ -29,6 +29,7 @@ class Work(NamedTuple):
     origins: LongArray  # (B,) hypothesis that a candidate extends
     symbols: LongArray  # (B,) its new symbol, or UNEXTENDED
     moved: IntArray  # (nodes,) scratch of `compact`
+    slots: IntArray  # (a power of two,) hash table of the next hypotheses, by their futures
 
 
 @compiled_maker
@@ -47,6 +48,7 @@ def work_for(beams: int, symbols: int) -> Work:
         np.empty(beams, np.int64),
         np.empty(beams, np.int64),
         np.empty(at.tree_nodes(beams), np.int32),
+        np.empty(at.slots_for(beams), np.int32),
     )
 
 

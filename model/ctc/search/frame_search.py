@@ -1,4 +1,4 @@
-"""One frame of prefix beam search: extensions of each hypothesis, and the best of them.
+"""One frame of prefix beam search: extensions of each hypothesis, and the best of them with different futures.
 
 Source: Graves and Jaitly 2014, CTC prefix search; Amodei et al. 2016 (Deep Speech 2), section 7.3, for the pruning of
 symbols.
@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import compiled, compiled_inline
+from model.compiled import ZERO, DoubleArray, compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
 from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
 from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
-from model.ctc.search.prefix_score import KEYTERM_BOOST, WORD_BONUS, Texts, add_letters, close_word
+from model.ctc.search.prefix_score import (
+    KEYTERM_BOOST,
+    MERGES,
+    REACH,
+    WORD_BONUS,
+    Texts,
+    add_letters,
+    close_word,
+)
 from model.ctc.search.prefix_tree import add_boundary, add_child, find_child
+from model.ctc.search.recombination import clear_slots, merged
 
 
 @compiled
-def search_frame(texts: Texts, stream: Stream, work: Work, kept: int) -> None:
+def search_frame(texts: Texts, stream: Stream, work: Work, kept: int, limits: DoubleArray) -> None:
     """Advance the hypotheses by one frame with the `kept` symbols of `keep_symbols`. The tree must have room."""
+    reach = limits[REACH]
     size = score_unextended(texts, stream, work, kept)
-    size = _extend(texts, stream, work, kept, size)
+    size = _extend(texts, stream, work, kept, size, reach)
     if size == 0:  # no alignment is possible: the frame is no distribution over symbols
         return
-    _replace_hypotheses(texts, stream, work, size)
-    best = 0
-    for h in range(1, size):
-        if work.scores[h] > work.scores[best]:
-            best = h
+    least = work.scores[_best(work, size)] - reach
+    merging = size == len(work.scores) and limits[MERGES] != 0
+    size = _replace_hypotheses(texts, stream, work, size, least, merging)
+    best = _best(work, size)
     stream.header[at.BEST], stream.header[at.QUIET] = best, 0
     shift = stream.hypotheses_f[best, at.TOTAL_P]  # only differences count: the sums stay small
     for h in range(size):
@@ -37,25 +46,44 @@ def search_frame(texts: Texts, stream: Stream, work: Work, kept: int) -> None:
 
 
 @compiled
-def _extend(texts: Texts, stream: Stream, work: Work, kept: int, size: int) -> int:
-    """Add each hypothesis extended by each kept symbol to the candidates; return their number."""
+def _best(work: Work, size: int) -> int:
+    best = ZERO
+    for candidate in range(1, size):
+        if work.scores[candidate] > work.scores[best]:
+            best = candidate
+    return best
+
+
+@compiled
+def _extend(  # noqa: PLR0917 - compiled code has no keywords
+    texts: Texts, stream: Stream, work: Work, kept: int, size: int, reach: float
+) -> int:
+    """Add each hypothesis extended by each kept symbol to the candidates; return their number.
+
+    The worst hypothesis was the first of the heap: from the last one on, few that are tried early are replaced later.
+    """
     full = len(work.scores)
-    for h in range(stream.header[at.HYPOTHESES]):
+    top = work.scores[_best(work, size)] if size > 0 else -np.inf
+    for h in range(stream.header[at.HYPOTHESES] - 1, -1, -1):
         floats, node = stream.hypotheses_f[h], stream.hypotheses_i[h, at.NODE]
         repeat = stream.nodes_i[node, at.SYMBOL]
         for k in range(kept):
             c = work.kept[k]
             if c == texts.blank or (work.written[h] >> k) & 1:
                 continue
+            least = max(top - reach, work.scores[0]) if size == full else top - reach
             log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
             most = log_p + _highest_score(texts, stream, node, c)
-            if most == -np.inf or (size == full and most <= work.scores[0]):  # cannot be among the best: not scored
+            if most <= least:  # cannot be among the best: not scored
                 continue
             score = log_p + _score(texts, stream, node, c)
+            if score <= least:
+                continue
+            top = max(top, score)
             if size < full:
                 push(work, size, score, h, c)
                 size += 1
-            elif score > work.scores[0]:
+            else:
                 replace_worst(work, size, score, h, c)
     return size
 
@@ -83,28 +111,41 @@ def _score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
 
 
 @compiled
-def _replace_hypotheses(texts: Texts, stream: Stream, work: Work, size: int) -> None:
-    """Replace the hypotheses by the candidates."""
+def _replace_hypotheses(  # noqa: PLR0917
+    texts: Texts, stream: Stream, work: Work, size: int, least: float, merging: bool
+) -> int:
+    """Replace the hypotheses by the candidates that score `least`, those with the same future merged.
+
+    `scores` become those of the new hypotheses, whose number is returned.
+    """
     for h in range(stream.header[at.HYPOTHESES]):
         stream.nodes_i[stream.hypotheses_i[h, at.NODE], at.HYPOTHESIS] = -1
-    for place in range(size):
-        origin, symbol = work.origins[place], work.symbols[place]
-        if symbol == UNEXTENDED:
-            copy_row(work.next_i, place, work.on_i, origin)
-            copy_row(work.next_f, place, work.on_f, origin)
+    if merging:
+        clear_slots(work)
+    place = ZERO
+    for candidate in range(size):
+        if work.scores[candidate] < least:
+            continue
+        if work.symbols[candidate] == UNEXTENDED:
+            copy_row(work.next_i, place, work.on_i, work.origins[candidate])
+            copy_row(work.next_f, place, work.on_f, work.origins[candidate])
         else:
-            _write(texts, stream, work, place)
-        stream.nodes_i[work.next_i[place, at.NODE], at.HYPOTHESIS] = place
-    for place in range(size):
-        copy_row(stream.hypotheses_i, place, work.next_i, place)
-        copy_row(stream.hypotheses_f, place, work.next_f, place)
-    stream.header[at.HYPOTHESES] = size
+            _write(texts, stream, work, candidate, place)
+        work.scores[place] = work.scores[candidate]
+        if not (merging and merged(stream, work, place)):
+            place += 1
+    for h in range(place):
+        stream.nodes_i[work.next_i[h, at.NODE], at.HYPOTHESIS] = h
+        copy_row(stream.hypotheses_i, h, work.next_i, h)
+        copy_row(stream.hypotheses_f, h, work.next_f, h)
+    stream.header[at.HYPOTHESES] = place
+    return place
 
 
 @compiled_inline
-def _write(texts: Texts, stream: Stream, work: Work, place: int) -> None:
-    """Make the hypothesis of a candidate with a new symbol."""
-    origin, symbol = work.origins[place], work.symbols[place]
+def _write(texts: Texts, stream: Stream, work: Work, candidate: int, place: int) -> None:
+    """Make the hypothesis of a candidate with a new symbol, in row `place`."""
+    origin, symbol = work.origins[candidate], work.symbols[candidate]
     parent = stream.hypotheses_i[origin, at.NODE]
     log_p, start, last, total = extension_of(stream, origin, symbol)
     own = work.log_p[symbol]

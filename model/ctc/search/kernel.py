@@ -11,7 +11,15 @@ from model.ctc.search.candidates import Work, keep_symbols, work_for
 from model.ctc.search.frame_search import search_frame
 from model.ctc.search.layout import Stream, stream_at, tree_nodes
 from model.ctc.search.logs import add_logs, exp
-from model.ctc.search.prefix_score import Setup, Texts, close_word, ended_score, texts_of
+from model.ctc.search.prefix_score import (
+    KEPT_SHARE,
+    KEPT_SYMBOLS,
+    Setup,
+    Texts,
+    close_word,
+    ended_score,
+    texts_of,
+)
 from model.ctc.search.prefix_tree import (
     add_child,
     commit,
@@ -66,7 +74,9 @@ def advance_streams(
 def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: DoubleArray) -> None:
     header = stream.header
     if (
-        limits[0] < 1.0 and np.inf > row[texts.blank] and exp(np.float64(row[texts.blank])) >= limits[0]
+        limits[KEPT_SHARE] < 1.0
+        and np.inf > row[texts.blank]
+        and exp(np.float64(row[texts.blank])) >= limits[KEPT_SHARE]
     ):  # `keep_symbols` would keep the blank alone
         advance_by_blank(stream)
     else:
@@ -74,8 +84,8 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
         if header[at.NODES] + beams * texts.growth > tree_nodes(beams):
             make_room(stream, work.moved)
         before = stream.hypotheses_i[header[at.BEST], at.NODE]
-        kept = keep_symbols(texts, row, limits[0], int(limits[1]), work)
-        search_frame(texts, stream, work, kept)
+        kept = keep_symbols(texts, row, limits[KEPT_SHARE], int(limits[KEPT_SYMBOLS]), work)
+        search_frame(texts, stream, work, kept, limits)
         if stream.hypotheses_i[header[at.BEST], at.NODE] != before:
             header[at.CHANGES] += 1
         commit_shared(stream)
@@ -87,6 +97,20 @@ def write_best(address: int, beams: int) -> int:
     """Write the words of the best hypothesis, the open one last, without a change of state; return their number."""
     stream = stream_at(address, beams)
     return _write_path(stream, stream.header[at.BEST])
+
+
+@entry_point
+def write_hypothesis(address: int, hypothesis: int, setup: Setup, scores: DoubleArray) -> int:
+    """Write the words of one hypothesis, without a change of state; return their number, -1 if there is no such one.
+
+    Into `scores` (2,): its log-probability less that of the best, and its text's score if it ends here.
+    """
+    stream = stream_at(address, setup.beams)
+    if hypothesis >= stream.header[at.HYPOTHESES]:
+        return -1
+    scores[0] = stream.hypotheses_f[hypothesis, at.TOTAL_P]
+    scores[1] = ended_score(texts_of(setup, stream.header), stream, int(stream.hypotheses_i[hypothesis, at.NODE]))
+    return _write_path(stream, hypothesis)
 
 
 @entry_point

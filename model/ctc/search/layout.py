@@ -140,6 +140,15 @@ def tree_nodes_of(beams: int) -> int:
 tree_nodes = compiled(tree_nodes_of)
 
 
+@compiled
+def slots_for(beams: int) -> int:
+    """Slots of a hash table over the hypotheses: a power of two, at most half of them in use."""
+    slots = 2
+    while slots < 2 * beams:
+        slots *= 2
+    return slots
+
+
 def block_bytes(beams: int) -> int:
     """Size of one stream's block."""
     nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES

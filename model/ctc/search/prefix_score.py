@@ -31,6 +31,11 @@ from model.lm.score import lm_score
 # weights, float64
 LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST = range(5)
 
+# limits, float64
+KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols that a frame keeps
+REACH = 2  # hypotheses that score this much less than the best are dropped
+MERGES = 3  # 1: hypotheses with the same future are merged where there is no room for all
+
 # model, int64: addresses and sizes
 HAS_LM, NODES, SPELLINGS, FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER, CHILD, SPELLED, BEST = range(12)
 
@@ -42,7 +47,7 @@ class Setup(NamedTuple):
     """Arguments of a decoder to compiled code at each call."""
 
     beams: int
-    limits: DoubleArray  # (2,) share of the probability and number of symbols that a frame keeps
+    limits: DoubleArray  # (4,)
     blank: int
     space: int  # the symbol, -1 if there is none
     growth: int  # most nodes that a symbol adds: with the boundary, two

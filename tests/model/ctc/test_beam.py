@@ -122,10 +122,13 @@ def test_stable_words_never_change_and_every_word_is_taken_once(seed, beams, wit
 
 
 def test_an_ambiguous_first_word_is_committed_before_the_tree_is_full():
-    """The first word stays ambiguous (`a` or `b`); the certain text after it is longer than the tree."""
+    """The first word stays ambiguous (`a` or `b`); the certain text after it is longer than the tree.
+
+    Frames keep one symbol each, so the two hypotheses have room and are not merged.
+    """
     rows = np.concatenate([log_probs(spell("_a_ "), certainty=0.97), *[log_probs(spell("ab_ "), certainty=0.97)] * 400])
     rows[1, [LETTERS.index("a"), LETTERS.index("b")]] = np.log(0.48), np.log(0.4799)
-    made = decoder(4, lm=False, weights=PLAIN)
+    made = decoder(4, lm=False, weights=PLAIN, kept_share=0.9)
     state, first_stable = made.start(0), None
     for frame, row in enumerate(rows):
         made.advance([state], row[None, None])

@@ -1,5 +1,7 @@
 """Prefix beam search: bounds on time and memory, refusal of unsupported arguments."""
 
+import math
+
 import numpy as np
 import pytest
 from beam_toys import FRAME_S, LETTERS, decoder, heard, random_log_probs, seen, speech_like
@@ -9,6 +11,9 @@ from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.search import layout as at
+from model.ctc.search.layout import block_bytes
+from model.ctc.search.saved_beam import Memory
 from model.ctc.weights import DecodingWeights
 
 seeds = st.integers(0, 2**32 - 1)
@@ -122,7 +127,7 @@ def test_log_probs_of_another_shape_are_refused(shape):
         made.advance([state], np.zeros(shape, np.float32))
 
 
-UNFIT = [(0, LETTERS), (65, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", "ab")), (4, ("", ""))]
+UNFIT = [(0, LETTERS), (1_025, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", "ab")), (4, ("", ""))]
 
 
 @pytest.mark.parametrize(("beams", "vocabulary"), UNFIT)
@@ -137,6 +142,33 @@ def test_unsupported_beams_and_vocabularies_are_refused(beams, vocabulary):
 def test_a_frame_keeps_at_least_one_symbol(options):
     with pytest.raises(ValueError, match="keep"):
         BeamDecoder(LETTERS, FRAME_S, **options)
+
+
+@pytest.mark.parametrize("reach", [0, -1, np.nan])
+def test_a_reach_that_would_drop_the_best_is_refused(reach):
+    with pytest.raises(ValueError, match="reach"):
+        BeamDecoder(LETTERS, FRAME_S, reach=reach)
+
+
+def test_a_stream_of_64_beams_takes_as_much_memory_as_ever_and_one_of_1024_in_proportion():
+    """A server's plan of its memory counts on it: a quarter of a megabyte, and sixteen times that."""
+    assert block_bytes(64) < 230_000
+    assert block_bytes(1_024) < 16 * 230_000
+
+
+@given(seeds, st.sampled_from([4, 16]))
+@settings(max_examples=20, deadline=None)
+def test_hypotheses_beyond_the_reach_are_dropped(seed, beams):
+    reach = 2.0
+    made = decoder(beams, reach=reach)
+    state = made.start(0)
+    memory = Memory(state.block, beams)
+    for row in speech_like(seed, 60):
+        made.advance([state], row[None, None])
+        if not memory.header[at.QUIET]:
+            alive = memory.hypotheses[: memory.header[at.HYPOTHESES], at.NODE]
+            scores = memory.hypotheses_f[: len(alive), at.TOTAL_P] + memory.nodes_f[alive, at.SCORE]
+            assert scores.min() >= scores.max() - reach - math.log(beams)  # a merge may lift the best
 
 
 @pytest.mark.parametrize("weights", [{"word_bonus": 1e300}, {"word_bonus": -1e300}, {"keyterm_boost": np.nan}])

@@ -1,5 +1,7 @@
 """A beam that is wide enough finds the best text of all: compared with the sum over every alignment."""
 
+import math
+
 import pytest
 from beam_toys import FRAME_S, all_texts, random_log_probs, toy_lm, words_score
 from hypothesis import given, settings
@@ -32,7 +34,7 @@ def wide_beams(monkeypatch):
 
 
 def found(log_probs, vocabulary, weights, lm=None, bias=NO_BIAS):
-    decoder = BeamDecoder(vocabulary, FRAME_S, beams=WIDE, lm=lm, weights=weights, kept_share=1.0)
+    decoder = BeamDecoder(vocabulary, FRAME_S, beams=WIDE, lm=lm, weights=weights, kept_share=1.0, reach=math.inf)
     state = decoder.start(0, bias)
     decoder.advance([state], log_probs[None])
     return " ".join(word.text for word in decoder.take(state))

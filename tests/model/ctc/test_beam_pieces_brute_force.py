@@ -1,5 +1,7 @@
 """A beam over pieces that is wide enough finds the best sequence of all: compared with the sum over every alignment."""
 
+import math
+
 import pytest
 from beam_toys import FRAME_S, random_log_probs, toy_lm
 from hypothesis import given, settings
@@ -37,7 +39,7 @@ def vocabularies(draw):
 
 
 def found(log_probs, symbols, weights, lm, bias):
-    made = BeamDecoder(tokens_of(symbols), FRAME_S, beams=WIDE, lm=lm, weights=weights, kept_share=1.0)
+    made = BeamDecoder(tokens_of(symbols), FRAME_S, beams=WIDE, lm=lm, weights=weights, kept_share=1.0, reach=math.inf)
     state = made.start(0, bias)
     made.advance([state], log_probs[None])
     return " ".join(word.text for word in made.take(state))

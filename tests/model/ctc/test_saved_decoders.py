@@ -11,6 +11,7 @@ from beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.config import MAX_BEAMS
 from model.ctc.beam import BeamDecoder, ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
@@ -85,6 +86,12 @@ def test_a_restored_full_tree_is_compacted_at_the_same_frame() -> None:
     assert run(decoder, rows, NO_BIAS, [None], set(range(1_000))) == run(decoder, rows, NO_BIAS, [None], set())
 
 
+def test_the_widest_beam_is_restored() -> None:
+    decoder = BeamDecoder(LETTERS, FRAME_S, beams=MAX_BEAMS, lm=toy_lm())
+    rows = speech_like(6, 300, len(LETTERS))
+    assert run(decoder, rows, NO_BIAS, [None], {10, 40, 74}) == run(decoder, rows, NO_BIAS, [None], set())
+
+
 def beam_bytes() -> tuple[BeamDecoder, bytes]:
     decoder = BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm())
     state = decoder.start(0)
@@ -141,6 +148,7 @@ def test_decoders_with_different_results_have_different_digests() -> None:
         BeamDecoder(LETTERS, FRAME_S, beams=9),
         BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm()),
         BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.5),
+        BeamDecoder(LETTERS, FRAME_S, beams=8, reach=5.0),
     ]
     assert len({decoder.digest for decoder in decoders}) == len(decoders)
     assert BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm()).digest == decoders[4].digest

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import lzma
 import struct
 import zlib
 from pathlib import Path
 
 import pytest
 
+from model.errors import LanguageModelError
 from model.lm_training import extract
-from model.lm_training.sources import MANIFESTS, PACKAGES, PAIR_COUNTS, TextSource
-from model.lm_training.texts import fetched, gather, pair_counts
+from model.lm_training.sources import FILES, MANIFESTS, PACKAGES, PAIR_COUNTS, TextFiles, TextSource
+from model.lm_training.texts import Overlap, fetched, gather, pair_counts, read_files
 
 
 def put(path: Path, content: str | bytes) -> None:
@@ -67,7 +69,7 @@ def test_counts_of_words_come_before_those_of_pairs(tmp_path: Path) -> None:
 
 
 def test_sources_are_pinned_and_none_is_the_development_set() -> None:
-    names = [source.name for source in (*PACKAGES, PAIR_COUNTS)]
+    names = [source.name for source in (*PACKAGES, PAIR_COUNTS, *FILES)]
     assert len({*names, *MANIFESTS}) == len(names) + len(MANIFESTS)
     assert all(source.version and source.licence for source in (*PACKAGES, PAIR_COUNTS))
     assert "dev" not in {manifest for manifests in MANIFESTS.values() for manifest in manifests}
@@ -94,18 +96,66 @@ def test_a_package_is_fetched_once_and_a_partial_fetch_is_not_used(
     assert commands[0][-1] == "@x/speeches@1.0"
 
 
-def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    boiler = "This very same long sentence is everywhere. Yes."
-    source = TextSource("speeches", "npm", "x", "1", "public domain", lambda _: iter([boiler, boiler, "In 1984."]))
+def put_all(folder: Path, monkeypatch: pytest.MonkeyPatch, *, speeches: list[str], development: list[str]) -> None:
+    """Every kind of source in miniature: a package, a file, transcripts, commands; the same speeches in all."""
+    source = TextSource("speeches", "npm", "x", "1", "public domain", lambda _: iter(speeches))
     monkeypatch.setattr("model.lm_training.texts.PACKAGES", (source,))
+    monkeypatch.setattr("model.lm_training.texts.FILES", (TextFiles("tales", ("a.xz", "b.xz"), "x", "CC0"),))
     monkeypatch.setattr("model.lm_training.texts.MANIFESTS", {"said": ("one",)})
     monkeypatch.setattr("model.lm_training.texts._GENERATED", 5)
-    monkeypatch.setattr("model.lm_training.texts.fetched", lambda source, work: tmp_path)
-    row = json.dumps({"audio": "x", "text": "hello there"})
-    for name in ("one", "dev"):
-        put(tmp_path / "data" / f"{name}.jsonl", f"{row}\n{row}\n")
-    gather(tmp_path / "out", tmp_path / "data", tmp_path / "work")
+    monkeypatch.setattr("model.lm_training.texts.fetched", lambda source, work: folder)
+    for name, texts in (("one", speeches), ("dev", development)):
+        rows = [json.dumps({"audio": f"{n}.ogg", "text": text, "speaker": "x"}) for n, text in enumerate(texts)]
+        put(folder / "data" / f"{name}.jsonl", "\n".join(rows))
+    put(folder / "text" / "a.xz", lzma.compress("\n".join(speeches).encode()))
+    put(folder / "text" / "b.xz", lzma.compress(b"another file\n"))
+
+
+def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boiler = "This very same long sentence is everywhere. Yes."
+    put_all(tmp_path, monkeypatch, speeches=[boiler, boiler, "In 1984."], development=["one two"])
+    gather(tmp_path / "out", tmp_path / "data", tmp_path / "text", tmp_path / "work")
     lines = (tmp_path / "out" / "speeches.txt").read_text().splitlines()
     assert lines == ["this very same long sentence is everywhere", "yes", "yes", "in nineteen eighty four"]
-    assert (tmp_path / "out" / "said.txt").read_text() == "hello there\n"
+    assert (tmp_path / "out" / "said.txt").read_text().splitlines()[-1].startswith("this very same")
+    assert (tmp_path / "out" / "tales.txt").read_text().splitlines()[-1] == "another file"
     assert len((tmp_path / "out" / "commands.txt").read_text().splitlines()) == 5
+
+
+def test_no_text_shares_six_words_in_a_row_with_the_development_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a whole sentence of two words or more; a digit alone stays. Looked for in every file that is written."""
+    development = ["it was late when they had come to the river", "good evening", "seven", "Mr. Ox paid 5 or 6 of us"]
+    told = ["When they had come, to the river, they rested.", "Seven.", "Good evening!", "Good evening to you."]
+    told += ["When they had come there at last.", "And mister ox paid five or six in all."]
+    put_all(tmp_path, monkeypatch, speeches=told, development=development)
+    gather(tmp_path / "out", tmp_path / "data", tmp_path / "text", tmp_path / "work")
+    files = sorted((tmp_path / "out").glob("*.txt"))
+    assert [file.stem for file in files] == ["commands", "said", "speeches", "tales"]
+    for file in files:
+        lines = file.read_text().splitlines()
+        joined = [f" {line} " for line in lines]
+        for run in ("when they had come to the", "they had come to the river", "mister ox paid five or six"):
+            assert not any(f" {run} " in line for line in joined), (file, run)
+        assert "good evening" not in lines
+    kept = {"seven", "good evening to you", "when they had come there at last"}
+    assert kept <= set((tmp_path / "out" / "tales.txt").read_text().splitlines())
+
+
+def test_the_mixture_is_tuned_on_part_a_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One speaker: every second recording."""
+    put_all(tmp_path, monkeypatch, speeches=["x"], development=["one", "two", "three", "four"])
+    gather(tmp_path / "out", tmp_path / "data", tmp_path / "text", tmp_path / "work")
+    assert len((tmp_path / "out" / "held-out.text").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("line", ["a b c d e f", "x a b c d e f", "b c d e f g y"])
+def test_six_words_in_a_row_anywhere_are_an_overlap(line: str) -> None:
+    assert line in Overlap(["a b c d e f g"])
+    assert line.replace("d", "q") not in Overlap(["a b c d e f g"])
+
+
+def test_a_missing_text_is_named_with_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(LanguageModelError, match=r"se_books.*Standard Ebooks.*--text"):
+        list(read_files(FILES[0], tmp_path))

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
-from model.lm_training.tune import RANGES, Heard, decode, hear, propose, search
+from model.evaluation.heard import Heard, decode, hear
+from model.lm_training.tune import RANGES, propose, search
 from model.recordings import Utterance
 from model.torch_model import TorchModel
 from server.cli.lm import lm
@@ -147,4 +148,5 @@ def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_p
     written = tmp_path / "ab.weights.json"
     assert DecodingWeights.load(written)
     assert f"wrote {written}" in result.output.replace("\n", "")
-    assert len([line for line in result.output.splitlines() if line.strip().startswith("lm ")]) == 2
+    assert len([line for line in result.output.splitlines() if line.strip().startswith("lm ")]) == 3
+    assert "the best on part B" in result.output

@@ -138,3 +138,12 @@ def test_partials_of_a_running_server_are_watched_too(live_server, tmp_path):
     assert found["partials"]["final_words"] == found["partials"]["shown_words"] == 2
     assert found["partials"]["stable_words_changed"] == 0
     assert json.loads((tmp_path / "texts.jsonl").read_text())["text"] == "hello there"
+
+
+def test_the_rates_of_both_parts_stand_below_those_of_the_sources():
+    spoken = [Utterance(Path(f"{name}.wav"), "one two", "x", name, 2.0) for name in ("ann", "ben")]  # B and A
+    evaluation = Evaluation(spoken, ("one too", "one two"), 0.5)
+    parts = evaluation.by_part()
+    assert {name: part["wer"] for name, part in parts.items()} == {"A": 0.0, "B": 0.5}
+    text = printed({**evaluation.figures(), "by_part": parts})
+    assert (line_of(text, "WER, part A"), line_of(text, "WER, part B")) == (["0.0000"], ["0.5000"])

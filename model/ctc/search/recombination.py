@@ -1,0 +1,95 @@
+"""Recombination: of two hypotheses whose futures score alike, the better goes on with the probability of both.
+
+Futures score alike where the language model's state, the open word, the last symbol and the state of key terms are the
+same, whatever the words before were. Without it a beam fills with one ending after many beginnings. Where there is room
+for every hypothesis none is merged, and the search is exact.
+
+Source: Ney and Ortmanns 1999, "Dynamic programming search for continuous speech recognition", section on recombination.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model.compiled import compiled
+from model.ctc.search import layout as at
+from model.ctc.search.candidates import Work
+from model.ctc.search.layout import Stream, copy_row
+from model.ctc.search.logs import add_logs
+
+EMPTY = -1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio. Source: Knuth, The Art of Computer Programming 3, 6.4
+
+
+@compiled
+def clear_slots(work: Work) -> None:
+    """Forget the hypotheses of the frame before."""
+    for slot in range(len(work.slots)):
+        work.slots[slot] = EMPTY
+
+
+@compiled
+def merged(stream: Stream, work: Work, place: int) -> bool:
+    """Merge the next hypothesis in row `place` into one before it, if that has the same future.
+
+    If none has, those after it will be compared with it.
+    """
+    last_slot = len(work.slots) - 1  # a power of two less one: also a mask
+    node = int(work.next_i[place, at.NODE])
+    slot = _hash(stream, node) & last_slot
+    while work.slots[slot] != EMPTY:
+        other = int(work.slots[slot])
+        if _same_future(stream, node, int(work.next_i[other, at.NODE])):
+            _merge(stream, work, other, place)
+            return True
+        slot = (slot + 1) & last_slot
+    work.slots[slot] = place
+    return False
+
+
+@compiled
+def _hash(stream: Stream, node: int) -> int:
+    """Hash of what `_same_future` compares, but for letters that spell no word."""
+    ints = stream.nodes_i
+    key = np.uint64(np.int64(ints[node, at.LM_STATE]))
+    for column in (at.SPELLING, at.BIAS_STATE, at.LETTERS, at.SYMBOL):
+        key = (key ^ (key >> np.uint64(29))) * np.uint64(_GOLDEN) + np.uint64(np.int64(ints[node, column]))
+    return int(((key ^ (key >> np.uint64(32))) * np.uint64(_GOLDEN)) >> np.uint64(33))
+
+
+@compiled
+def _same_future(stream: Stream, a: int, b: int) -> bool:
+    ints, floats = stream.nodes_i, stream.nodes_f
+    if (
+        ints[a, at.LM_STATE] != ints[b, at.LM_STATE]
+        or ints[a, at.BIAS_STATE] != ints[b, at.BIAS_STATE]
+        or floats[a, at.LOOK] != floats[b, at.LOOK]  # of an unknown word, it depends on the key terms that covered it
+        or floats[a, at.WAIVED] != floats[b, at.WAIVED]
+    ):
+        return False
+    while a != b:
+        if ints[a, at.LETTERS] != ints[b, at.LETTERS] or ints[a, at.SYMBOL] != ints[b, at.SYMBOL]:
+            return False
+        if ints[a, at.LETTERS] == 0:
+            return True
+        a, b = int(ints[a, at.PARENT]), int(ints[b, at.PARENT])
+        if ints[a, at.LETTERS] == 0 and ints[b, at.LETTERS] == 0:
+            return True
+    return True
+
+
+@compiled
+def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
+    """Leave the better of two hypotheses in row `other`, with the probability of both."""
+    ints, floats, scores = work.next_i, work.next_f, stream.nodes_f
+    ahead = scores[ints[place, at.NODE], at.SCORE] - scores[ints[other, at.NODE], at.SCORE]
+    if floats[place, at.TOTAL_P] + ahead > floats[other, at.TOTAL_P]:
+        blank, letter = floats[other, at.BLANK_P] - ahead, floats[other, at.LETTER_P] - ahead
+        copy_row(ints, other, ints, place)
+        copy_row(floats, other, floats, place)
+    else:
+        blank, letter = floats[place, at.BLANK_P] + ahead, floats[place, at.LETTER_P] + ahead
+    floats[other, at.BLANK_P] = add_logs(floats[other, at.BLANK_P], blank)
+    floats[other, at.LETTER_P] = add_logs(floats[other, at.LETTER_P], letter)
+    floats[other, at.TOTAL_P] = add_logs(floats[other, at.BLANK_P], floats[other, at.LETTER_P])
+    work.scores[other] = floats[other, at.TOTAL_P] + scores[ints[other, at.NODE], at.SCORE]

@@ -1,0 +1,48 @@
+"""Parts A and B of a set of recordings: no speaker in both, the same split whatever the order."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.evaluation.parts import parts_of, selected
+from model.recordings import Utterance
+
+names = st.sampled_from([f"speaker {n}" for n in range(9)])
+rows = st.lists(st.tuples(st.sampled_from(["x", "y"]), names), max_size=30)
+
+
+def utterances(pairs):
+    return [Utterance(Path(f"{n}.wav"), "", source, speaker, 1.0) for n, (source, speaker) in enumerate(pairs)]
+
+
+@given(rows, st.randoms())
+def test_speakers_are_in_one_part_each_and_halved_within_each_source(pairs, random):
+    recordings = utterances(pairs)
+    found = dict(zip(recordings, parts_of(recordings), strict=True))
+    for source in {u.source for u in recordings}:
+        parts = {part: {u.speaker for u in found if (u.source, found[u]) == (source, part)} for part in "AB"}
+        if len(parts["A"] | parts["B"]) > 1:
+            assert not parts["A"] & parts["B"]
+            assert 0 <= len(parts["A"]) - len(parts["B"]) <= 1
+    random.shuffle(recordings)
+    assert dict(zip(recordings, parts_of(recordings), strict=True)) == found
+
+
+def test_the_recordings_of_an_only_speaker_are_halved():
+    recordings = utterances([("digits", "one")] * 9)
+    assert sorted(parts_of(recordings)) == [*"AAAAABBBB"]
+
+
+@given(rows)
+def test_a_selection_is_in_order_and_the_parts_make_the_whole(pairs):
+    recordings = utterances(pairs)
+    a, b = selected(recordings, "A"), selected(recordings, "B")
+    assert selected(recordings, "all") == recordings
+    assert sorted([*a, *b], key=recordings.index) == recordings
+    assert a == sorted(a, key=recordings.index)
+
+
+def test_the_split_stays_what_it_was():
+    """Figures of part B mean what was never tuned on, so a recording never changes sides."""
+    assert parts_of(utterances([("x", name) for name in ("ann", "ben", "cat", "dan", "eva")])) == [*"BAAAB"]
