@@ -42,6 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SOURCES = (
     "compiled",
     "config",
+    "ctc/kept_frames",
     "ctc/search/alignments",
     "ctc/search/candidates",
     "ctc/search/frame_search",

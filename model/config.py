@@ -16,8 +16,9 @@ BLANK = 0
 TAIL_FRAMES = 2
 """Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
 not at its start. Source: measured on recordings cut sharply, model/LOG.md."""
-MAX_BEAMS = 64
-BEAMS = MAX_BEAMS  # kept by default: the fewest errors. Source: model/LOG.md
+MAX_BEAMS = 1_024
+BEAMS = 64  # kept by default while speech goes on. Source: model/LOG.md
+SECOND_BEAMS = 256  # kept by default when a segment is decoded again at its end. Source: model/LOG.md
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 
