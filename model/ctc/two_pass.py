@@ -90,7 +90,6 @@ class OpenText:
     last_end: int
     bias: Bias
     stable: tuple[Word, ...]
-    found: tuple[Word, ...]  # by the first search
 
 
 class TwoPassDecoder:
@@ -190,8 +189,8 @@ class TwoPassDecoder:
     def again(self, state: TwoPassState) -> SecondPass | None:
         """Return a function that searches the open text again, whatever happens to the state since; on any thread.
 
-        It returns the words of the whole segment: the stable ones as they are. None without open words. Call it before
-        `take`.
+        It returns the words of the whole segment: the stable ones as they are, and those found, which may be none. None
+        without open words. Call it before `take`.
         """
         first, words = state.first, self.words(state)
         stable = self.first.stable_words(first)
@@ -217,12 +216,11 @@ class TwoPassDecoder:
             last_end=first.last_end,
             bias=first.bias,
             stable=words[:stable],
-            found=words,
         )
         return partial(self._search, text)
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
-        """Search an open text; where that finds no word, the first search's words stand."""
+        """Search an open text; return its words behind the stable ones."""
         second, symbols = self.second, self.second.symbols
         state = second.start(0, text.bias)
         memory = Memory(state.block, second.beams)
@@ -236,7 +234,7 @@ class TwoPassDecoder:
         second.advance([state], text.frames.log_probs(len(second.vocabulary), symbols.blank))
         words = second.take(state)
         second.release(state)
-        return (*text.stable, *words) if words else text.found
+        return (*text.stable, *words)
 
     # Saved states
 

@@ -118,5 +118,5 @@ class TwoPass(Protocol):
     def again(self, state: Any) -> SecondPass | None:
         """Return what decodes the open segment again, whatever happens to the state since. Call it before `take`.
 
-        It returns the words of the segment, the stable ones unchanged. None where there is nothing to decode.
+        It returns the words of the segment, maybe none, the stable ones unchanged. None where there is nothing to do.
         """

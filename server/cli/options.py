@@ -72,7 +72,14 @@ DecoderOption = Annotated[
     str | None, typer.Option(help="auto (beam where there is a language model), greedy or beam. Default: {default}.")
 ]
 BeamsOption = Annotated[
-    int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 64. Default: {default}.")
+    int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 1024. Default: {default}.")
+]
+SecondBeamsOption = Annotated[
+    str | None,
+    typer.Option(help="Hypotheses of the second decode of an ended segment, 1 to 1024; or off. Default: {default}."),
+]
+SecondLmOption = Annotated[
+    Path | None, typer.Option(help="Language model of the second decode. Default: that of the first.")
 ]
 LmOption = Annotated[
     str | None,
