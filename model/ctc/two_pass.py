@@ -97,8 +97,8 @@ class TwoPassDecoder:
 
     def __init__(self, first: BeamDecoder, second: BeamDecoder) -> None:
         """Both of the same symbols, reading the same share of each frame. Raises: ValueError."""
-        limits, others = first.limits, second.limits
-        if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others).any():
+        limits, others = first.limits, second.limits  # share and number of symbols first
+        if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches read the same frames")
         self.first, self.second = first, second
         self.frame_s, self.supports_bias = first.frame_s, first.supports_bias

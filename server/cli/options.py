@@ -79,7 +79,7 @@ SecondBeamsOption = Annotated[
     typer.Option(help="Hypotheses of the second decode of an ended segment, 1 to 1024; or off. Default: {default}."),
 ]
 SecondLmOption = Annotated[
-    Path | None, typer.Option(help="Language model of the second decode. Default: that of the first.")
+    Path | None, typer.Option(help="Language model of the second decode. Default: the shipped one, or that of --lm.")
 ]
 LmOption = Annotated[
     str | None,

@@ -54,8 +54,8 @@ def transcribe(
 ) -> None:
     """Transcribe recordings: through a server with --url, else with the engine in this process.
 
-    What chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is for
-    this process alone.
+    What chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is
+    for this process alone.
     """
     from tutti_asr_client.errors import ClientError
     from tutti_asr_client.files.transcribe import run, run_remote
