@@ -288,7 +288,9 @@ class Session:
                 self._waiting -= 1
                 if self._result_order is not None:
                     events = self._result_order.answered(index, told)
-            answers.append((self._with_end(events), held.timing))
+            answers.append((events, held.timing))
+        if answers:
+            self._with_end(answers[-1][0])
         return answers
 
     def _flush(self, indices: range, marker: Marker, reason: FinalReason, now: float) -> tuple[list[Work], list[Event]]:

@@ -72,12 +72,11 @@ class SessionBench:
             for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
                 self._answer(index, waiting.popleft())
 
-    def settle(self) -> None:
-        """Let the oldest second decodes end, all that were asked for."""
-        while self.opened:
-            final = self.opened.pop(0)
-            for events, _ in self.session.settle(final, final.again()):
-                self.events += events
+    def settle(self, place: int = 0) -> None:
+        """Let one of the second decodes end that were asked for, the oldest first."""
+        final = self.opened.pop(place)
+        for events, _ in self.session.settle(final, final.again()):
+            self.events += events
 
     def finals(self, channel: int = 0) -> list[Final]:
         """Finals so far."""
@@ -112,7 +111,7 @@ class SessionBench:
         self.decoder.advance([channel.state], outputs.numpy())
         self.events += self.session.decoded(channel, piece.tag)
         self.opened += self.session.take_opened()
-        if not self.late:
+        while self.opened and not self.late:
             self.settle()
 
     def _fresh(self) -> dict[str, torch.Tensor]:
