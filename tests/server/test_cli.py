@@ -68,6 +68,7 @@ COMMANDS = [
 IN_WORDS = {  # values that help texts describe
     "model": {"the shipped model"},
     "lm": {"the shipped one"},
+    "second_lm": {"the shipped one, or that of --lm"},
     "models_file": {"none"},
     "vosk_port": {"none"},
     "threads": {"all cores but one"},

@@ -32,7 +32,7 @@ def finals(made: SessionBench) -> list[tuple[str, FinalReason]]:
 def test_each_final_that_ends_a_text_has_the_second_decodes_words() -> None:
     made = bench(utterance_end_ms=700)
     made.late = False
-    for audio in (spell("endpoint "), silence(0.6), spell("finalize ")):
+    for audio in (spell("endpoint"), silence(0.6), spell("finalize")):
         made.send(audio)
     made.finalize()
     made.send(spell("close"))
@@ -46,7 +46,7 @@ def test_each_final_that_ends_a_text_has_the_second_decodes_words() -> None:
 def test_a_gap_that_freezes_words_has_them_and_is_told_by_their_last_end() -> None:
     made = bench(utterance_end_ms=1_000, endpointing_ms=None)
     made.decoder.later_s = CONFIG.frame_s  # type: ignore[attr-defined]
-    made.send(spell("gap "))
+    made.send(spell("gap"))
     made.send(silence(2.0))
     made.answer()
     assert not made.finals()
@@ -70,11 +70,11 @@ def test_words_that_a_cut_takes_are_stable_and_stay() -> None:
 def test_nothing_of_the_channel_passes_its_open_final() -> None:
     """Partials of the next segment, a further final and the end wait; in their order they follow."""
     made = bench()
-    made.send(spell("ab "))
+    made.send(spell("ab"))
     made.finalize()
     made.answer()
     before = list(made.events)
-    made.send(spell("cd "))
+    made.send(spell("cd"))
     made.answer()
     made.finalize()
     made.finalize()  # with no audio since: an empty final
@@ -95,7 +95,7 @@ def test_nothing_of_the_channel_passes_its_open_final() -> None:
 
 def test_another_channel_does_not_wait() -> None:
     made = bench(channels=2, multichannel=True)
-    left, right = spell("ab "), spell("cd ")
+    left, right = spell("ab"), spell("cd")
     made.send(b"".join(a.tobytes() + b.tobytes() for a, b in zip(left, right, strict=True)))
     made.finalize()
     made.answer(channel=0)
@@ -111,7 +111,7 @@ def test_another_channel_does_not_wait() -> None:
 
 def test_audio_behind_an_open_final_is_backlog() -> None:
     made = bench()
-    made.send(spell("ab "))
+    made.send(spell("ab"))
     made.finalize()
     made.answer()
     made.send(silence(1.6))
@@ -124,7 +124,7 @@ def test_audio_behind_an_open_final_is_backlog() -> None:
 @pytest.mark.parametrize("found", [None, ()])
 def test_without_words_of_the_second_decode_the_first_ones_stand(found: tuple[()] | None) -> None:
     made = bench()
-    made.send(spell("ab "))
+    made.send(spell("ab"))
     made.finalize()
     made.answer()
     final = made.opened.pop()
@@ -134,7 +134,7 @@ def test_without_words_of_the_second_decode_the_first_ones_stand(found: tuple[()
 
 def test_a_server_that_ends_a_stream_sends_its_open_final_too() -> None:
     made = bench()
-    made.send(spell("ab "))
+    made.send(spell("ab"))
     made.close(CloseReason.DRAIN)
     made.answer()
     assert not made.finals()
@@ -147,14 +147,14 @@ def test_a_ticket_behind_an_open_final_waits_for_it_and_one_before_it_does_not_k
     made.late = True
     made.send(spell("ab "))
     made.mark()
-    made.send(spell("cd "))
+    made.send(spell("cd"))
     made.finalize()
     made.mark()
     made.answer()
     assert [saved.finals for saved in made.saved] == [0]
     made.settle()
     assert [saved.finals for saved in made.saved] == [0, 1]
-    assert made.text() == "AB CD"
+    assert made.text() == "ab CD"
 
 
 words = st.text("abc ", min_size=1, max_size=8)
