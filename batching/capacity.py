@@ -6,9 +6,9 @@ Pure: batches and times are arguments. The estimate is the least of three bounds
   take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and runs in the next;
 - the thread that takes results and feeds steps, by the time that it computes, or waits for a core to compute on, for a
   batch of `b` rows, in the same way; where it serves several models, its time is divided by the rows of each;
-- pressure: more than two late steps in a hundred mean too many streams, whatever the other bounds are. For minutes
-  afterwards a reserve remains: what slowed the machine, another process for instance, comes again, and streams that
-  were let in cannot be sent away then.
+- pressure: more than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
+  the other bounds are. For minutes afterwards a reserve remains: what slowed the machine, another process for instance,
+  comes again, and streams that were let in cannot be sent away then.
 
 The growth of times with the batch size is measured in the warm-up. What is tracked while serving is the slowdown
 against those times, since model thread and event loop share cores, caches and the interpreter's lock.
@@ -28,6 +28,8 @@ and clients that are refused, need time too. Source: the overloads in loadtest/L
 LATE_SHARE = 0.02  # the objective is a 98th percentile
 WARNING = 0.75
 """Share of the objective at which a step counts as late here: it is later still at the socket."""
+LONG_WAIT_S = 0.5
+"""Wait for other work that counts as too many streams: it takes milliseconds, so the queue before it grows."""
 PRESSED_PERIODS = 2  # in a row: one may be a burst of streams that open, or a stall of the machine
 RELIEF = 0.95
 """The bound under pressure, as a share of the open streams: streams that end are not replaced."""
@@ -60,6 +62,7 @@ class _Period:
     undisturbed_s: float = 0.0  # time of the same batches in the warm-up
     live: int = 0  # rows of live streams
     late: int = 0  # of `live`
+    waited_s: float = 0.0  # longest wait for other work that a live stream's result needs
 
 
 class Capacity:
@@ -104,6 +107,11 @@ class Capacity:
                 period.undisturbed_s += self._batch.extrapolate(rows)
             period.live += len(live_ages_s)
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
+
+    def waited(self, seconds: float) -> None:
+        """Note how long a live stream's result waited for work of other threads, beside its steps."""
+        if self._period is not None:
+            self._period.waited_s = max(self._period.waited_s, seconds)
 
     def look(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
         """Close the period if it is over. Returns: True if it was, and the estimate may have changed.
@@ -153,7 +161,8 @@ class Capacity:
         return max(0, int(self.possible()) - self.streams())
 
     def _press(self, period: _Period, streams: int, elapsed_s: float) -> None:
-        self._pressed = self._pressed + 1 if period.late > LATE_SHARE * period.live else 0
+        late = period.late > LATE_SHARE * period.live or period.waited_s > LONG_WAIT_S
+        self._pressed = self._pressed + 1 if late else 0
         if self._pressed >= PRESSED_PERIODS:
             self._bound = min(RELIEF * streams, self._bound or streams)
             self._calm_s = 0.0

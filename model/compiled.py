@@ -42,6 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SOURCES = (
     "compiled",
     "config",
+    "ctc/kept_frames",
     "ctc/rescoring",
     "ctc/search/alignments",
     "ctc/search/candidates",

@@ -24,6 +24,7 @@ from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
 from server.recognition.engines import Deliver, Engines, MakeEngine
 from server.recognition.recognizer import Recognizer
+from server.recognition.second_decodes import SecondDecodes
 from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
@@ -112,7 +113,7 @@ class ModelServices:
         """End all engines. Raises: EngineDown if a thread does not end."""
         with contextlib.ExitStack() as stopping:  # each is stopped, even if one before it hangs
             for service in self:
-                stopping.callback(service.recognizer.engines.stop, timeout_s)
+                stopping.callback(service.recognizer.stop, timeout_s)
 
     def ready(self, stall_s: float) -> bool:
         """Return whether every model's engines run, are warm and have been at their work for less than `stall_s`."""
@@ -151,6 +152,7 @@ class ServiceBuilder:
         self._clock = clock
         self._make_session = make_session
         self._machine = Machine()
+        self._second = SecondDecodes(clock)
         keys = read_keys(read_secrets("resume key", plain(settings.resume_keys), settings.resume_keys_file))
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
@@ -168,6 +170,7 @@ class ServiceBuilder:
             engines=self._engines(model, window),
             admission=self._admission(config, metrics),
             machine=self._machine,
+            second=self._second,
             budget_s=self._settings.latency_budget_ms / 1_000,
             clock=self._clock,
         )

@@ -11,7 +11,7 @@ import torch
 from batching.slot_model import SlotModel
 from model.acoustic import load_model
 from model.ctc.words import Decoder
-from model.decoder import decoder_of
+from model.decoder import SecondSearch, decoder_of
 from model.description import ModelDescription
 from model.runtime import set_up_torch
 from server.model_entries import ModelEntry
@@ -32,10 +32,17 @@ def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel |
 def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load one model and its decoder by its own settings. Raises: ModelError."""
     model = load_model(settings.model, device=settings.device, precision=settings.precision)
-    decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    decoder = decoder_of(
+        model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
+    )
     if entry is None:
         return LoadedModel.of(model, decoder)
     return LoadedModel.of(model, decoder, entry.name, entry.languages)
+
+
+def second_of(settings: Settings) -> SecondSearch | None:
+    """The second decode that the settings ask for, of decoders that search."""
+    return None if settings.second_beams == "off" else SecondSearch(settings.second_beams, settings.second_lm)
 
 
 def load_vad(settings: Settings) -> VadModel | None:

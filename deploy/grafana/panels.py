@@ -91,11 +91,16 @@ ROWS = (
             ),
             Panel(
                 "Model step and search, p98",
-                "Of each model: one batch in the model, and the decoding of its results.",
+                "Of each model: one batch in the model, decoding its results, the second decode of an ended segment.",
                 "s",
                 (
                     Query(quantile(0.98, "tutti_batch_inference_seconds", by=MODEL), "step {{instance}} {{model}}"),
                     Query(quantile(0.98, "tutti_decode_seconds", by=MODEL), "search {{instance}} {{model}}"),
+                    Query(quantile(0.98, "tutti_second_decode_seconds", by=MODEL), "second {{instance}} {{model}}"),
+                    Query(
+                        quantile(0.98, "tutti_second_decode_wait_seconds", by=MODEL),
+                        "waiting for it {{instance}} {{model}}",
+                    ),
                 ),
             ),
             Panel(

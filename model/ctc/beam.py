@@ -125,6 +125,7 @@ class BeamDecoder:
         model, self._kept_alive = model_table(lm)
         limits = np.array([kept_share, kept_symbols, reach, merges], np.float64)
         symbols = self.symbols
+        self.limits = limits  # (2,) share of the probability and number of symbols that a frame keeps
         self._setup = Setup(
             beams, limits, symbols.blank, symbols.space, 1 + symbols.has_starts, symbols.table, symbols.columns,
             weight_row(self.weights), model,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.tokens import IDEOGRAPHS
 
 LogProbs = NDArray[np.float32]
+
+SecondPass = Callable[[], "tuple[Word, ...]"]
+"""Decodes a segment again; on any thread."""
 
 _BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}]) (?=[{IDEOGRAPHS}])")
 
@@ -106,3 +109,14 @@ class Decoder(Protocol):
 
     def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""
+
+
+@runtime_checkable
+class TwoPass(Protocol):
+    """An offer of a decoder that can decode the open segment again, with more work; found by its attribute."""
+
+    def again(self, state: Any) -> SecondPass | None:
+        """Return what decodes the open segment again, whatever happens to the state since. Call it before `take`.
+
+        It returns the words of the segment, maybe none, the stable ones unchanged. None where there is nothing to do.
+        """

@@ -119,6 +119,13 @@ class LanguageModel:
         score_text(*self.trie.arrays, self.start_state if bos else ROOT, ids, out)
         return [float(value) for value in out]
 
+    def state_after(self, words: Sequence[str], *, bos: bool = True) -> int:
+        """Return the state after these words, from the start of a sentence with `bos`."""
+        ids = self.ids(words)
+        return int(
+            score_text(*self.trie.arrays, self.start_state if bos else ROOT, ids, np.empty(len(ids), np.float32))
+        )
+
     def perplexity(self, lines: Iterable[str]) -> Perplexity:
         """Measure the model on sentences, one a line, words apart by spaces."""
         sentences = words = unknown = 0

@@ -17,6 +17,8 @@ from server.cli.options import (
     ModelOption,
     Part,
     PartOption,
+    SecondBeamsOption,
+    SecondLmOption,
     UrlOption,
     fail,
     settings_from,
@@ -40,6 +42,8 @@ def evaluate(
     lm: Annotated[
         str | None, typer.Option(help="An .arpa or .lm language model, or off. Default: the shipped one.")
     ] = None,
+    second_beams: SecondBeamsOption = None,
+    second_lm: SecondLmOption = None,
     keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
     codec: Annotated[
         str | None, typer.Option(help="none, mulaw, alaw: as over a telephone, 8 kHz; several with commas.")
@@ -67,6 +71,7 @@ def evaluate(
 
     asked = Asked(manifest, concurrency, keyterm or (), texts, partials, as_json, _codecs(codec), part.value)
     ours = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device}
+    ours |= {"second_beams": second_beams, "second_lm": second_lm}
     try:
         if url is not None:
             _refuse({**ours, "codec": codec})
@@ -103,6 +108,6 @@ def _codecs(named: str | None) -> list[str | None]:
 
 def _refuse(options: dict[str, Any]) -> None:
     """Refuse options that a running server has decided. Raises: typer.BadParameter."""
-    given = [f"--{name}" for name, value in options.items() if value is not None]
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if given:
         raise typer.BadParameter(f"{', '.join(given)}: a running server decides that itself; leave out --url")

@@ -83,6 +83,13 @@ DecoderOption = Annotated[
 BeamsOption = Annotated[
     int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 1,024. Default: {default}.")
 ]
+SecondBeamsOption = Annotated[
+    str | None,
+    typer.Option(help="Hypotheses of the second decode of an ended segment, 1 to 1024; or off. Default: {default}."),
+]
+SecondLmOption = Annotated[
+    Path | None, typer.Option(help="Language model of the second decode. Default: the shipped one, or that of --lm.")
+]
 LmOption = Annotated[
     str | None,
     typer.Option(help="Language model of the beam search: .arpa, .arpa.gz, .lm; or off. Default: the shipped one."),

@@ -14,6 +14,8 @@ from server.cli.options import (
     DeviceSetting,
     LmOption,
     ModelsOption,
+    SecondBeamsOption,
+    SecondLmOption,
     fail,
     settings_from,
 )
@@ -36,6 +38,8 @@ def serve(
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
+    second_beams: SecondBeamsOption = None,
+    second_lm: SecondLmOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: {default}.")] = None,
     max_streams: Annotated[
         str | None,

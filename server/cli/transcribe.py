@@ -15,6 +15,8 @@ from server.cli.options import (
     LmOption,
     ModelOption,
     PrecisionOption,
+    SecondBeamsOption,
+    SecondLmOption,
     UrlOption,
     fail,
     settings_from,
@@ -44,13 +46,16 @@ def transcribe(
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
+    second_beams: SecondBeamsOption = None,
+    second_lm: SecondLmOption = None,
     model: ModelOption = None,
     device: DeviceOption,
     precision: PrecisionOption,
 ) -> None:
     """Transcribe recordings: through a server with --url, else with the engine in this process.
 
-    What chooses the engine (--decoder, --beams, --lm, --model, --device, --precision) is for this process alone.
+    What chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is
+    for this process alone.
     """
     from tutti_asr_client.errors import ClientError
     from tutti_asr_client.files.transcribe import run, run_remote
@@ -76,6 +81,7 @@ def transcribe(
     from server.tools.local import open_local
 
     options = {"decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device, "precision": precision}
+    options |= {"second_beams": second_beams, "second_lm": second_lm}
     # A slot is free again only after its recording's last batch.
     settings = settings_from({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
     try:

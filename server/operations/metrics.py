@@ -160,6 +160,15 @@ class _ModelFamilies:
         self.inference = spread("batch_inference_seconds", "One model step")
         self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
         self.decode = spread("decode_seconds", "Search and text of one batch")
+        self.second_queue = gauge("second_decode_queue", "Ended segments that wait for their second decode")
+        self.second_wait = spread("second_decode_wait_seconds", "Segment ended to its second decode beginning")
+        self.second_decode = spread("second_decode_seconds", "Second decode of one segment")
+        self.second_failures = Counter(
+            "tutti_second_decode_failures",
+            "Segments whose second decode failed: the first one's text was sent",
+            ["model"],
+            registry=registry,
+        )
 
 
 class ModelMetrics:
@@ -181,6 +190,10 @@ class ModelMetrics:
         self.inference = families.inference.labels(name)
         self.handover = families.handover.labels(name)
         self.decode = families.decode.labels(name)
+        self.second_queue = families.second_queue.labels(name)
+        self.second_wait = families.second_wait.labels(name)
+        self.second_decode = families.second_decode.labels(name)
+        self.second_failures = families.second_failures.labels(name)
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
 

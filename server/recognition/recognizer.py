@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 
 from batching.errors import BatchingError, WrongState
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from model.ctc.words import Decoder
+from model.ctc.words import Decoder, Word
 from model.description import ModelDescription
 from server.errors import EngineDead, Refused
 from server.operations.metrics import ModelMetrics
 from server.recognition.admission import Admission, Machine, ThreadTime
 from server.recognition.engines import Engines, EngineStreams
 from server.recognition.events import Event, StepTiming, StreamBroken
+from server.recognition.held_steps import OpenFinal
+from server.recognition.second_decodes import Outcome, SecondDecodes
 from server.recognition.segmenter import Segmenter
 from server.recognition.session import Session
 from server.recognition.steps import StepTag, WindowTag, Work
@@ -52,9 +55,12 @@ class ActiveSession:
         speech: EngineStreams,
         vad: EngineStreams | None,
         on_close: Callable[[ActiveSession], None],
+        *,
+        background: bool = False,
     ) -> None:
         self.session = session
         self.sink = sink
+        self.background = background
         self.speech, self.vad = speech, vad
         self.open = True
         self._on_close = on_close
@@ -152,10 +158,19 @@ Routes = Mapping[int, Route]
 class BatchDecoder:
     """Decodes the rows of batches and sends each session its events; the decoder states belong to the channels."""
 
-    def __init__(self, decoder: Decoder, metrics: ModelMetrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        metrics: ModelMetrics,
+        clock: Callable[[], float],
+        second: SecondDecodes,
+        on_second: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
+        """`on_second` is told of the second decodes of live streams."""
         self._decoder = decoder
         self._metrics = metrics
         self._clock = clock
+        self._second, self._on_second = second, on_second
 
     def take_steps(self, batch: BatchDone, routes: Routes) -> None:
         """Decode the rows of streams that are still open; hold those that wait for the voice-activity model.
@@ -228,7 +243,47 @@ class BatchDecoder:
                 timing = StepTiming(
                     row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
                 )
+                self._decode_again(route, timing)
                 route.active.sink.on_events(events, timing)
+
+    def _decode_again(self, route: Route, timing: StepTiming) -> None:
+        """Hand the finals that this step opened to the threads; the step and those behind it wait."""
+        active, session = route.active, route.active.session
+        if session.holds:
+            session.timed(route.channel, timing)
+        for final in session.take_opened():
+            done = partial(self._settle, active, final)
+            self._second.submit(partial(_unless_over, active, final), done, background=active.background)
+            self._metrics.second_queue.set(self._second.waiting)
+
+    def _settle(self, active: ActiveSession, final: OpenFinal, outcome: Outcome) -> None:
+        """Send a final, and what waited for it."""
+        metrics = self._metrics
+        metrics.second_queue.set(self._second.waiting)
+        if not active.open:
+            return
+        if outcome.error is not None:
+            metrics.second_failures.inc()
+            _log.error("second decode failed, the first one's text is sent", error=repr(outcome.error))
+        metrics.second_wait.observe(outcome.wait_s)
+        metrics.second_decode.observe(outcome.decode_s)
+        if not active.background:
+            self._on_second(outcome)
+        now = self._clock()
+        for events, timing in active.session.settle(final, outcome.words):
+            if active.open:  # the events of an earlier step may have ended it
+                active.sink.on_events(events, None if timing is None else _later(timing, now))
+
+
+def _unless_over(active: ActiveSession, final: OpenFinal) -> tuple[Word, ...]:
+    """Decode again, unless nobody waits for it any more."""
+    return final.again() if active.open else ()
+
+
+def _later(timing: StepTiming, now: float) -> StepTiming:
+    """Return the timing of a step whose text waited: all of that is decoding."""
+    decode_s = timing.decode_s + now - timing.decoded_s
+    return msgspec.structs.replace(timing, decode_s=decode_s, decoded_s=now)
 
 
 class Recognizer:
@@ -243,17 +298,18 @@ class Recognizer:
         engines: Engines,
         admission: Admission,
         machine: Machine,
+        second: SecondDecodes,
         budget_s: float,
         clock: Callable[[], float],
         busy_clock: Callable[[], float] | None = None,
     ) -> None:
-        """`machine` knows the load of the models beside this one."""
+        """`machine` knows the load of the models beside this one, which also share `second`."""
         self.engines = engines
         self.admission = admission
-        self._machine = machine
+        self._machine, self._second = machine, second
         machine.join(admission, lambda: self.slots_used)
         self._step_s = config.step_samples / config.sample_rate
-        self._decoder = BatchDecoder(decoder, metrics, clock)
+        self._decoder = BatchDecoder(decoder, metrics, clock, second, self._on_second)
         self._metrics = metrics
         self._budget_s = budget_s
         self._clock, self._busy_clock = clock, busy_clock or ThreadTime()
@@ -265,6 +321,11 @@ class Recognizer:
     async def start(self) -> None:
         """Start the engines and take their events. Raises: EngineDead."""
         await self.engines.start(self._on_event, self._on_vad_event)
+
+    def stop(self, timeout_s: float) -> None:
+        """End the engines and the second decodes. Raises: EngineDown if a model thread does not end."""
+        self._second.stop()
+        self.engines.stop(timeout_s)
 
     # Sessions
 
@@ -302,7 +363,7 @@ class Recognizer:
         self._look(now)
         self.admission.check(self._machine.load(self.admission), count, now)
         speech, vad = self.engines.open(count, budget_s=budget_s, background=background)
-        active = ActiveSession(session, sink, speech, vad, self._on_session_closed)
+        active = ActiveSession(session, sink, speech, vad, self._on_session_closed, background=background)
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))
         self._held.update(speech.ids)
@@ -382,6 +443,9 @@ class Recognizer:
         self._machine.rows += len(batch.streams)
         self.admission.capacity.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps)
         self._look(now)
+
+    def _on_second(self, outcome: Outcome) -> None:
+        self.admission.capacity.waited(outcome.wait_s)
 
     def _look(self, now: float) -> None:
         machine = self._machine

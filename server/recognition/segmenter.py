@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Generic, TypeVar
 
 from model.ctc.bias import Bias
-from model.ctc.words import Decoder, DecoderState, Word
+from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.recognition.held_steps import OpenFinal, Result
 from server.recognition.partials import PartialFilter, WordPlacer, placed
 from server.recognition.saved_state import SavedChannel
 from server.recognition.steps import Marker, StepTag
@@ -81,6 +83,7 @@ class Segmenter:
         self.index = index
         self.speech = speech
         self._decoder = decoder
+        self._again = decoder.again if isinstance(decoder, TwoPass) else None
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self._settings = PendingChanges(ChannelSettings(bias, rules))
         self._rules = rules  # the current ones
@@ -184,9 +187,9 @@ class Segmenter:
 
     # Results
 
-    def decoded(self, tag: StepTag) -> list[Event]:
-        """Return the events of this step; the decoder state has been advanced over it."""
-        events: list[Event] = []
+    def decoded(self, tag: StepTag) -> list[Result]:
+        """Return the results of this step; the decoder state has been advanced over it."""
+        events: list[Result] = []
         self._steps_answered += 1
         self.cursor_s = tag.end_s
         if self.speech is None:
@@ -204,13 +207,13 @@ class Segmenter:
             self._apply_changes()
         return events
 
-    def _detect_text(self, events: list[Event]) -> None:
+    def _detect_text(self, events: list[Result]) -> None:
         """Without a voice-activity model, the first letter after an endpoint is the start of speech."""
         if not self._speaking and self.state.has_text:
             self._speaking = True
             events.append(SpeechStarted(self.index, self._absolute(self._decoder.words(self.state)[0]).start_s))
 
-    def _detect_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Event]) -> None:
+    def _detect_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Result]) -> None:
         before_s = speech.follow(tag.end_sample)
         if before_s is not None:
             start_s = max(0.0, self.cursor_s - before_s)
@@ -220,7 +223,7 @@ class Segmenter:
         if speech.silence_s >= self._rules.quiet_s:
             speech.quiet()
 
-    def _detect_gap(self, events: list[Event]) -> bool:
+    def _detect_gap(self, events: list[Result]) -> bool:
         """Return whether a gap closed the open segment: it freezes words that no endpoint has frozen."""
         needed_s = self._rules.utterance_gap_s
         if needed_s is None:
@@ -235,13 +238,13 @@ class Segmenter:
             self._end_gap(self._base_s + self.state.frames * self._frame_s, events)
         return freezes
 
-    def _end_gap(self, until_s: float, events: list[Event]) -> None:
+    def _end_gap(self, until_s: float, events: list[Result]) -> None:
         needed_s, last_s = self._rules.utterance_gap_s, self._last_word_end_s
         if needed_s is not None and last_s is not None and until_s - last_s >= needed_s:
             events.append(UtteranceGap(self.index, last_s))
             self._last_word_end_s = None
 
-    def _extend_segment(self, events: list[Event]) -> None:
+    def _extend_segment(self, events: list[Result]) -> None:
         """Close the segment behind silence or because it is too long; send a partial otherwise."""
         rules, has_text = self._rules, self.state.has_text
         if has_text:
@@ -279,9 +282,9 @@ class Segmenter:
         decoded_s = self._base_s + self.state.frames * self._frame_s
         return max(self._start_s, self._partials.last_end_s, min(decoded_s, self.cursor_s))
 
-    def _end_flush(self, reason: FinalReason, events: list[Event]) -> None:
+    def _end_flush(self, reason: FinalReason, events: list[Result]) -> None:
         final = self._final(reason)
-        if final.words or not self._left_out(reason):
+        if isinstance(final, OpenFinal) or final.words or not self._left_out(reason):
             events.append(final)
         if reason is not FinalReason.CLOSE:
             self._decoder.release(self.state)
@@ -295,11 +298,16 @@ class Segmenter:
         """Whether an empty final is not sent."""
         return reason is FinalReason.CLOSE and self._closing is Closing.WITH_TEXT_ONLY
 
-    def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final:
-        """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them."""
+    def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final | OpenFinal:
+        """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them.
+
+        All of them are decoded again where the decoder can; endpoints, gaps and the next words follow the first decode.
+        """
         end_s = self.cursor_s if until_s is None else until_s
+        again = self._again(self.state) if count is None and self._again is not None else None
         words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
+        opened = OpenFinal(final, partial(_placed_again, again, self._place)) if words and again is not None else None
         self._start_s = end_s
         self._placer.restart()
         self._partials.restart(end_s)
@@ -307,17 +315,27 @@ class Segmenter:
             self._speaking = False
         if words:
             self._last_word_end_s = words[-1].end_s
-        return final
+        return opened or final
 
     def _partial(self, stable: int) -> Partial:
         words = self._placer.place(self._decoder.words(self.state), self._base_s, self._start_s, self.cursor_s)
         return Partial(self.index, self._start_s, self.cursor_s - self._start_s, words, stable)
 
+    @property
+    def _place(self) -> tuple[float, float, float]:
+        """Where the decoder's time begins, the open segment and the audio that comes."""
+        return self._base_s, self._start_s, self.cursor_s
+
     def _absolute(self, word: Word) -> Word:
-        return placed(word, self._base_s, self._start_s, self.cursor_s)
+        return placed(word, *self._place)
 
     def _voiceless_s(self) -> float | None:
         return None if self.speech is None else self.speech.silence_s
 
     def _silence_s(self) -> float:
         return self.state.silence_frames * self._frame_s
+
+
+def _placed_again(again: SecondPass, place: tuple[float, float, float]) -> tuple[Word, ...]:
+    """Decode again; return the words in stream time."""
+    return tuple(placed(word, *place) for word in again())

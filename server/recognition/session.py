@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.ctc.words import Decoder
+from model.ctc.words import Decoder, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
-from server.recognition.events import Closed, Event, FinalReason
+from server.recognition.events import Closed, Event, FinalReason, StepTiming
+from server.recognition.held_steps import HeldSteps, OpenFinal, open_finals
 from server.recognition.keyterms import NO_KEYTERMS, ChangeAllowance, Keyterms, checked_size
 from server.recognition.result_order import ResultOrder
 from server.recognition.saved_state import SavedInput, SavedStream
@@ -79,7 +80,9 @@ class Session:
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
         self._cutters = tuple(StepCutter(i, options.sample_rate, config, window_samples) for i in self._indices)
-        self._waiting = 0  # steps sent and not answered, over all channels
+        self._held = tuple(HeldSteps() for _ in self._indices)
+        self._opened: list[OpenFinal] = []  # until `take_opened`
+        self._waiting = 0  # steps sent whose results are not out, over all channels
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
         # The state of a voice-activity model is not saved, so a stream that has one cannot be resumed.
@@ -97,7 +100,7 @@ class Session:
 
     @property
     def backlog_s(self) -> float:
-        """Audio sent to the engine and not answered, per channel."""
+        """Audio sent to the engine whose results are not out, per channel."""
         return self._waiting * self._step_s / len(self.channels)
 
     def replace_phrases(self, phrases: Sequence[str]) -> None:
@@ -243,13 +246,52 @@ class Session:
             channel.start_at(cutter.received_s)
 
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
-        """Return the events of one step's result; the channel's decoder state has been advanced over it."""
-        self._waiting -= 1
+        """Return the events of one step's result; the channel's decoder state has been advanced over it.
+
+        An open final and what follows it on its channel wait for `settle`, after a second decode by the caller.
+        """
         self.steps += 1
-        events = channel.decoded(tag)
+        results = channel.decoded(tag)
+        held, opened = self._held[channel.index], open_finals(results)
+        if opened or held.waiting:
+            held.hold(results, is_step=True)
+            self._opened += opened
+            return []
+        self._waiting -= 1
+        events = held.told(results)
         if self._result_order is not None:
             events = self._result_order.answered(channel.index, events)
         return events if self._closing is None else self._with_end(events)
+
+    @property
+    def holds(self) -> bool:
+        """Whether results wait for a second decode."""
+        return any(held.waiting for held in self._held)
+
+    def take_opened(self) -> list[OpenFinal]:
+        """Return the finals that are to be decoded again, once."""
+        opened, self._opened = self._opened, []
+        return opened
+
+    def timed(self, channel: Segmenter, timing: StepTiming) -> None:
+        """Give the step that was decoded last its timing, if its results wait."""
+        self._held[channel.index].timed(timing)
+
+    def settle(self, final: OpenFinal, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take what a second decode found, None if it failed; return the events that waited, step by step."""
+        final.settle(words)
+        index = final.first.channel
+        answers: list[tuple[list[Event], StepTiming | None]] = []
+        for held, told in self._held[index].due():
+            events = told
+            if held.is_step:
+                self._waiting -= 1
+                if self._result_order is not None:
+                    events = self._result_order.answered(index, told)
+            answers.append((events, held.timing))
+        if answers:
+            self._with_end(answers[-1][0])
+        return answers
 
     def _flush(self, indices: range, marker: Marker, reason: FinalReason, now: float) -> tuple[list[Work], list[Event]]:
         work: list[Work] = []
@@ -262,11 +304,19 @@ class Session:
                 channel.flushing()
                 work += cutter.flush(marker, now)
             elif self._result_order is None:
-                events += channel.nothing_to_flush(reason)
+                events += self._behind(i, channel.nothing_to_flush(reason))
             else:  # `_result_order` puts it behind the steps on their way
                 events += channel.empty_final(cutter.received_s, reason)
         self._count(work)
         return work, events if self._result_order is None else self._result_order.add(events)
+
+    def _behind(self, index: int, events: list[Event]) -> list[Event]:
+        """Return events of a channel that answer no step, unless they wait behind an open final."""
+        held = self._held[index]
+        if not events or not held.waiting:
+            return events
+        held.hold(events, is_step=False)
+        return []
 
     def _count(self, work: list[Work]) -> None:
         for piece in work:
@@ -278,7 +328,7 @@ class Session:
                     self._result_order.sent(piece.channel)
 
     def _with_end(self, events: list[Event]) -> list[Event]:
-        if self._closing is not None and all(channel.closed for channel in self.channels):
+        if self._closing is not None and all(channel.closed for channel in self.channels) and not self.holds:
             if self._result_order is not None and not self._result_order.finishes():
                 return events
             events.append(Closed(self._closing, self.audio_s))

@@ -19,11 +19,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind
 
-from model.ctc.words import Decoder
+from model.ctc.words import Decoder, Word
 from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id
-from server.recognition.events import Event, Final
+from server.recognition.events import Event, Final, StepTiming
+from server.recognition.held_steps import OpenFinal
 from server.recognition.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work
@@ -84,6 +85,10 @@ class TracedSession(Session):
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """As `Session`."""
         return self._recorded(super().decoded(channel, tag))
+
+    def settle(self, final: OpenFinal, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """As `Session`."""
+        return [(self._recorded(events), timing) for events, timing in super().settle(final, words)]
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
         """As `Session`."""

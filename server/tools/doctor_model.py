@@ -25,6 +25,7 @@ from model.published.published_model import PublishedModel
 from model.runtime import set_up_torch
 from model.torch_model import TorchModel
 from server.model_service import TILE_ROWS
+from server.served_model import second_of
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
@@ -193,7 +194,9 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
 def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """The decoder that would be served, and whether its machine code is kept between starts."""
     try:
-        decoder = decoder_of(served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+        decoder = decoder_of(
+            served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
+        )
     except ModelError as error:
         yield fail("decoder", str(error), "--decoder greedy")
         return

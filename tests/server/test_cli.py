@@ -68,6 +68,7 @@ COMMANDS = [
 IN_WORDS = {  # values that help texts describe
     "model": {"the shipped model"},
     "lm": {"the shipped one"},
+    "second_lm": {"the shipped one, or that of --lm"},
     "models_file": {"none"},
     "vosk_port": {"none"},
     "threads": {"all cores but one"},
@@ -193,7 +194,7 @@ def test_an_unreachable_server_is_named_and_exits_with_1():
         (["serve", "--policy", "greedy"], "--policy"),
         (["serve", "--port", "70000"], "--port"),
         (["serve", "--decoder", "flashlight"], "--decoder"),
-        (["serve", "--beams", "65"], "--beams"),
+        (["serve", "--beams", "1025"], "--beams"),
         (["loadtest", "--streams", "ten"], "--streams"),
     ],
 )

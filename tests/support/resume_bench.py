@@ -63,6 +63,14 @@ class ResumableBench(SessionBench):
         else:
             state = pickle.dumps(self._states[index])
             self.events += self.session.exported(self.session.channels[index], state)
+        self._collect()
+
+    def settle(self, place: int = 0) -> None:
+        """Let a second decode end."""
+        super().settle(place)
+        self._collect()
+
+    def _collect(self) -> None:
         while (saved := self.session.result_order.take_saved()) is not None:
             self.saved.append(saved)
             self.events += self.session.released()
@@ -104,6 +112,7 @@ class Client:
         done = 0  # items of the script that the saved state contains
         for remaining in range(losses, -1, -1):
             bench = ResumableBench(**self._options)
+            bench.late = True
             position = 0 if saved is None else round(bench.restore(saved) * self._rate)
             first = 0 if saved is None else saved.finals
             self.moves += saved is not None
@@ -149,6 +158,8 @@ class Client:
             bench.answer(self._dice.randint(0, 3), channel)
         if everything:
             bench.answer()
+        while bench.opened and (everything or self._dice.random() < 0.5):
+            bench.settle(self._dice.randrange(len(bench.opened)))
 
     def _say(self, bench: ResumableBench, control: Control) -> None:
         if isinstance(control, Finalize):

@@ -13,6 +13,7 @@ from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
+from server.recognition.held_steps import OpenFinal
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
@@ -33,6 +34,8 @@ class SessionBench:
         self.session = Session(asked, self.model.config, self.decoder, limits or Limits(), window)
         self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
+        self.opened: list[OpenFinal] = []
+        self.late = False  # whether second decodes wait for `settle`
         self._work: list[deque[Work]] = [deque() for _ in self.session.channels]
         self._states = [self._fresh() for _ in self.session.channels]
 
@@ -69,6 +72,12 @@ class SessionBench:
             for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
                 self._answer(index, waiting.popleft())
 
+    def settle(self, place: int = 0) -> None:
+        """Let one of the second decodes end that were asked for, the oldest first."""
+        final = self.opened.pop(place)
+        for events, _ in self.session.settle(final, final.again()):
+            self.events += events
+
     def finals(self, channel: int = 0) -> list[Final]:
         """Finals so far."""
         return [e for e in self.events if isinstance(e, Final) and e.channel == channel]
@@ -101,6 +110,9 @@ class SessionBench:
         outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
         self.decoder.advance([channel.state], outputs.numpy())
         self.events += self.session.decoded(channel, piece.tag)
+        self.opened += self.session.take_opened()
+        while self.opened and not self.late:
+            self.settle()
 
     def _fresh(self) -> dict[str, torch.Tensor]:
         return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from live_server import LiveServer
 from prometheus_client.parser import text_string_to_metric_families
+from shouting import ShoutingDecoder
 from spelling import spell
 
 Start = Callable[..., LiveServer]
@@ -46,6 +47,10 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_batch_inference_seconds": ("histogram", {"model"}),
     "tutti_handover_seconds": ("histogram", {"model"}),
     "tutti_decode_seconds": ("histogram", {"model"}),
+    "tutti_second_decode_seconds": ("histogram", {"model"}),
+    "tutti_second_decode_wait_seconds": ("histogram", {"model"}),
+    "tutti_second_decode_queue": ("gauge", {"model"}),
+    "tutti_second_decode_failures": ("counter", {"model"}),
     "tutti_handshake_seconds": ("histogram", set()),
     "tutti_session_duration_seconds": ("histogram", set()),
     "tutti_batch_size": ("histogram", {"model"}),
@@ -93,7 +98,7 @@ def test_quantiles_are_exact_at_every_objective(live_server: Start, name: str) -
 
 
 def test_one_stream_is_counted_in_every_stage(live_server: Start) -> None:
-    server = live_server()
+    server = live_server(decoder=ShoutingDecoder())
     with server.listen(interim_results="true") as client:
         client.send(spell("hello there"))
         client.until(lambda frame: frame["type"] == "Results")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fakes import WAIT_S
 from live_server import LiveServer
+from shouting import ShoutingDecoder
 from spelling import poison, silence, spell
 from uploaded import encoded
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -69,6 +70,18 @@ def test_commits_are_answered_by_transcripts(live_server: Start) -> None:
             assert events[-1]["usage"]["seconds"] == pytest.approx(len(spell(text)) / 16_000, abs=0.05)
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="openai"}') == 1
+
+
+def test_a_transcript_has_the_second_decodes_words_and_is_what_its_deltas_add_up_to(live_server: Start) -> None:
+    server = live_server(decoder=ShoutingDecoder())
+    with dial(server) as socket:
+        manual(socket)
+        append(socket, spell("hello there", RATE))
+        tell(socket, "input_audio_buffer.commit")
+        events = until(socket, ".completed")
+    assert events[-1]["transcript"] == "".join(e["delta"] for e in events if "delta" in e) == "hello THERE"
+    form = {"file": ("a.wav", encoded(spell("hello there"), "wav"))}
+    assert server.http.post("/v1/audio/transcriptions", files=form).json()["text"] == "Hello THERE."
 
 
 def test_silence_ends_turns(live_server: Start) -> None:

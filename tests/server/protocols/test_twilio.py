@@ -16,6 +16,7 @@ import pytest
 from adapters import RATE, audio_of, frames_of, other_actions, words
 from fakes import WAIT_S
 from live_server import LiveServer
+from shouting import ShoutingDecoder
 from spelling import silence, spell
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -183,6 +184,15 @@ def test_text_comes_back_on_the_same_socket_if_asked(live_server: Start) -> None
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="twilio"}') == 1
     assert server.metric('tutti_audio_seconds_total{encoding="mulaw"}') == pytest.approx(len(CALL) / 8_000, abs=0.01)
+
+
+def test_finals_have_the_second_decodes_words(live_server: Start) -> None:
+    frames: list[Json] = []
+    with dial(live_server(decoder=ShoutingDecoder()), "?reply=true") as socket:
+        call(socket)
+        while not frames or frames[-1]["event"] != "stop":
+            frames.append(json.loads(socket.recv(timeout=WAIT_S)))
+    assert transcripts(frames) == ["HELLO", "YOU"]
 
 
 @contextmanager

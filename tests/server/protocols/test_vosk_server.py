@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fakes import WAIT_S
 from live_server import LiveServer
+from shouting import ShoutingDecoder
 from spelling import silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -62,6 +63,13 @@ def test_a_lock_step_client_gets_its_words_and_a_normal_end(live_server: Start, 
     assert all(set(answer) == {"partial"} for answer in answers if answer not in finals)
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="vosk"}') == 1
+
+
+def test_a_final_has_the_second_decodes_words(live_server: Start) -> None:
+    server = live_server(decoder=ShoutingDecoder(), vosk_sample_rate=16_000)
+    with dial(f"ws://{server.host}/vosk") as socket:
+        ask(socket, spell("hello").tobytes())
+        assert ask(socket, '{"eof" : 1}')["text"] == "HELLO"
 
 
 def test_reset_completes_the_text_and_the_connection_goes_on(live_server: Start) -> None:

@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from resume_bench import Client, Configure, Control, Finalize, ResumableBench
+from shouting import ShoutingDecoder
 from spelling import CONFIG, silence, spell
 
 from model.ctc.beam import BeamDecoder
+from model.ctc.two_pass import TwoPassDecoder
 from server.recognition.events import Final
 from server.recognition.session import Limits
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
-DECODERS = {"greedy": None, "beam": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8)}
+BEAM, WIDE = (BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=beams) for beams in (8, 16))
+DECODERS = {"greedy": None, "beam": BEAM, "two passes": TwoPassDecoder(BEAM, WIDE), "shouting": ShoutingDecoder()}
 
 words = st.text("abcde ", min_size=1, max_size=10)
 
@@ -57,10 +60,13 @@ def test_one_resumed_channel_gives_the_results_of_an_unbroken_one(
     check(data.draw(scripts(1, 16_000)), seed, losses, decoder=DECODERS[decoder])
 
 
+@pytest.mark.parametrize("decoder", ["greedy", "shouting"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
-def test_two_resumed_channels_answered_in_any_order(data: st.DataObject, seed: int, losses: int) -> None:
-    check(data.draw(scripts(2, 16_000)), seed, losses, channels=2, multichannel=True)
+def test_two_resumed_channels_answered_in_any_order(decoder: str, data: st.DataObject, seed: int, losses: int) -> None:
+    """Engine results and second decodes alike."""
+    script = data.draw(scripts(2, 16_000))
+    check(script, seed, losses, channels=2, multichannel=True, decoder=DECODERS[decoder])
 
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])

@@ -1,0 +1,146 @@
+"""Frames of a stream as the beam search reads them, kept for a second search: few symbols each, none of certain blank.
+
+The search looks at the likeliest symbols of a frame alone, so those give it back the same numbers: a search over kept
+frames equals one over the model's own, to the bit. Speech takes about 13 symbols a second, six bytes each, and a byte a
+frame; silence takes the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.compiled import DoubleArray, FloatArray, LongArray, entry_point
+from model.ctc.search.logs import exp
+
+NOTHING = 255  # count of a frame without any possible symbol, which a broken model gives
+
+
+@entry_point
+def prune(  # noqa: PLR0917 - compiled code has no keywords
+    log_probs: FloatArray,
+    writes: NDArray[np.uint8],
+    blank: int,
+    limits: DoubleArray,
+    counts: NDArray[np.uint8],
+    symbols: NDArray[np.uint16],
+    values: FloatArray,
+    ends: LongArray,
+) -> None:
+    """Choose what a search with these `limits` (share, symbols) reads of log_probs (B, T, V), the likeliest first.
+
+    Written: counts (B, T), ends (B,) of the rows in `symbols` and `values`. `writes` (V,) is 0 for symbols that the
+    search never reads.
+    """
+    size = 0
+    for b in range(log_probs.shape[0]):
+        for t in range(log_probs.shape[1]):
+            row = log_probs[b, t]
+            count, total = 0, 0.0
+            certain = limits[0] < 1.0 and np.inf > row[blank] and exp(np.float64(row[blank])) >= limits[0]
+            while not certain and count < limits[1] and (total < limits[0] or limits[0] >= 1.0):
+                best = -1
+                for c in range(len(row)):
+                    if writes[c] and abs(row[c]) < np.inf and (best < 0 or row[c] > row[best]):
+                        taken = False
+                        for k in range(size - count, size):
+                            taken = taken or symbols[k] == c
+                        if not taken:
+                            best = c
+                if best < 0:
+                    break
+                symbols[size], values[size] = best, row[best]
+                total += exp(np.float64(row[best]))
+                count, size = count + 1, size + 1
+            counts[b, t] = count if count or certain else NOTHING
+        ends[b] = size
+
+
+@dataclass(slots=True, eq=False)
+class KeptFrames:
+    """The last frames of one stream, from `begin` on. Bytes: uint8 counts; uint16 symbols and float32 log-probs."""
+
+    begin: int = 0
+    counts: bytearray = field(default_factory=bytearray)
+    symbols: bytearray = field(default_factory=bytearray)
+    values: bytearray = field(default_factory=bytearray)
+
+    @property
+    def end(self) -> int:
+        """Frame after the last."""
+        return self.begin + len(self.counts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of what is kept."""
+        return len(self.counts) + len(self.symbols) + len(self.values)
+
+    def drop(self, until: int) -> None:
+        """Forget the frames before `until`."""
+        frames = until - self.begin
+        if frames > 0:
+            entries = _entries(self.counts[:frames])
+            del self.counts[:frames], self.symbols[: 2 * entries], self.values[: 4 * entries]
+            self.begin = until
+
+    def restart(self, at: int) -> None:
+        """Forget all; the next frame is number `at`."""
+        self.begin, self.counts, self.symbols, self.values = at, bytearray(), bytearray(), bytearray()
+
+    def since(self, begin: int) -> KeptFrames:
+        """Return a copy from one of the frames on."""
+        entries = _entries(self.counts[: begin - self.begin])
+        return KeptFrames(
+            begin, self.counts[begin - self.begin :], self.symbols[2 * entries :], self.values[4 * entries :]
+        )
+
+    def log_probs(self, symbols: int, blank: int) -> NDArray[np.float32]:
+        """Return (1, T, V): what is not kept is impossible, certain blank certain."""
+        counts = np.frombuffer(self.counts, np.uint8)  # (T,)
+        rows = np.full((1, len(counts), symbols), -np.inf, np.float32)
+        rows[0, counts == 0, blank] = 0.0
+        places = np.repeat(np.arange(len(counts)), np.where(counts == NOTHING, 0, counts))  # (N,)
+        rows[0, places, np.frombuffer(self.symbols, np.uint16)] = np.frombuffer(self.values, np.float32)
+        return rows
+
+    def check(self, symbols: int) -> None:
+        """Raises: ValueError where the parts do not fit each other, or `symbols` of the model."""
+        entries = _entries(self.counts)
+        sizes = len(self.symbols) == 2 * entries and len(self.values) == 4 * entries
+        if self.begin < 0 or not sizes or (np.frombuffer(self.symbols, np.uint16) >= symbols).any():
+            raise ValueError("these are no kept frames")
+
+
+def _entries(counts: bytearray) -> int:
+    return sum(counts) - NOTHING * counts.count(NOTHING)
+
+
+class FrameKeeper:
+    """Keeps what a search reads of each frame."""
+
+    def __init__(self, writes: NDArray[np.uint8], blank: int, limits: DoubleArray) -> None:
+        """`limits`, (share, symbols), and `writes`, (V,), are the search's."""
+        self._writes, self._blank, self._limits = writes, blank, limits
+        self._most = min(int(limits[1]), len(writes))
+
+    def keep(self, streams: Iterator[tuple[KeptFrames, int]], log_probs: FloatArray) -> None:
+        """Append to each of B streams the last so many frames of its row of log_probs (B, T, V)."""
+        rows, frames, _ = log_probs.shape
+        counts = np.empty((rows, frames), np.uint8)
+        symbols = np.empty(rows * frames * self._most, np.uint16)
+        values, ends = np.empty(len(symbols), np.float32), np.empty(rows, np.int64)
+        prune(log_probs, self._writes, self._blank, self._limits, counts, symbols, values, ends)
+        counted, named, valued = counts.tobytes(), symbols.tobytes(), values.tobytes()
+        begin = 0
+        for row, ((kept, new), end) in enumerate(zip(streams, ends.tolist(), strict=True)):
+            first = row * frames
+            if new < frames:
+                begin += _entries(bytearray(counted[first : first + frames - new]))
+            kept.counts += counted[first + frames - new : first + frames]
+            if end > begin:
+                kept.symbols += named[2 * begin : 2 * end]
+                kept.values += valued[4 * begin : 4 * end]
+            begin = end

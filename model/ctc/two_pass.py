@@ -1,0 +1,258 @@
+"""Two beam searches of one stream: a narrow one while speech goes on, a wide one of the open text when a segment ends.
+
+Words that the first search has committed are told as stable and never change, so the second one begins behind the last
+of them: with its language model context, in the frame after it, over the frames kept since. What it finds replaces the
+open words alone. It works on a copy, so any thread may run it while the stream goes on.
+
+The second search may have another language model. Its text is not fed back: the words after the segment are searched
+in the first search's context, or the next segment would have to wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from model.compiled import DoubleArray, IntArray
+from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.kept_frames import FrameKeeper, KeptFrames
+from model.ctc.search import layout as at
+from model.ctc.search.saved_beam import Memory
+from model.ctc.words import LogProbs, SecondPass, Word, digest_of
+
+VERSION = 1  # of saved states
+KEPT_S = 60.0
+"""Audio whose frames a stream keeps at most. An open text that began earlier is not searched again: segments are cut
+before, and a search commits its words within seconds."""
+LEAD_S = 2.0
+"""Audio before the first open word that is searched again: there may have been a word that the first search missed."""
+
+Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the one hypothesis that a text begins with
+
+
+@dataclass(slots=True, eq=False)
+class TwoPassState:
+    """One stream: the first search's state, and what a second search of the open text needs."""
+
+    first: BeamState
+    kept: KeptFrames = field(default_factory=KeptFrames)
+    onset: Onset | None = None  # at `kept.begin`; None after silence or a committed word
+    context: tuple[str, ...] = ()  # the last words that were taken
+
+    @property
+    def frames(self) -> int:
+        """Output frames decoded so far."""
+        return self.first.frames
+
+    @property
+    def silence_frames(self) -> int:
+        """Frames since the last letter."""
+        return self.first.silence_frames
+
+    @property
+    def has_text(self) -> bool:
+        """True if the open segment holds a letter."""
+        return self.first.has_text
+
+    @property
+    def revision(self) -> int:
+        """A number that grows whenever the words change."""
+        return self.first.revision
+
+
+class SavedTwoPass(msgspec.Struct, array_like=True, frozen=True):
+    """The serialised form of a `TwoPassState`."""
+
+    version: int
+    first: bytes
+    begin: int
+    counts: bytes
+    symbols: bytes
+    values: bytes
+    onset: Onset | None
+    context: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenText:
+    """Input of one second search; nothing in it belongs to the stream any more."""
+
+    frames: KeptFrames
+    root: IntArray  # (NODE_INTS,) of the prefix that the first search has committed
+    root_f: DoubleArray  # (NODE_FLOATS,)
+    onset: Onset
+    last_end: int
+    bias: Bias
+    stable: tuple[Word, ...]
+
+
+class TwoPassDecoder:
+    """A `Decoder` whose words are the first search's, and which can search the open text again."""
+
+    def __init__(self, first: BeamDecoder, second: BeamDecoder) -> None:
+        """Both of the same symbols, reading the same share of each frame. Raises: ValueError."""
+        limits, others = first.limits, second.limits  # share and number of symbols first
+        if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
+            raise ValueError("both searches read the same frames")
+        self.first, self.second = first, second
+        self.frame_s, self.supports_bias = first.frame_s, first.supports_bias
+        symbols = first.symbols
+        writes = (symbols.table[: len(first.vocabulary), at.ROLE] != at.NEVER).astype(np.uint8)  # (V,)
+        writes[symbols.blank] = 1
+        self._keeper = FrameKeeper(writes, symbols.blank, limits)
+        self._kept = round(KEPT_S / self.frame_s)
+        self._lead = round(LEAD_S / self.frame_s)
+        self._other_lm = second.lm if second.lm is not first.lm else None
+        self._context = 0 if self._other_lm is None else self._other_lm.order - 1
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that its results depend on."""
+        return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", self.first.digest, self.second.digest)
+
+    def warm_up(self) -> None:
+        """Compile all entry points, or load them from disk, before the first stream would wait for it."""
+        self.first.warm_up()
+        self.second.warm_up()
+        state = self.start(0)
+        size = len(self.first.vocabulary)
+        self.advance([state], np.full((1, 2, size), -math.log(size), np.float32))
+        again = self.again(state)
+        if again is not None:
+            again()
+        self.release(state)
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
+        """Return a fresh state that ignores the first `skip_frames` frames."""
+        return TwoPassState(self.first.start(skip_frames, bias))
+
+    def set_bias(self, state: TwoPassState, bias: Bias) -> None:
+        """Replace the key terms from the next frame on; words not yet stable are scored with them, too."""
+        self.first.set_bias(state.first, bias)
+
+    def release(self, state: TwoPassState) -> None:
+        """Give a state's memory back now. Raises: ReleasedState."""
+        self.first.release(state.first)
+        state.kept.restart(0)
+
+    def advance(self, states: Sequence[TwoPassState], log_probs: LogProbs) -> None:
+        """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
+        if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
+            log_probs = np.array(log_probs, np.float32, order="C")
+        before = [state.first.frames for state in states]
+        self.first.advance([state.first for state in states], log_probs)
+        new = ((state.kept, state.first.frames - at) for state, at in zip(states, before, strict=True))
+        self._keeper.keep(new, log_probs)
+        for state in states:
+            self._forget(state)
+
+    def words(self, state: TwoPassState) -> tuple[Word, ...]:
+        """Words of the open segment, by the first search; the last one may be unfinished."""
+        return self.first.words(state.first)
+
+    def stable_words(self, state: TwoPassState) -> int:
+        """Number of `words` that can no longer change."""
+        return self.first.stable_words(state.first)
+
+    def take(self, state: TwoPassState, count: int | None = None) -> tuple[Word, ...]:
+        """Remove and return the first `count` words (None: all) of the open segment, by the first search."""
+        first, held = state.first, self.words(state)
+        taken = self.first.take(first, count)
+        if self._context:
+            state.context = (*state.context, *(word.text for word in taken))[-self._context :]
+        if count is None or count >= len(held):
+            if held:
+                state.kept.restart(first.frames)
+                hypotheses = Memory(first.block, self.first.beams)
+                blank_p, letter_p = hypotheses.hypotheses_f[0, [at.BLANK_P, at.LETTER_P]].tolist()
+                state.onset = blank_p, letter_p, int(hypotheses.hypotheses[0, at.BLANK_LAST])
+        else:
+            self._forget(state)
+        return taken
+
+    def _forget(self, state: TwoPassState) -> None:
+        """Drop frames of committed words, and those that are too old."""
+        kept = state.kept
+        begin = max(state.first.last_end, kept.end - self._kept)
+        if begin > kept.begin:
+            kept.drop(begin)
+            state.onset = None
+
+    # The second search
+
+    def again(self, state: TwoPassState) -> SecondPass | None:
+        """Return a function that searches the open text again, whatever happens to the state since; on any thread.
+
+        It returns the words of the whole segment: the stable ones as they are, and those found, which may be none. None
+        without open words. Call it before `take`.
+        """
+        first, words = state.first, self.words(state)
+        stable = self.first.stable_words(first)
+        if stable == len(words):
+            return None
+        opened = round(words[stable].start_s / self.frame_s)
+        begin = max(state.kept.begin, first.frames - self._kept, opened - self._lead)
+        if opened < begin:
+            return None
+        at_start = begin == state.kept.begin
+        memory = Memory(first.block, self.first.beams)
+        place = int(memory.header[at.ROOT])
+        root = memory.nodes[place].copy()
+        if self._other_lm is not None:
+            texts = (*state.context, *(word.text for word in words[:stable]))
+            began = len(texts) < self._context  # these are all words since the stream's start
+            root[at.LM_STATE] = self._other_lm.state_after(texts[-self._context :], bos=began)
+        text = OpenText(
+            frames=state.kept.since(begin),
+            root=root,
+            root_f=memory.nodes_f[place].copy(),
+            onset=state.onset if at_start and state.onset is not None else (0.0, -math.inf, begin - 1),
+            last_end=first.last_end,
+            bias=first.bias,
+            stable=words[:stable],
+        )
+        return partial(self._search, text)
+
+    def _search(self, text: OpenText) -> tuple[Word, ...]:
+        """Search an open text; return its words behind the stable ones."""
+        second, symbols = self.second, self.second.symbols
+        state = second.start(0, text.bias)
+        memory = Memory(state.block, second.beams)
+        memory.nodes[0], memory.nodes_f[0] = text.root, text.root_f
+        memory.nodes[0, [at.PARENT, at.CHILD, at.SIBLING]] = -1
+        memory.nodes[0, at.HYPOTHESIS] = 0
+        memory.hypotheses_f[0, [at.BLANK_P, at.LETTER_P]] = text.onset[:2]
+        memory.hypotheses[0, at.BLANK_LAST] = text.onset[2]
+        memory.header[at.FRAMES] = state.frames = text.frames.begin
+        state.last_end = text.last_end
+        second.advance([state], text.frames.log_probs(len(second.vocabulary), symbols.blank))
+        words = second.take(state)
+        second.release(state)
+        return (*text.stable, *words)
+
+    # Saved states
+
+    def save(self, state: TwoPassState) -> bytes:
+        """Return all of a state but its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
+        kept = state.kept
+        parts = bytes(kept.counts), bytes(kept.symbols), bytes(kept.values)
+        saved = SavedTwoPass(VERSION, self.first.save(state.first), kept.begin, *parts, state.onset, state.context)
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TwoPassState:
+        """Return the saved state, given its key terms again. Raises: ValueError for damaged or foreign bytes."""
+        read = msgspec.msgpack.decode(saved, type=SavedTwoPass)
+        if read.version != VERSION:
+            raise ValueError("this state was saved by another version")
+        kept = KeptFrames(read.begin, bytearray(read.counts), bytearray(read.symbols), bytearray(read.values))
+        kept.check(len(self.first.vocabulary))
+        state = TwoPassState(self.first.load(read.first, bias), kept, read.onset, read.context)
+        if kept.end != state.first.frames:
+            raise ValueError("this is no state of two searches")
+        return state

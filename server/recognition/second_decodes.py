@@ -1,0 +1,97 @@
+"""Threads that decode ended segments again, beside the event loop and the model thread.
+
+Live streams' segments come first. There is no time limit and nothing is left out: a final's text must not depend on the
+load. What bounds the queue is that a stream's audio behind a final that waits counts as its backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from model.ctc.words import Word
+
+Words = tuple[Word, ...]
+Decode = Callable[[], Words]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a second decode: its words, or None and the error; seconds that it waited and took."""
+
+    words: Words | None
+    error: Exception | None
+    wait_s: float
+    decode_s: float
+
+
+Done = Callable[[Outcome], None]
+_END = -1  # number of the job that ends a thread, before all others
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    decode: Decode
+    done: Done
+    loop: asyncio.AbstractEventLoop
+    submitted_s: float
+
+
+@dataclass(order=True, slots=True)
+class _Job:
+    background: bool
+    number: int
+    work: _Work | None = field(default=None, compare=False)  # None: the thread ends
+
+
+class SecondDecodes:
+    """Owns the threads and their queue; started with the first segment."""
+
+    def __init__(self, clock: Callable[[], float], workers: int | None = None) -> None:
+        """By default half as many threads as there are cores: the other half has models and event loop."""
+        self._clock = clock
+        self._workers = workers or max(1, (os.cpu_count() or 1) // 2)
+        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def waiting(self) -> int:
+        """Segments in the queue."""
+        return self._jobs.qsize()
+
+    def submit(self, decode: Decode, done: Done, *, background: bool) -> None:
+        """Run `decode` on a thread, then `done` on the running event loop."""
+        while len(self._threads) < self._workers:
+            name = f"second decode {len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads[-1].start()
+        work = _Work(decode, done, asyncio.get_running_loop(), self._clock())
+        self._jobs.put(_Job(background, next(self._numbers), work))
+
+    def stop(self) -> None:
+        """Let each thread end with what it does now; what waits is left."""
+        for _ in self._threads:
+            self._jobs.put(_Job(background=False, number=_END))
+        self._threads = []
+
+    def _work(self) -> None:
+        while (work := self._jobs.get().work) is not None:
+            self._do(work)
+
+    def _do(self, work: _Work) -> None:
+        began_s = self._clock()
+        words, failed = None, None
+        try:
+            words = work.decode()
+        except Exception as error:  # noqa: BLE001 - as a failed model step: one segment, and no other
+            failed = error
+        outcome = Outcome(words, failed, began_s - work.submitted_s, self._clock() - began_s)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            work.loop.call_soon_threadsafe(work.done, outcome)

@@ -1,0 +1,200 @@
+"""The second search of an open text: what is stable stays, the rest is that of a wide search, on any thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
+from ctc_symbols import log_probs, spell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.two_pass import KEPT_S, SavedTwoPass, TwoPassDecoder, TwoPassState
+from model.ctc.words import Word
+from model.lm.language_model import LanguageModel
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def both(first: int = 2, second: int = 32, *, lm: bool = True) -> TwoPassDecoder:
+    return TwoPassDecoder(decoder(first, lm=lm), decoder(second, lm=lm))
+
+
+def decode(made: TwoPassDecoder, rows: np.ndarray, step: int = 2, bias: Bias = NO_BIAS) -> TwoPassState:
+    state = made.start(3, bias)
+    for first in range(0, len(rows), step):
+        made.advance([state], rows[None, first : first + step])
+    return state
+
+
+def searched(made: TwoPassDecoder, state: TwoPassState) -> tuple[Word, ...] | None:
+    again = made.again(state)
+    return None if again is None else again()
+
+
+def texts(words: tuple[Word, ...] | None) -> list[str]:
+    return [word.text for word in words or ()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=seeds,
+    frames=st.integers(10, 300),
+    first=st.sampled_from((1, 2, 4)),
+    lm=st.booleans(),
+    takes=st.lists(st.sampled_from((None, 1, 2)), max_size=3),
+)
+def test_stable_words_never_change(seed: int, frames: int, first: int, lm: bool, takes: list[int | None]) -> None:
+    """At no step does a second search contradict a word that the first one has told as stable."""
+    made, rows = both(first, lm=lm), speech_like(seed, frames)
+    state, end_s = made.start(0), 0.0
+    for number, begin in enumerate(range(0, frames, 4)):
+        made.advance([state], rows[None, begin : begin + 4])
+        words = searched(made, state)
+        if words is not None:
+            stable = made.stable_words(state)
+            assert words[:stable] == made.words(state)[:stable]
+            assert all(word.text for word in words)
+            ends = [end_s, *(time for word in words for time in (word.start_s, word.end_s))]
+            assert ends == sorted(ends), "words follow one another, and those before them"
+            assert ends[-1] <= state.frames * FRAME_S
+        if takes and number % 7 == 6:
+            taken = made.take(state, takes[number // 7 % len(takes)])
+            end_s = taken[-1].end_s if taken else end_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, frames=st.integers(5, 40), beams=st.sampled_from((8, 32)))
+def test_with_nothing_stable_it_finds_what_the_wide_search_finds_alone(seed: int, frames: int, beams: int) -> None:
+    made, rows = both(4, beams), speech_like(seed, frames)
+    state = decode(made, rows)
+    wide = decoder(beams)
+    alone = wide.start(3)
+    wide.advance([alone], rows[None])
+    words = searched(made, state)
+    if words is not None and not made.stable_words(state):
+        assert words == wide.take(alone)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, step=st.integers(1, 90), other=seeds, moves=st.sets(st.integers(0, 20)))
+def test_it_depends_on_the_streams_frames_alone(seed: int, step: int, other: int, moves: set[int]) -> None:
+    """Not on how they are divided, on the streams beside it, or on where the state was saved."""
+    made, rows = both(), speech_like(seed, 180)
+    whole = decode(made, rows, len(rows))
+    state, neighbour = made.start(3), made.start(0)
+    for number, first in enumerate(range(0, len(rows), step)):
+        part = rows[first : first + step]
+        made.advance([neighbour, state], np.stack([speech_like(other, len(part)), part]))
+        if number in moves:
+            state = made.load(made.save(state))
+    assert searched(made, state) == searched(made, whole)
+    assert made.take(state) == made.take(whole)
+
+
+def test_any_thread_may_run_it_while_the_stream_goes_on_and_ends() -> None:
+    made, rows = both(4, 64), speech_like(3, 400)
+    state = decode(made, rows[:200])
+    expected, again = searched(made, state), made.again(state)
+    assert again is not None
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(again) for _ in range(8)]
+        made.take(state)
+        made.advance([state], rows[None, 200:])
+        made.release(state)
+        assert [one.result() for one in running] == [expected] * 8
+
+
+def test_a_letter_that_still_sounds_at_a_cut_is_not_written_again() -> None:
+    made = both(4, 16, lm=False)
+    state = decode(made, log_probs(spell("___abc")))
+    assert texts(made.take(state)) == ["abc"]
+    made.advance([state], log_probs(spell("cc_b_"))[None])
+    assert texts(searched(made, state)) == ["b"]
+
+
+def test_key_terms_count_in_the_second_search_too() -> None:
+    rows = log_probs(spell("____a_b_"), certainty=0.4)
+    plain, biased = both(2, 16), both(2, 16)
+    term = Bias.of([("cab", 12.0)])
+    assert texts(searched(biased, decode(biased, rows, bias=term))) != texts(searched(plain, decode(plain, rows)))
+
+
+def test_without_open_words_there_is_nothing_to_search() -> None:
+    made = both(1, 8, lm=False)
+    state = decode(made, log_probs(spell("______")))
+    assert made.again(state) is None
+    made.advance([state], log_probs(spell("ab "))[None])
+    assert (made.stable_words(state), made.again(state)) == (1, None)
+
+
+def test_frames_of_words_that_are_stable_are_forgotten_and_of_any_after_a_minute() -> None:
+    made = both(1, 8, lm=False)
+    state = decode(made, log_probs(spell("___ab_" * 3)))
+    held = len(state.kept.counts)
+    made.advance([state], log_probs(spell(" a"))[None])
+    assert len(state.kept.counts) < held
+    longest = round(KEPT_S / FRAME_S)
+    for seed in range(12):
+        made.advance([state], random_log_probs(seed, 300, len(LETTERS))[None])
+        assert len(state.kept.counts) <= longest
+    silent = decode(made, log_probs(spell("_" * 2 * longest), certainty=0.999), 100)
+    assert silent.kept.size_bytes == longest
+
+
+def test_a_text_that_began_before_all_kept_frames_is_not_searched_again() -> None:
+    made = both(1, 8, lm=False)
+    state = decode(made, log_probs(spell("___a_")))
+    assert made.again(state) is not None
+    blank = log_probs(spell("_" * 100), certainty=0.999)
+    for _ in range(round(KEPT_S / FRAME_S) // 100 + 1):
+        made.advance([state], blank[None])
+    assert (texts(made.words(state)), made.again(state)) == (["a"], None)
+
+
+def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path) -> None:
+    """After words that were taken, and stable ones, its context is that of a model which has read them all."""
+    path = tmp_path / "other.arpa"
+    path.write_text(TOY_ARPA.replace("-0.5\tab a ba", "-0.01\tab a ba"))
+    other = LanguageModel.load(path, cache_dirs=[tmp_path])
+    made = TwoPassDecoder(decoder(1), BeamDecoder(LETTERS, FRAME_S, beams=8, lm=other))
+    state = decode(made, log_probs(spell("___ab ")))
+    assert texts(made.take(state, 1)) == ["ab"]
+    made.advance([state], log_probs(spell("_a _"))[None])
+    assert made.stable_words(state) == 1
+    made.advance([state], log_probs(spell("b_a_"))[None])
+    again = made.again(made.load(made.save(state)))
+    assert again is not None
+    root: Any = again.args[0].root  # type: ignore[attr-defined]
+    assert root[7] == other.state_after(["ab", "a"]) != other.state_after(["a"], bos=False)
+    assert toy_lm().digest != other.digest
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"version": 0}, {"begin": 1}, {"counts": b"\x01"}, {"symbols": b"\xff\xff"}, {"first": b""}, {"values": b"\0"}],
+)
+def test_damaged_states_are_refused(changed: dict[str, Any]) -> None:
+    made = both(4, 8)
+    saved = msgspec.msgpack.decode(made.save(decode(made, speech_like(1, 50))), type=SavedTwoPass)
+    broken = msgspec.structs.replace(saved, **changed)
+    with pytest.raises((ValueError, msgspec.MsgspecError)):
+        made.load(msgspec.msgpack.encode(broken))
+
+
+def test_its_digest_names_both_searches() -> None:
+    digests = {both(2, 8).digest, both(2, 16).digest, both(4, 8).digest, decoder(2).digest}
+    assert len(digests) == 4
+    assert both(2, 8).digest == both(2, 8).digest
+
+
+def test_searches_that_read_other_frames_are_refused() -> None:
+    with pytest.raises(ValueError, match="same frames"):
+        TwoPassDecoder(decoder(2), BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.9))

@@ -1,0 +1,39 @@
+"""A decoder whose second decode writes open words in capitals, so that each final shows which one made it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from fakes import WAIT_S
+from spelling import CONFIG
+
+from model.ctc.greedy import GreedyDecoder, GreedyState
+from model.ctc.words import SecondPass, Word
+
+
+class ShoutingDecoder(GreedyDecoder):
+    """Decodes greedily; the second decode waits until the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.free = 0  # second decodes that do not wait for the gate
+        self.fails = False
+        self.later_s = 0.0  # by which its words end later than the first decode's
+
+    def again(self, state: GreedyState) -> SecondPass | None:
+        """As `model.ctc.words.TwoPass`."""
+        words, stable = self.words(state), self.stable_words(state)
+        if len(words) == stable:
+            return None
+        self.free -= 1
+        waits = self.free < 0
+        return lambda: (*words[:stable], *self._shout(words[stable:], waits=waits))
+
+    def _shout(self, words: tuple[Word, ...], *, waits: bool) -> tuple[Word, ...]:
+        assert not waits or self.gate.wait(timeout=WAIT_S), "the gate was not opened"
+        if self.fails:
+            raise ArithmeticError("the second decode")
+        return tuple(replace(word, text=word.text.upper(), end_s=word.end_s + self.later_s) for word in words)
