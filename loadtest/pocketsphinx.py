@@ -1,11 +1,15 @@
-"""Error rates of pocketsphinx beside ours on the same recordings, as JSON, Markdown and a table."""
+"""Error rates of pocketsphinx beside ours on the same recordings, as JSON, Markdown and a table.
+
+It runs twice: with its own language model, and with ours, which leaves its acoustic model alone to compare.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,15 +20,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from loadtest import pocketsphinx_words
 from loadtest.errors import BadManifest, BadSettings, PeerMissing
 from loadtest.program import EXIT_OK, RESULTS, carry_out
 from loadtest.reports import environment, pages
 from loadtest.reports.environment import Environment
+from model.decoder import SHIPPED_LM
 from model.errors import ModelError
 from model.evaluation.scoring import by_source, report
 from model.recordings import Utterance, read_manifests, read_pcm
 
 NAME = "pocketsphinx"
+WITH_OURS = f"{NAME} with our language model"
 RATE = 16_000
 FILES_AT_A_TIME = 8  # handed to a process at once: few, so that no process is left with much at the end
 _NOT_OURS = re.compile(r"[^a-z' ]")
@@ -58,6 +65,14 @@ class _Evaluation(_Combination, frozen=True):
     combinations: tuple[_Combination, ...] = ()
 
 
+class WithOurs(msgspec.Struct, frozen=True):
+    """It with our language model, and where the pronunciations of its words come from."""
+
+    rates: Pooled
+    real_time_factor: float | None
+    words: pocketsphinx_words.Words
+
+
 class Peer(msgspec.Struct, frozen=True):
     """One other recogniser over the same recordings; `ours` by the name of the combination."""
 
@@ -68,6 +83,7 @@ class Peer(msgspec.Struct, frozen=True):
     real_time_factor: float | None  # processor seconds, if each process has a core, per second of audio
     ours: dict[str, Pooled]
     environment: Environment
+    with_our_language_model: WithOurs | None = None
 
 
 def require() -> None:
@@ -85,21 +101,21 @@ def spelled(text: str) -> str:
     return " ".join(_NOT_OURS.sub("", text.lower().replace("-", " ")).split())
 
 
-def transcribe(utterances: Sequence[Utterance], processes: int) -> list[str]:
-    """Texts of pocketsphinx, each recording recognised as if it were the first.
+def transcribe(utterances: Sequence[Utterance], processes: int, options: Mapping[str, str]) -> list[str]:
+    """Texts of pocketsphinx, each recording recognised as if it were the first; `options` are its decoder's.
 
     Its model normalises by the cepstral mean of the whole recording, and its features begin anew for each, without the
     noise of the last one, so that neither the order of the recordings nor the number of processes changes a text.
     """
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _load)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), _load, (options,))
     try:
         return list(pool.map(_recognise, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _load() -> None:
-    _state["decoder"] = importlib.import_module("pocketsphinx").Decoder(samprate=RATE, loglevel="FATAL")
+def _load(options: Mapping[str, str]) -> None:
+    _state["decoder"] = importlib.import_module("pocketsphinx").Decoder(samprate=RATE, loglevel="FATAL", **options)
 
 
 def _recognise(path: Path) -> str:
@@ -113,24 +129,40 @@ def _recognise(path: Path) -> str:
 
 
 def measure(manifests: Sequence[Path], processes: int, ours: Path | None, command: str) -> Peer:
-    """Run it over the manifests. Raises: PeerMissing, ManifestError, BadManifest for our figures."""
+    """Run it twice over the manifests. Raises: PeerMissing, ManifestError, TrainingError, BadManifest (our figures)."""
     require()
     beside = read_ours(ours) if ours is not None else {}
     utterances = read_manifests(manifests)
-    began_s = time.monotonic()
-    texts = transcribe(utterances, processes)
-    elapsed_s = time.monotonic() - began_s
-    rows = [(u.source, u.text, text) for u, text in zip(utterances, texts, strict=True)]
-    audio_s = sum(u.duration_s for u in utterances)
+    rates, factor = _rates(utterances, processes, {})
+    with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
+        words = pocketsphinx_words.write(SHIPPED_LM, dictionary(), Path(folder))
+        files = pocketsphinx_words.options(Path(folder))
+        with_ours = WithOurs(*_rates(utterances, processes, files), words)
     return Peer(
         name=NAME,
         command=command,
         settings={"samprate": RATE, "processes": processes},
-        rates=pooled(report(by_source(rows))),
-        real_time_factor=round(elapsed_s * processes / audio_s, 4) if audio_s else None,
+        rates=rates,
+        real_time_factor=factor,
         ours=beside,
         environment=environment.describe(0),
+        with_our_language_model=with_ours,
     )
+
+
+def dictionary() -> Path:
+    """The dictionary that its wheel brings."""
+    return Path(importlib.import_module("pocketsphinx").get_model_path("en-us/cmudict-en-us.dict"))
+
+
+def _rates(utterances: Sequence[Utterance], processes: int, options: Mapping[str, str]) -> tuple[Pooled, float | None]:
+    """Error rates, and processor seconds per second of audio."""
+    began_s = time.monotonic()
+    texts = transcribe(utterances, processes, options)
+    elapsed_s = time.monotonic() - began_s
+    rows = [(u.source, u.text, text) for u, text in zip(utterances, texts, strict=True)]
+    audio_s = sum(u.duration_s for u in utterances)
+    return pooled(report(by_source(rows))), round(elapsed_s * processes / audio_s, 4) if audio_s else None
 
 
 def pooled(rates: dict[str, object]) -> Pooled:
@@ -163,7 +195,7 @@ def read_kept(folder: Path, name: str, ours: Path | None) -> Peer:
 
 def rows(peer: Peer) -> list[tuple[str, ...]]:
     """Source, recordings, then the word error rate of the peer and of each of our combinations."""
-    runs = [peer.rates, *peer.ours.values()]
+    runs = [*_its_runs(peer).values(), *peer.ours.values()]
     found = [
         (source, str(rates.utterances), *(_wer(run.by_source.get(source)) for run in runs))
         for source, rates in peer.rates.by_source.items()
@@ -185,6 +217,13 @@ def markdown(peer: Peer) -> str:
     lines = [f"# {peer.name} on the same recordings", "", f"`{peer.command}`", ""]
     lines += ["Word error rate. Its own English model and language model, as its wheel brings them.", ""]
     lines += pages.table(_headings(peer), rows(peer))
+    if (with_ours := peer.with_our_language_model) is not None:
+        found = with_ours.words
+        lines += [
+            "",
+            f"Words of our language model: {found.dictionary:,} in its dictionary, {found.pronounced:,} pronounced by",
+        ]
+        lines += [f"espeak-ng, {found.left_out:,} left out. Real-time factor with it: {with_ours.real_time_factor}."]
     lines += ["", f"{settings}; real-time factor {peer.real_time_factor} of one core.  "]
     return "\n".join([*lines, *pages.place_lines(peer.environment), ""])
 
@@ -194,8 +233,13 @@ def write(peer: Peer, folder: Path) -> list[Path]:
     return pages.write(peer, markdown(peer), folder, peer.name)
 
 
+def _its_runs(peer: Peer) -> dict[str, Pooled]:
+    with_ours = peer.with_our_language_model
+    return {peer.name: peer.rates} | ({WITH_OURS: with_ours.rates} if with_ours is not None else {})
+
+
 def _headings(peer: Peer) -> tuple[str, ...]:
-    return ("source", "recordings", peer.name, *peer.ours)
+    return ("source", "recordings", *_its_runs(peer), *peer.ours)
 
 
 def _wer(rates: Rates | None) -> str:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import typer
-from needs import need_package
+from needs import need_package, need_programs
 from speech import SAMPLES, samples
 from typer.testing import CliRunner
 
-from loadtest import pocketsphinx
+from loadtest import pocketsphinx, pocketsphinx_words
 from loadtest.errors import BadManifest, PeerMissing
-from loadtest.pocketsphinx import Peer, markdown, pooled, read_kept, read_ours, rows, write
+from loadtest.pocketsphinx import Peer, WithOurs, markdown, pooled, read_kept, read_ours, rows, write
 from loadtest.reports.environment import describe
 from model.evaluation.scoring import by_source, report
 
@@ -85,7 +87,7 @@ def test_a_text_does_not_depend_on_recordings_before_it(monkeypatch: pytest.Monk
 def test_it_recognises_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     need_package("pocketsphinx")
     monkeypatch.setattr(pocketsphinx, "_state", {})
-    pocketsphinx._load()
+    pocketsphinx._load({})
     (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]
     assert pocketsphinx._recognise(yes) == "yes"
 
@@ -103,6 +105,40 @@ def test_our_figures_stand_beside_by_source(tmp_path: Path) -> None:
         ("all", "2", "0.333", "0.333", "0.333"),
     ]
     assert "| x | 1 | 0.500 | 0.000 | 0.000 |" in markdown(found)
+
+
+def test_its_rates_with_our_language_model_have_a_column_and_say_where_the_words_come_from(tmp_path: Path) -> None:
+    found = msgspec.structs.replace(
+        peer(), with_our_language_model=WithOurs(pooled(OURS), 0.5, pocketsphinx_words.Words(40, 10, 1))
+    )
+    assert rows(found)[0] == ("x", "1", "0.500", "0.000")
+    page = markdown(found)
+    assert "pocketsphinx with our language model" in page
+    assert "40 in its dictionary, 10 pronounced by" in page
+    write(found, tmp_path)
+    assert read_kept(tmp_path, "pocketsphinx", None) == found
+
+
+def test_our_language_model_becomes_files_that_it_reads(tmp_path: Path) -> None:
+    need_package("pocketsphinx")
+    need_programs("espeak-ng")
+    arpa = tmp_path / "small.arpa.gz"
+    words = ("seven", "seventh", "zyx'lo", "<s>", "</s>", "<unk>")
+    lines = [f"-1\t{word}\t0" for word in words]
+    with gzip.open(arpa, "wt", encoding="utf-8") as file:
+        file.write("\\data\\\nngram 1=6\n\n\\1-grams:\n" + "\n".join(lines) + "\n\n\\end\\\n")
+    found = pocketsphinx_words.write(arpa, pocketsphinx.dictionary(), tmp_path / "files")
+    assert found == pocketsphinx_words.Words(dictionary=2, pronounced=1, left_out=0)
+    spelled = (tmp_path / "files" / "words.dict").read_text().splitlines()
+    assert [line.split()[0] for line in spelled] == ["seven", "seventh", "zyx'lo"]
+    assert spelled[0].split()[1:] == ["S", "EH", "V", "AH", "N"]
+
+
+def test_every_phone_of_our_words_has_one_of_its_own() -> None:
+    need_package("pocketsphinx")
+    with pocketsphinx.dictionary().open(encoding="utf-8") as file:
+        known = {phone for line in file for phone in line.split()[1:]}
+    assert {phone for phones in pocketsphinx_words.ARPABET.values() for phone in phones.split()} <= known
 
 
 def test_a_document_of_one_combination_is_read_too(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""The tagger as it is served: marks and capitals of one final from its words alone, in numpy, on one thread.
+
+Computed in float64, so that the last bits, in which processors differ, decide no mark: the same words give the same
+text everywhere. Knows no times, no streams and no digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.errors import CheckpointError
+from model.punctuation.features import Vocabulary
+from model.punctuation.marks import ENDS, MARKS, NONE, PERIOD, QUESTION, Labelled
+from model.punctuation.weights import SHIPPED, Arrays, load, matrix_of, rows_of
+
+Floats = NDArray[np.float64]
+
+DILATIONS = (1, 2, 4, 8, 1)
+LONGEST = 200  # words that are tagged at a time; longer finals are cut: the arrays stay small
+ONE_THREAD = 2**18
+"""Multiplications of a product up to which OpenBLAS, which numpy's wheels bring, stays on the calling thread.
+
+Larger products wake threads on every core, which then wait spinning beside the model's thread. Source: its
+interface/gemm.c, SMP_THRESHOLD_MIN times GEMM_MULTITHREAD_THRESHOLD.
+"""
+_EPSILON = 1e-5  # of torch's layer norm
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    weight: Floats  # (in, out)
+    bias: Floats
+
+    def __call__(self, inputs: Floats) -> Floats:
+        rows = max(1, ONE_THREAD // self.weight.size)
+        parts = [inputs[i : i + rows] @ self.weight for i in range(0, len(inputs), rows)]
+        found: Floats = np.concatenate(parts) + self.bias
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    scale: Floats
+    shift: Floats
+
+    def __call__(self, inputs: Floats) -> Floats:
+        centred = inputs - inputs.mean(axis=1, keepdims=True)
+        variance = np.mean(centred * centred, axis=1, keepdims=True)
+        found: Floats = centred / np.sqrt(variance + _EPSILON) * self.scale + self.shift
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    dilation: int
+    norm: _Norm
+    mix: _Linear
+    out: _Linear
+
+    def __call__(self, hidden: Floats) -> Floats:
+        normal = self.norm(hidden)  # (T, C)
+        words, channels = normal.shape
+        wide = np.zeros((words + 2 * self.dilation, channels))
+        wide[self.dilation : self.dilation + words] = normal
+        around = np.concatenate([wide[i * self.dilation : i * self.dilation + words] for i in range(3)], axis=1)
+        return hidden + self.out(np.maximum(self.mix(around), 0.0))  # (T, 3 C) to (T, C)
+
+
+class Tagger:
+    """Marks and capitals of recognised English words."""
+
+    def __init__(self, tensors: Arrays, vocabulary: Vocabulary) -> None:
+        """Raises: CheckpointError if a tensor is missing."""
+        self._tables = {name: tensors[name] for name in tensors if name.startswith(_TABLES)}
+        self._vocabulary = vocabulary
+        try:
+            self._input = _linear(tensors, "input")
+            self._blocks = [
+                _Block(
+                    dilation,
+                    _norm(tensors, f"blocks.{i}.norm"),
+                    _linear(tensors, f"blocks.{i}.mix"),
+                    _linear(tensors, f"blocks.{i}.out"),
+                )
+                for i, dilation in enumerate(DILATIONS)
+            ]
+            self._norm, self._output = _norm(tensors, "norm"), _linear(tensors, "output")
+        except KeyError as error:
+            raise CheckpointError(f"the tagger's weights lack {error}; install anew") from error
+
+    @classmethod
+    def from_file(cls, path: Path) -> Tagger:
+        """Read the weights. Raises: CheckpointError."""
+        return cls(*load(path))
+
+    def logits(self, words: Sequence[str]) -> Floats:
+        """Return (T, 5): of no mark, comma, period, question mark; then of a capital, positive for one."""
+        rows = self._vocabulary.rows(words)  # (T, 3)
+        summed = sum(rows_of(self._tables, f"{name}.weight", rows[:, i]) for i, name in enumerate(_TABLES))
+        hidden = self._input(np.asarray(summed))  # (T, C)
+        for block in self._blocks:
+            hidden = block(hidden)
+        return self._output(self._norm(hidden))
+
+    def tag(self, words: Sequence[str], opening: Sequence[str] = (), *, ends: bool = True) -> list[Labelled]:
+        """Label the words of a final that follow the `opening` of their sentence.
+
+        With `ends` the last mark ends a sentence; without it the final was cut, and has no mark at its end.
+        """
+        found: list[Labelled] = []
+        before = tuple(opening)
+        for first in range(0, len(words), LONGEST):
+            part = words[first : first + LONGEST]
+            found += self._tag(part, before, begins=not before, ends=ends and first + LONGEST >= len(words))
+            before = tuple(part) if found[-1].mark not in ENDS else ()
+        return found
+
+    def _tag(self, words: Sequence[str], opening: Sequence[str], *, begins: bool, ends: bool) -> list[Labelled]:
+        logits = self.logits([*opening, *words])[len(opening) :]
+        marks = logits[:, : len(MARKS)].argmax(axis=1).tolist()
+        marks[-1] = (QUESTION if logits[-1, QUESTION] > logits[-1, PERIOD] else PERIOD) if ends else NONE
+        capitals = (logits[:, len(MARKS)] > 0.0).tolist()
+        found = []
+        for word, mark, capital in zip(words, marks, capitals, strict=True):
+            found.append(Labelled(word, mark, begins or capital))
+            begins = mark in ENDS
+        return found
+
+
+_TABLES = ("words", "endings", "beginnings")
+
+
+@cache
+def shipped_tagger() -> Tagger:
+    """The tagger that ships with the program, read when it is first asked for. Raises: CheckpointError."""
+    return Tagger.from_file(SHIPPED)
+
+
+def _linear(tensors: Arrays, name: str) -> _Linear:
+    weight = np.ascontiguousarray(matrix_of(tensors, f"{name}.weight").T)  # (in, out)
+    return _Linear(weight, tensors[f"{name}.bias"].astype(np.float64))
+
+
+def _norm(tensors: Arrays, name: str) -> _Norm:
+    return _Norm(tensors[f"{name}.weight"].astype(np.float64), tensors[f"{name}.bias"].astype(np.float64))

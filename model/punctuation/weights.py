@@ -1,0 +1,58 @@
+"""The tagger's weights on disk: safetensors, matrices as 8-bit integers with a scale a row, the vocabulary as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as decoded
+from safetensors.numpy import save as encoded
+
+from model.checkpoint import WEIGHTS, write_atomically
+from model.errors import CheckpointError
+from model.punctuation.features import Vocabulary
+
+SHIPPED = WEIGHTS / "tutti-punctuation.safetensors"
+
+Arrays = Mapping[str, NDArray[Any]]
+_LARGEST = 127
+_WORDS = "vocabulary"
+_SCALE = ".scale"
+
+
+def save(path: Path, tensors: Arrays, vocabulary: Vocabulary) -> None:
+    """Write float tensors: matrices (rows, columns) as int8 and scales (rows,), vectors as float32."""
+    stored: dict[str, NDArray[Any]] = {_WORDS: np.frombuffer("\n".join(vocabulary.words).encode(), np.uint8)}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 1:
+            stored[name] = tensor.astype(np.float32)
+            continue
+        scale = np.maximum(np.abs(tensor).max(axis=1) / _LARGEST, np.finfo(np.float32).tiny)  # (rows,)
+        stored[name] = np.rint(tensor / scale[:, None]).astype(np.int8)
+        stored[name + _SCALE] = scale.astype(np.float32)
+    write_atomically(path, encoded(stored))
+
+
+def load(path: Path) -> tuple[dict[str, NDArray[Any]], Vocabulary]:
+    """Read tensors as they are stored, and the vocabulary. Raises: CheckpointError."""
+    try:
+        tensors = decoded(path.read_bytes())
+        words = tensors.pop(_WORDS).tobytes().decode().split("\n")
+    except (OSError, SafetensorError, KeyError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot read the tagger {path}: {error}; install anew") from error
+    return tensors, Vocabulary.of(words)
+
+
+def rows_of(tensors: Arrays, name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Some rows of a matrix, multiplied by their scales."""
+    found: NDArray[np.float64] = tensors[name][rows] * tensors[name + _SCALE][rows][..., None].astype(np.float64)
+    return found
+
+
+def matrix_of(tensors: Arrays, name: str) -> NDArray[np.float64]:
+    """A whole matrix in float64."""
+    return rows_of(tensors, name, np.arange(len(tensors[name])))
