@@ -6,6 +6,7 @@ processes nor updates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import BLANK
 from model.network import Network
 from model.precision import DTYPES
 from model.training.augment import mask
 from model.training.data.batches import Batch, Targets
+from model.training.losses.ctc import consistency_loss, ctc_loss
+from model.training.losses.denominator import denominator
+from model.training.losses.label_model import label_trigram
 from model.training.phones import PhoneHead
 from model.training.recipe import Recipe
 
@@ -32,48 +35,64 @@ class Losses:
     figures: tuple[float, ...]
 
 
-class Objective:
-    """CTC over letters, and a share of CTC over phones; owns the network that learns and its phone head."""
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """One kind of target: how many symbols beside the blank, and the training texts in them."""
 
-    def __init__(self, network: Network, recipe: Recipe, precision: str, phones: int | None) -> None:
-        """`phones` is how many there are, None without a phone target."""
+    size: int
+    texts: Sequence[Sequence[int]]
+
+
+class Objective:
+    """Losses over letters, and a share of them over phones; owns the network that learns and its phone head.
+
+    Of each recording the network sees `views` versions, with other masks and other dropout.
+    """
+
+    def __init__(
+        self, network: Network, recipe: Recipe, precision: str, letters: Labels, phones: Labels | None = None
+    ) -> None:
+        """Without `phones` there is no phone target."""
         self.network, self.recipe, self.dtype = network, recipe, DTYPES[precision]
         self.learning = nn.ModuleDict({"network": network})
         self.phone_head: PhoneHead | None = None
+        self.trigrams: dict[str, Tensor] = {}
         if phones is not None:
-            self.phone_head = PhoneHead(network, phones)
+            self.phone_head = PhoneHead(network, phones.size)
             self.learning["phone_head"] = self.phone_head
+        if recipe.denominator:
+            self.trigrams["letters"] = label_trigram(letters.texts, letters.size)
+            if phones is not None:
+                self.trigrams["phones"] = label_trigram(phones.texts, phones.size)
 
     def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator) -> Losses:
         """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten.
 
         `rng` is of this micro-batch alone, and so is the state of torch's generators, which dropout draws from.
         """
-        network = self.network
-        frames = batch.frames
-        features = mask(features, (4 * frames).tolist(), self.recipe.augmentation, rng)
+        network, recipe = self.network, self.recipe
+        frames = batch.frames.repeat(recipe.views)
+        features = features.repeat(recipe.views, 1, 1)  # (views * B, 4T, F)
+        features = mask(features, (4 * frames).tolist(), recipe.augmentation, rng)
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            logits, _ = network.encode(features, network.fresh_state(len(features)))  # (B, T, V)
-            phones = self.phone_head.logits() if self.phone_head is not None else None  # (B, T, P + 1)
-        loss = ctc_loss(logits[:, network.config.delay_frames :], frames, batch.letters)
-        letters = int(batch.letters.lengths.sum())
-        total = loss
+            logits, _ = network.encode(features, network.fresh_state(len(features)))  # (views * B, T, V)
+            phones = self.phone_head.logits() if self.phone_head is not None else None  # (views * B, T, P + 1)
+        loss, total = self._losses(logits[:, network.config.delay_frames :], frames, batch.letters, "letters")
+        letters = int(batch.letters.lengths.sum()) * recipe.views
         if phones is not None and batch.phones is not None:
-            share = self.recipe.phone_weight
-            each = letters / max(1, int(batch.phones.lengths.sum()))  # a phone's loss counts as a letter's
-            total = (1 - share) * loss + share * each * ctc_loss(phones, frames, batch.phones)
+            share = recipe.phone_weight
+            each = letters / max(1, recipe.views * int(batch.phones.lengths.sum()))  # a phone counts as a letter
+            total = (1 - share) * total + share * each * self._losses(phones, frames, batch.phones, "phones")[1]
         return Losses(total, (float(loss.detach()), float(letters)))
 
-
-def ctc_loss(logits: Tensor, frames: Tensor, targets: Targets) -> Tensor:
-    """Sum of the CTC losses of a batch, logits (B, T, V), in float32. Source: Graves et al. 2006."""
-    log_probs = functional.log_softmax(logits.float(), dim=-1).transpose(0, 1)  # (T, B, V)
-    return functional.ctc_loss(
-        log_probs,
-        targets.symbols.to(logits.device),
-        frames,
-        targets.lengths,
-        blank=BLANK,
-        reduction="sum",
-        zero_infinity=True,  # a recording too short for its text has no gradient
-    )
+    def _losses(self, logits: Tensor, frames: Tensor, targets: Targets, kind: str) -> tuple[Tensor, Tensor]:
+        """CTC alone, and with what the recipe adds to it: sums over all views of (views * B, T, V)."""
+        recipe = self.recipe
+        log_probs = functional.log_softmax(logits.float(), dim=-1)
+        loss = ctc_loss(log_probs, frames, targets.repeat(recipe.views))
+        total = loss
+        if recipe.consistency:
+            total = total + recipe.consistency * recipe.views * consistency_loss(log_probs, frames[: len(frames) // 2])
+        if kind in self.trigrams:
+            total = total + recipe.denominator * denominator(log_probs, frames, self.trigrams[kind].to(logits.device))
+        return loss, total

@@ -33,6 +33,10 @@ class Recipe:
     decay: float = 0.7  # share of the updates over which the rates fall to zero
     dropout: float = 0.0
     phone_weight: float = 0.0  # share of the phone target in the loss; 0 = none
+    views: int = 1  # masked versions of each recording in a micro-batch, 1 or 2; `micro_batch_s` counts one
+    consistency: float = 0.0  # weight of the divergence between two views; 0 = none
+    denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
+    moving_average: float = 0.0  # share that the averaged weights keep at each update; 0 = the last weights
     clip_norm: float = 1.0
     seed: int = 1
     speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
@@ -44,6 +48,10 @@ class Recipe:
         """Raises: ValueError for values that no run can have."""
         if not is_power_of_two(self.micro_batches):
             raise ValueError(f"micro_batches {self.micro_batches} is not 1, 2, 4, …")
+        if self.views not in (1, 2) or (self.consistency and self.views == 1):
+            raise ValueError(f"{self.views} views: there are 1 or 2, and consistency needs 2")
+        if not (0 <= self.denominator < 1 and 0 <= self.moving_average < 1):
+            raise ValueError("denominator and moving_average are at least 0 and below 1")
         if self.precision not in CHOICES:
             raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
 

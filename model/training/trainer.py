@@ -27,7 +27,8 @@ from model.training.data.batches import Batch, BatchMaker, Key
 from model.training.data.corpus import Corpus
 from model.training.data.draws import Purpose, draws
 from model.training.data.epoch import MicroBatch, epoch_updates, part_of
-from model.training.objective import FIGURES, Objective
+from model.training.moving_average import MovingAverage
+from model.training.objective import FIGURES, Labels, Objective
 from model.training.optimizer.optimizers import Optimizers
 from model.training.optimizer.precision import LossScale, training_precision
 from model.training.optimizer.schedule import Schedule
@@ -96,7 +97,13 @@ class Trainer:
         self.precision = training_precision(recipe.precision, device)
         self.network = Network(config, recipe.dropout)
         spoken = Pronunciations.of(u.text for u in corpus.utterances) if recipe.phone_weight else None
-        self.objective = Objective(self.network, recipe, self.precision, len(spoken.phones) if spoken else None)
+        self.batches = BatchMaker(
+            config, corpus, make_augmenter(recipe, noise, config.sample_rate), recipe.seed, spoken
+        )
+        texts = [u.text for u in corpus.utterances]
+        letters = Labels(len(config.vocabulary) - 1, [self.batches.letters(text) for text in texts])
+        phones = Labels(len(spoken.phones), [spoken.target(text) for text in texts]) if spoken else None
+        self.objective = Objective(self.network, recipe, self.precision, letters, phones)
         self.learning = self.objective.learning.to(device)
         self.parameters = list(self.learning.parameters())
         self.sizes = [parameter.numel() for parameter in self.parameters]
@@ -110,16 +117,15 @@ class Trainer:
         )
         self.schedule = Schedule(recipe.updates, recipe.warmup, recipe.decay)
         self.loss_scale = LossScale(self.precision)
-        augmenter = make_augmenter(recipe, noise, config.sample_rate)
         self._noises = repr([recording.audio.name for recording in noise])
-        self.batches = BatchMaker(config, corpus, augmenter, recipe.seed, spoken)
+        self.average = MovingAverage(self.network, recipe.moving_average)
         self.position, self.audio_s = Position(), 0.0
         self._fresh = True  # weights were random at the start
 
     @property
     def result(self) -> Network:
         """The network that is validated and saved."""
-        return self.network
+        return self.average.network
 
     def fit_features(self) -> None:
         """Set the features' mean and scale from augmented training audio (Deep Speech 2, section 7.2: online
@@ -138,6 +144,7 @@ class Trainer:
         frames = torch.cat(energies)  # (T, F)
         features.mean.copy_(frames.mean(0))
         features.scale.copy_(1 / frames.std(0))
+        self.average = MovingAverage(self.network, self.recipe.moving_average)
 
     def start_from(self, network: Network) -> None:
         """Take over weights and feature statistics of another run. Raises: TrainingError if the sizes differ."""
@@ -146,6 +153,7 @@ class Trainer:
             self.network.load_state_dict(network.state_dict())
         except RuntimeError as error:
             raise TrainingError(f"the checkpoint to start from has other sizes than the recipe: {error}") from error
+        self.average = MovingAverage(self.network, self.recipe.moving_average)
 
     def run(self) -> Iterator[Progress]:
         """Train to the recipe's last update, yielding after each; ends early after one that says `stopping`."""
@@ -237,6 +245,7 @@ class Trainer:
         self.optimizers.step(self.schedule(self.position.done))
         for parameter in self.parameters:
             parameter.grad = None
+        self.average.follow(self.network, self.position.done)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,6 +254,7 @@ class Trainer:
         return {
             "identity": self.identity(),
             "learning": self.learning.state_dict(),
+            "average": self.average.state_dict(),
             "optimizers": self.optimizers.state_dict(),
             "loss_scale": self.loss_scale.state_dict(),
             "precision": self.precision,
@@ -262,6 +272,7 @@ class Trainer:
             if saved["identity"].get(name) != own:
                 raise TrainingError(f"the run was begun with another {name}: give that one, or another --out")
         self.learning.load_state_dict(saved["learning"])
+        self.average.load_state_dict(saved["average"])
         self.optimizers.load_state_dict(saved["optimizers"])
         self.loss_scale.load_state_dict(saved["loss_scale"])
         self.position = Position(*saved["position"])

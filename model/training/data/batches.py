@@ -31,6 +31,10 @@ class Targets:
     symbols: Tensor
     lengths: Tensor
 
+    def repeat(self, times: int) -> Targets:
+        """The same rows so many times over."""
+        return Targets(self.symbols.repeat(times), self.lengths.repeat(times))
+
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Targets:
         """Join the rows."""
@@ -80,7 +84,7 @@ class BatchMaker:
             key=key,
             pcm=pcm,
             frames=torch.tensor(frames),
-            letters=Targets.of([self._letters(text) for text in texts]),
+            letters=Targets.of([self.letters(text) for text in texts]),
             phones=Targets.of([self.spoken.target(text) for text in texts]) if self.spoken else None,
             audio_s=sum(frames) * self.config.frame_s,
         )
@@ -108,5 +112,6 @@ class BatchMaker:
             parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
         return to_tensor(self.augmenter(np.concatenate(parts), rng))
 
-    def _letters(self, text: str) -> list[int]:
+    def letters(self, text: str) -> list[int]:
+        """The vocabulary's symbols of a text."""
         return [self.symbols[c] for c in " ".join(text.split()) if c in self.symbols]
