@@ -3,7 +3,7 @@
 Usage: python -m loadtest.training_scaling --manifest speech.jsonl --noise noise.jsonl --processes 2
 
 Three kinds of runs take turns: one process with one micro-batch an update, one process with as many as there are
-processes, and all processes with those. Writes loadtest/results/training_scaling.json and .md. The figures are of audio
+processes, and all processes with those. Writes a JSON document and a page. The figures are of audio
 a second; nothing is learned from so few updates, and no model is kept.
 """
 
