@@ -1,4 +1,4 @@
-"""Two machines under torchrun, as network namespaces: one run, the end when the link is cut, the rest of it alone."""
+"""Two machines under torchrun, as network namespaces: the end when their link is cut, and the rest of the run alone."""
 
 import contextlib
 import os

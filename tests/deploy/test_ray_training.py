@@ -1,0 +1,43 @@
+"""Training on a Ray cluster of two nodes of which one is lost: the weights of an undisturbed run in one process."""
+
+import importlib
+import importlib.util
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import tones
+from needs import missing, need_programs
+
+from model.training.run import Every
+from model.training.snapshots import Snapshots
+
+WITHIN_S = 120.0
+
+
+@pytest.mark.timeout(240)
+def test_a_lost_node_costs_time_and_no_bit(tmp_path):
+    need_programs("espeak-ng")
+    if importlib.util.find_spec("ray") is None or importlib.util.find_spec("pyarrow") is None:
+        missing("ray[train] not installed")
+    training = importlib.import_module("deploy.ray.train")
+    trial = importlib.import_module("deploy.ray.trial")
+    folder, out = tones.write_tones(tmp_path), tmp_path / "ray.safetensors"
+    chosen, every = tones.everything(), Every(snapshot=3)
+    alone = tones.places(folder, tmp_path / "alone.safetensors")
+    tones.train(tones.TINY, chosen, alone, processes=1, device="cpu", announce=lambda _: None)
+    plan = training.Plan(tones.TINY, chosen, tones.places(folder, out), every, workers=2)
+    snapshots = Snapshots(tmp_path / "ray.run")
+    with trial.two_nodes() as (cluster, node), ThreadPoolExecutor(1) as pool:
+        run = pool.submit(training.run, plan)
+        begun = threading.Event()
+        for _ in range(int(WITHIN_S / 0.1)):
+            if snapshots.newest(pytest.fail) is not None or run.done():
+                begun.set()
+                break
+            begun.wait(0.1)
+        assert begun.is_set()
+        cluster.remove_node(node, allow_graceful=False)
+        cluster.add_node(num_cpus=1, object_store_memory=trial.STORE_BYTES)
+        run.result(WITHIN_S)
+    assert out.read_bytes() == alone.out.read_bytes()
