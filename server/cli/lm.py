@@ -80,6 +80,29 @@ def train(
 
 
 @lm.command()
+def prune(
+    model: Annotated[Path, typer.Argument(help="An .arpa or .arpa.gz model.")],
+    *,
+    threshold: Annotated[
+        float, typer.Option(help="Drop n-grams whose absence raises perplexity by less than this share.", min=0.0)
+    ],
+    out: Annotated[Path, typer.Option(help="The model to write, .arpa or .arpa.gz.")],
+    digits: Annotated[int, typer.Option(help="Digits after the point in the file.", min=2, max=7)] = 4,
+) -> None:
+    """Make a smaller model of a larger one, by entropy; its words all stay."""
+    from model.errors import ModelError
+    from model.lm.arpa import Ngrams, read_arpa, write_arpa
+    from model.lm_training.pruning import prune as pruned
+
+    try:
+        large = read_arpa(model)
+        write_arpa(out, Ngrams(large.words, tuple(pruned(large.tables, threshold))), digits=digits)
+    except (ModelError, OSError) as error:
+        fail(error)
+    typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
+
+
+@lm.command()
 def perplexity(
     model: Annotated[Path, typer.Argument(help="An .arpa, .arpa.gz or .lm model.")],
     texts: Annotated[list[Path], typer.Argument(help="Texts, a sentence a line; a .jsonl manifest goes by source.")],

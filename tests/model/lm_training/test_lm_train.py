@@ -1,4 +1,4 @@
-"""`tutti lm train` and `tutti lm perplexity`, and what training chooses."""
+"""`tutti lm train`, `tutti lm prune` and `tutti lm perplexity`, and what training chooses."""
 
 from __future__ import annotations
 
@@ -93,6 +93,17 @@ def test_cut_offs_and_pruning_make_a_model_smaller(texts: dict[str, Path]) -> No
     assert sizes[0][1] == sizes[1][1]
     assert sizes[0][2] > sizes[1][2] > 0
     assert sizes[0][1] > sizes[2][1]
+
+
+def test_a_model_is_pruned_further(texts: dict[str, Path], tmp_path: Path) -> None:
+    large, small = tmp_path / "large.arpa", tmp_path / "small.arpa.gz"
+    assert run("train", texts["house"], "--out", large).exit_code == 0
+    result = run("prune", large, "--threshold", 0.02, "--digits", 2, "--out", small)
+    assert result.exit_code == 0, result.output
+    models = [LanguageModel.load(path, cache_dirs=[]) for path in (large, small)]
+    assert models[0].words == models[1].words
+    assert len(models[1].trie.word) < len(models[0].trie.word)
+    assert run("prune", tmp_path / "none.arpa", "--threshold", 1, "--out", small).exit_code == 1
 
 
 def test_counts_of_pairs_are_mixed_in(texts: dict[str, Path], tmp_path: Path) -> None:
