@@ -6,7 +6,7 @@ Languages are BCP 47 tags, looked up as RFC 4647 (3.4) does: `en-US` finds a mod
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from server.errors import BadParameter
 
@@ -43,6 +43,11 @@ def is_language(name: str) -> bool:
     """Whether a name is a language tag, such as `en` or `zh-CN`, of a language that has a name here."""
     tag = _TAG.fullmatch(name)
     return tag is not None and tag[1].lower() in LANGUAGES
+
+
+def is_english(languages: Sequence[str]) -> bool:
+    """Whether these tags are known, and all of them of English."""
+    return bool(languages) and all(_parts(tag)[0] == "en" for tag in languages)
 
 
 def language_name(tag: str) -> str:

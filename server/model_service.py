@@ -19,7 +19,7 @@ from model.ctc.words import Decoder
 from model.description import ModelDescription
 from server.access.keys import read_secrets
 from server.errors import BadParameter, ServerFull, SettingsError
-from server.model_names import ModelNames
+from server.model_names import ModelNames, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
 from server.recognition.engines import Deliver, Engines, MakeEngine
@@ -51,6 +51,11 @@ class ModelService:
     tickets: TicketService
     window_samples: int | None
     make_session: MakeSession
+
+    @property
+    def english(self) -> bool:
+        """Whether its words are known to be English."""
+        return is_english(self.languages)
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make the session of one connection or upload."""

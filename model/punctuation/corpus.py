@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from model.errors import TrainingError
 from model.punctuation.features import UNKNOWN, Rows, Vocabulary
-from model.punctuation.marks import ENDS, NONE, Labelled, parse
+from model.punctuation.marks import ENDS, NONE, parse_word
 
 Ints = NDArray[np.int64]
 
@@ -46,25 +46,33 @@ class Final:
     capitals: Ints
 
 
-def read_lines(path: Path) -> list[list[Labelled]]:
-    """Read a file of `model.punctuation.texts`. Raises: TrainingError."""
+def read_tokens(path: Path) -> list[str]:
+    """Read a file of `model.punctuation.texts`: words as they are written. Raises: TrainingError."""
     try:
-        return [parse(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        return path.read_text(encoding="utf-8").split()
     except OSError as error:
         raise TrainingError(f"cannot read {path}: {error}") from error
 
 
-def most_frequent(texts: Iterable[Iterable[Labelled]], size: int) -> Vocabulary:
-    """The most frequent words, those as frequent as one another in the order of the alphabet."""
-    counts = Counter(word.word for words in texts for word in words)
+def most_frequent(texts: Iterable[Iterable[str]], size: int) -> Vocabulary:
+    """The most frequent words of tokens, those as frequent as one another in the order of the alphabet."""
+    tokens: Counter[str] = Counter()
+    for text in texts:
+        tokens.update(text)
+    counts: Counter[str] = Counter()
+    for token, count in tokens.items():
+        counts[parse_word(token).word] += count
     return Vocabulary.of([word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:size]])
 
 
-def as_text(name: str, words: Sequence[Labelled], vocabulary: Vocabulary) -> Text:
-    """Arrays of the words."""
+def as_text(name: str, tokens: Sequence[str], vocabulary: Vocabulary) -> Text:
+    """Arrays of the words; each token is parsed once, however often it occurs."""
+    numbers = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    words = [parse_word(token) for token in numbers]
+    order = np.fromiter((numbers[token] for token in tokens), np.int64, len(tokens))
     marks = np.array([word.mark for word in words], np.int64)
     capitals = np.array([word.capital for word in words], np.int64)
-    return Text(name, vocabulary.rows([word.word for word in words]), marks, capitals)
+    return Text(name, vocabulary.rows([word.word for word in words])[order], marks[order], capitals[order])
 
 
 class Sampler:

@@ -51,7 +51,7 @@ class _Read:
 
 def parse(line: str) -> list[Labelled]:
     """Read what `written` writes."""
-    return [_parsed(token) for token in line.split()]
+    return [parse_word(token) for token in line.split()]
 
 
 def written(words: Iterable[Labelled]) -> str:
@@ -59,7 +59,8 @@ def written(words: Iterable[Labelled]) -> str:
     return " ".join(str(word) for word in words)
 
 
-def _parsed(token: str) -> Labelled:
+def parse_word(token: str) -> Labelled:
+    """Read one word with its mark."""
     mark = MARKS.index(token[-1]) if token[-1] in MARKS else NONE
     word = token if mark == NONE else token[:-1]
     return Labelled(word.lower(), mark, word[:1].isupper())

@@ -26,14 +26,14 @@ from model.punctuation.corpus import (
     Sampler,
     as_text,
     most_frequent,
-    read_lines,
+    read_tokens,
 )
 from model.punctuation.marks import MARKS
 from model.punctuation.network import TaggerNetwork
 from model.punctuation.weights import save
 
 VOCABULARY = 20_000
-UPDATES = 8_000
+UPDATES = 1_500
 FINALS = 64  # of an update
 DRAWN = 8 * FINALS  # at a time, so that finals of one length share a batch
 RATE = 2e-3
@@ -49,8 +49,7 @@ def train(folder: Path, out: Path, updates: int) -> None:
     unseen = {path.name for path in (folder / "unseen").glob("*.txt")}
     if both := sorted(unseen & {path.name for path in (folder / "training").glob("*.txt")}):
         raise TrainingError(f"{', '.join(both)}: in training and in unseen")
-    lines = {path.stem: read_lines(path) for path in sorted((folder / "training").glob("*.txt"))}
-    flat = {name: [word for line in found for word in line] for name, found in lines.items()}
+    flat = {path.stem: read_tokens(path) for path in sorted((folder / "training").glob("*.txt"))}
     vocabulary = most_frequent(flat.values(), VOCABULARY)
     kept = {name: int(len(words) * (1 - HELD_OUT)) for name, words in flat.items()}
     training = [as_text(name, words[: kept[name]], vocabulary) for name, words in flat.items()]

@@ -1,7 +1,9 @@
-"""Formatting of recognised words: capitals, a mark at the end of a sentence, digits. Pure, English only.
+"""Formatting of recognised words: capitals, commas, periods, question marks, digits. Pure.
 
 The model writes lower-case letters and apostrophes, so this is guesswork from the words alone, off unless a client asks
-for it. Times are never changed: a number written with digits lasts from its first word's start to its last word's end.
+for it. English finals are tagged (`model.punctuation`); interim results, whose words must not change, and other
+languages get what rules are sure of. Times are never changed: a number written with digits lasts from its first word's
+start to its last word's end.
 """
 
 from __future__ import annotations
@@ -10,23 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.ctc.words import Word, joined
+from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
+from model.punctuation.rules import capital_i, capitalised, is_question
+from model.punctuation.tagger import shipped_tagger
 from server.text.numerals import numbers
 
-_WH = {"what", "who", "whom", "whose", "where", "when", "why", "how", "which"}
-_ASKED = {"what's", "who's", "where's", "when's", "why's", "how's"}
-_HOW = {"about", "far", "long", "many", "much", "often", "old"}
-_PRONOUNS = {
-    "i", "you", "he", "she", "it", "we", "they", "this", "that", "there", "these", "those", "anyone", "anything",
-}  # fmt: skip
-_DETERMINERS = {"the", "a", "an", "my", "your", "his", "her", "its", "our", "their", "any"}
-_SUBJECTS = _PRONOUNS | _DETERMINERS
-_NEVER_COMMANDS = {
-    "am", "is", "are", "was", "were", "does", "did", "has", "can", "could", "will", "would", "should", "shall", "may",
-    "isn't", "aren't", "wasn't", "weren't", "doesn't", "didn't", "hasn't", "can't", "couldn't", "won't", "wouldn't",
-    "shouldn't",
-}  # fmt: skip
-_MAYBE_COMMANDS = {"do", "have", "don't", "haven't"}  # "do the dishes", "have a nice day"
-_VERBS = _NEVER_COMMANDS | _MAYBE_COMMANDS | {"had"}
+OPENING_WORDS = 16  # of an open sentence that are kept: as far as the tagger sees to one side
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +26,7 @@ class Style:
 
     punctuate: bool = False
     numerals: bool = False
+    english: bool = True  # other languages are punctuated by rules alone
 
 
 PLAIN = Style()
@@ -53,45 +45,83 @@ class Sentences:
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self.opening: tuple[str, ...] = ()  # the first two words of a sentence that a cut left open
+        self._tagger = shipped_tagger() if style.punctuate and style.english else None
+        self.opening: tuple[
+            str, ...
+        ] = ()  # words of a sentence that a cut left open: the last ones, by rules the first
 
     def partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
         """Format an unfinished segment so that later words change none of it: "twenty" may yet become 21.
 
-        Hence without digits and without a mark at the end.
+        Hence by rules, without digits and without marks: a comma would come and go with the words behind it.
         """
         return format_words(words, replace(self._style, numerals=False), self.opening, ends=False)
 
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[FormattedWord, ...]:
         """Format a segment; `ends` is false if it was cut for its length and the sentence goes on."""
-        formatted = format_words(words, self._style, self.opening, ends=ends)
-        self.opening = () if ends else (*self.opening, *(word.text for word in words[:2]))[:2]
-        return formatted
+        texts = [word.text for word in words]
+        if self._tagger is None:
+            formatted = format_words(words, self._style, self.opening, ends=ends)
+            self.opening = () if ends else (*self.opening, *texts[:2])[:2]
+            return formatted
+        labels = self._tagger.tag(texts, self.opening, ends=ends)
+        self.opening = () if ends else _open_words(self.opening, labels)
+        return format_words(words, self._style, labels=labels)
 
 
 def format_words(
-    words: Sequence[Word], style: Style = PLAIN, opening: tuple[str, ...] = (), *, ends: bool = True
+    words: Sequence[Word],
+    style: Style = PLAIN,
+    opening: tuple[str, ...] = (),
+    *,
+    ends: bool = True,
+    labels: Sequence[Labelled] | None = None,
 ) -> tuple[FormattedWord, ...]:
-    """Format the words of one sentence, which follow its `opening`; never returns more words than it got."""
-    formatted = _with_digits(words) if style.numerals else [FormattedWord(word, word.text) for word in words]
-    if style.punctuate and formatted:
-        formatted = [replace(f, text=_capital_i(f.text)) for f in formatted]
-        if not opening:
-            formatted[0] = replace(formatted[0], text=_capitalised(formatted[0].text))
-        if ends:
-            asked = _is_question((*opening, *(word.text for word in words[:2]))[:2])
-            formatted[-1] = replace(formatted[-1], text=formatted[-1].text + ("?" if asked else "."))
+    """Format words with their labels, by default with those of the rules for one sentence, which follow its `opening`.
+
+    Never returns more words than it got.
+    """
+    spans = _numbers(words) if style.numerals else [(i, i + 1, word.text) for i, word in enumerate(words)]
+    if style.punctuate and labels is None:
+        labels = _by_rules([word.text for word in words], opening, ends=ends)
+    formatted = []
+    for start, end, text in spans:
+        word = words[start] if end == start + 1 else _joined(words[start:end])
+        shown = text if labels is None else _shown(text, labels[start], labels[end - 1])
+        formatted.append(FormattedWord(word, shown))
     return tuple(formatted)
 
 
-def _with_digits(words: Sequence[Word]) -> list[FormattedWord]:
-    formatted: list[FormattedWord] = []
+def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> list[Labelled]:
+    labels = [Labelled(text, capital=not opening and i == 0) for i, text in enumerate(texts)]
+    if labels and ends:
+        asked = is_question((*opening, *texts[:2]))
+        labels[-1] = replace(labels[-1], mark=QUESTION if asked else PERIOD)
+    return labels
+
+
+def _shown(text: str, first: Labelled, last: Labelled) -> str:
+    """The text of a word, or of a number, between the capital of its first word and the mark of its last."""
+    return (capitalised(text) if first.capital else capital_i(text)) + MARKS[last.mark]
+
+
+def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[str, ...]:
+    """The last words of a sentence that began in the opening or in the labelled words."""
+    sentence = list(opening)
+    for label in labels:
+        sentence = [] if label.mark in ENDS else [*sentence[-OPENING_WORDS:], label.word]
+    return tuple(sentence[-OPENING_WORDS:])
+
+
+def _numbers(words: Sequence[Word]) -> list[tuple[int, int, str]]:
+    """First word, end and text of each word and of each number, in order."""
+    spans: list[tuple[int, int, str]] = []
     done = 0
     for number in numbers(words):
-        formatted += [FormattedWord(word, word.text) for word in words[done : number.start]]
-        formatted.append(FormattedWord(_joined(words[number.start : number.end]), number.text))
+        spans += [(i, i + 1, words[i].text) for i in range(done, number.start)]
+        spans.append((number.start, number.end, number.text))
         done = number.end
-    return formatted + [FormattedWord(word, word.text) for word in words[done:]]
+    return spans + [(i, i + 1, words[i].text) for i in range(done, len(words))]
 
 
 def _joined(words: Sequence[Word]) -> Word:
@@ -101,23 +131,3 @@ def _joined(words: Sequence[Word]) -> Word:
         end_s=words[-1].end_s,
         confidence=sum(word.confidence for word in words) / len(words),
     )
-
-
-def _capital_i(text: str) -> str:
-    return "I" + text[1:] if text == "i" or text.startswith("i'") else text
-
-
-def _capitalised(text: str) -> str:
-    """Return the text with its first letter in upper case; apostrophes before it stay."""
-    bare = text.lstrip("'")
-    return text[: len(text) - len(bare)] + bare[:1].upper() + bare[1:]
-
-
-def _is_question(opening: tuple[str, ...]) -> bool:
-    """Decide by the first two words: "is it", "do you", "what are", "how many", "where's"."""
-    first, second = (*opening, "", "")[:2]
-    if first in _ASKED:
-        return True
-    if first in _WH:
-        return second in _VERBS or (first == "how" and second in _HOW)
-    return second in (_SUBJECTS if first in _NEVER_COMMANDS else _PRONOUNS if first in _MAYBE_COMMANDS else ())

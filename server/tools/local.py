@@ -70,6 +70,7 @@ class LocalTranscriber:
                 replica.settings.max_channels,
                 supports_keyterms=self._model.decoder.supports_bias,
                 strict_features=replica.settings.strict_features,
+                english=self._model.english,
             )
         except BadParameter as error:
             raise NotRecognised(str(error)) from error

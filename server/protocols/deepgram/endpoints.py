@@ -56,6 +56,7 @@ class QueryReader:
             default_endpointing=live,
             supports_keyterms=model.decoder.supports_bias,
             strict_features=replica.settings.strict_features,
+            english=model.english,
         )
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:

@@ -69,8 +69,9 @@ PARAMETERS = (
         "a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next"),
     Parameter("keywords", TEXTS, "–", "The older form: `word` or `word:boost`; repeatable.",
         "the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable"),
-    Parameter("punctuate", BOOLEAN, "`false`", "Capitals, and a mark at the end of each utterance.",
-        "capitals, and a mark at the end of each utterance: a guess from the words"),
+    Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
+        "capitals, commas, periods and question marks in English finals, a guess from the words; interim results have "
+        "the capital of the first word, other languages a mark at the end too"),
     Parameter("numerals", BOOLEAN, "`false`", "Numbers with digits.",
         'in final results, numbers with digits: the words "twenty one" become one, 21; a number below 4 that stands '
         "alone stays a word, and digits told one by one stay apart"),

@@ -85,6 +85,7 @@ def parse_query(
     default_endpointing: bool = True,
     supports_keyterms: bool = True,
     strict_features: bool = False,
+    english: bool = True,
 ) -> ListenRequest:
     """Read the query of a request whose model is chosen. Raises: BadParameter.
 
@@ -114,7 +115,7 @@ def parse_query(
         vad_events=_boolean(query, "vad_events"),
         endpointing_ms=_endpointing(query, default_endpointing),
         utterance_end_ms=_utterance_end(query),
-        style=_style(query),
+        style=_style(query, english=english),
         punctuated_words=any(_is_on(query, name) for name in _FORMATTING),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
@@ -123,11 +124,12 @@ def parse_query(
     )
 
 
-def _style(query: Mapping[str, str]) -> Style:
+def _style(query: Mapping[str, str], *, english: bool) -> Style:
     smart = _is_on(query, "smart_format")
     return Style(
         punctuate=smart or _is_on(query, "punctuate"),
         numerals=smart or _is_on(query, "numerals"),
+        english=english,
     )
 
 

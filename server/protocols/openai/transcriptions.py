@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import msgspec
 from fastapi import Request, Response
@@ -85,7 +86,8 @@ class Transcriptions:
         model = self._replica.models.choose(form.model, form.language)
         model.check_keyterms(["keywords"] if form.keywords else [])
         keyterms = Keyterms.of_request("keywords", form.keywords) if model.decoder.supports_bias else NO_KEYTERMS
-        return Wanted(model, audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, keyterms, STYLE)
+        style = replace(STYLE, english=model.english)
+        return Wanted(model, audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, keyterms, style)
 
     def _begin(
         self, request: Request, form: TranscriptionForm, wanted: Wanted, place: ExitStack
