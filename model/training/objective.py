@@ -65,8 +65,8 @@ class Objective:
             if phones is not None:
                 self.trigrams["phones"] = label_trigram(phones.texts, phones.size)
 
-    def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator) -> Losses:
-        """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten.
+    def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
+        """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
 
         `rng` is of this micro-batch alone, and so is the state of torch's generators, which dropout draws from.
         """
@@ -77,15 +77,18 @@ class Objective:
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
             logits, _ = network.encode(features, network.fresh_state(len(features)))  # (views * B, T, V)
             phones = self.phone_head.logits() if self.phone_head is not None else None  # (views * B, T, P + 1)
-        loss, total = self._losses(logits[:, network.config.delay_frames :], frames, batch.letters, "letters")
+        loss, total = self._losses(logits[:, network.config.delay_frames :], frames, batch.letters, "letters", update)
         letters = int(batch.letters.lengths.sum()) * recipe.views
         if phones is not None and batch.phones is not None:
             share = recipe.phone_weight
             each = letters / max(1, recipe.views * int(batch.phones.lengths.sum()))  # a phone counts as a letter
-            total = (1 - share) * total + share * each * self._losses(phones, frames, batch.phones, "phones")[1]
+            _, of_phones = self._losses(phones, frames, batch.phones, "phones", update)
+            total = (1 - share) * total + share * each * of_phones
         return Losses(total, (float(loss.detach()), float(letters)))
 
-    def _losses(self, logits: Tensor, frames: Tensor, targets: Targets, kind: str) -> tuple[Tensor, Tensor]:
+    def _losses(
+        self, logits: Tensor, frames: Tensor, targets: Targets, kind: str, update: int
+    ) -> tuple[Tensor, Tensor]:
         """CTC alone, and with what the recipe adds to it: sums over all views of (views * B, T, V)."""
         recipe = self.recipe
         log_probs = functional.log_softmax(logits.float(), dim=-1)
@@ -93,6 +96,6 @@ class Objective:
         total = loss
         if recipe.consistency:
             total = total + recipe.consistency * recipe.views * consistency_loss(log_probs, frames[: len(frames) // 2])
-        if kind in self.trigrams:
+        if kind in self.trigrams and update >= recipe.denominator_from:
             total = total + recipe.denominator * denominator(log_probs, frames, self.trigrams[kind].to(logits.device))
         return loss, total

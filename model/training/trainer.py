@@ -222,7 +222,7 @@ class Trainer:
         pcm = batch.pcm.to(self.device)
         with torch.no_grad():
             features, _ = self.network.features(pcm, self.network.fresh_state(len(pcm))["pcm"])  # (B, 4T, F)
-        losses = self.objective(features, batch, rng)
+        losses = self.objective(features, batch, rng, self.position.done)
         (losses.total * self.loss_scale.value).backward()  # type: ignore[no-untyped-call]
         parts: list[Tensor] = []
         for parameter, size in zip(self.parameters, self.sizes, strict=True):

@@ -58,9 +58,19 @@ def recipe(**changes: object) -> Recipe:
 
 
 def everything(updates: int = 20) -> Recipe:
-    """Every augmentation, dropout and phones, in four micro-batches an update; most epochs end with a shorter one."""
+    """All that a recipe can ask for, in four micro-batches an update; most epochs end with a shorter one."""
     return recipe(
-        updates=updates, micro_batch_s=6.0, micro_batches=4, dropout=0.2, phone_weight=0.3, augmentation=STRONG
+        updates=updates,
+        micro_batch_s=6.0,
+        micro_batches=4,
+        dropout=0.2,
+        phone_weight=0.3,
+        views=2,
+        consistency=0.2,
+        denominator=0.6,
+        denominator_from=updates // 4,
+        moving_average=0.9,
+        augmentation=STRONG,
     )
 
 
