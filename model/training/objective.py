@@ -19,8 +19,8 @@ from model.precision import DTYPES
 from model.training.augment import mask
 from model.training.data.batches import Batch, Targets
 from model.training.losses.ctc import consistency_loss, ctc_loss
-from model.training.losses.denominator import denominator
-from model.training.losses.label_model import label_trigram
+from model.training.losses.denominator import Arcs, denominator
+from model.training.losses.label_model import label_graph
 from model.training.phones import PhoneHead
 from model.training.recipe import Recipe
 
@@ -56,14 +56,16 @@ class Objective:
         self.network, self.recipe, self.dtype = network, recipe, DTYPES[precision]
         self.learning = nn.ModuleDict({"network": network})
         self.phone_head: PhoneHead | None = None
-        self.trigrams: dict[str, Tensor] = {}
+        self.arcs: dict[str, Arcs] = {}
+        device = network.head.weight.device
         if phones is not None:
             self.phone_head = PhoneHead(network, phones.size)
             self.learning["phone_head"] = self.phone_head
         if recipe.denominator:
-            self.trigrams["letters"] = label_trigram(letters.texts, letters.size)
+            order, states = recipe.denominator_order, recipe.denominator_states
+            self.arcs["letters"] = Arcs(label_graph(letters.texts, order, states), device)
             if phones is not None:
-                self.trigrams["phones"] = label_trigram(phones.texts, phones.size)
+                self.arcs["phones"] = Arcs(label_graph(phones.texts, order, states), device)
 
     def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
         """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
@@ -96,6 +98,6 @@ class Objective:
         total = loss
         if recipe.consistency:
             total = total + recipe.consistency * recipe.views * consistency_loss(log_probs, frames[: len(frames) // 2])
-        if kind in self.trigrams and update >= recipe.denominator_from:
-            total = total + recipe.denominator * denominator(log_probs, frames, self.trigrams[kind].to(logits.device))
+        if kind in self.arcs and update >= recipe.denominator_from:
+            total = total + recipe.denominator * denominator(log_probs, frames, self.arcs[kind])
         return loss, total

@@ -36,6 +36,8 @@ class Recipe:
     views: int = 1  # masked versions of each recording in a micro-batch, 1 or 2; `micro_batch_s` counts one
     consistency: float = 0.0  # weight of the divergence between two views; 0 = none
     denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
+    denominator_order: int = 4  # of the n-gram of labels that weighs them
+    denominator_states: int = 3_000  # contexts of it
     denominator_from: int = 0  # updates of plain CTC before it, which random weights need
     moving_average: float = 0.0  # share that the averaged weights keep at each update; 0 = the last weights
     clip_norm: float = 1.0

@@ -95,7 +95,7 @@ class Trainer:
         self.recipe, self.corpus, self.device, self.team = recipe, corpus, device, team or Team()
         self.asked_to_stop = asked_to_stop
         self.precision = training_precision(recipe.precision, device)
-        self.network = Network(config, recipe.dropout)
+        self.network = Network(config, recipe.dropout).to(device)
         spoken = Pronunciations.of(u.text for u in corpus.utterances) if recipe.phone_weight else None
         self.batches = BatchMaker(
             config, corpus, make_augmenter(recipe, noise, config.sample_rate), recipe.seed, spoken

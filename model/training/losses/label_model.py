@@ -1,38 +1,87 @@
-"""Trigram of labels (letters or phones) of the training texts: how likely a label sequence is without any sound."""
+"""N-gram of labels (letters or phones) of the training texts, as a graph: how likely they are without any sound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+Context = tuple[int, ...]
+BOUNDARY = 0  # before a sequence and behind it; CTC's blank is no label
 DISCOUNT = 0.5  # taken from each count for what was not seen; absolute discounting, Ney et al. 1994
 
 
-def label_trigram(sequences: Iterable[Sequence[int]], labels: int) -> Tensor:
-    """P(c | a, b) at [b, a, c], (K, K, K) float32 with K = labels + 1, from sequences of labels 1 to `labels`.
+@dataclass(frozen=True, slots=True)
+class LabelGraph:
+    """States are contexts, which end with the label that led to them; state 0 is the beginning.
 
-    Index 0 is the beginning as a or b, and the end as c. Interpolated with bigrams and unigrams of how many contexts a
-    label follows (Kneser and Ney 1995).
+    `labels` (S,) of each state, `ends` (S,) its probability that the sequence ends; arcs by `sources`, `targets` and
+    `weights` (A,). Sums over the arcs of a state and its end are at most 1.
     """
-    counts = np.zeros((labels + 1,) * 3)
+
+    labels: NDArray[np.int64]
+    ends: NDArray[np.float32]
+    sources: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+
+def label_graph(sequences: Iterable[Sequence[int]], order: int, states: int) -> LabelGraph:
+    """Graph of an n-gram of `order` with about so many `states`, from sequences of labels 1, 2, …
+
+    Contexts of one label are all states, of the longer ones the most frequent. A state has the arcs that were seen
+    behind it, with interpolated probabilities, and those alone: what counts is that the graph holds the training texts.
+    Source: Povey et al. 2016, section 3.2.
+    """
+    seen: dict[Context, Counter[int]] = defaultdict(Counter)
     for sequence in sequences:
-        before, last = 0, 0
-        for label in (*sequence, 0):
-            counts[before, last, label] += 1
-            before, last = last, label
-    contexts = (counts > 0).sum(0).astype(np.float64)  # (K, K)
-    singles = contexts.sum(0) + DISCOUNT
-    pairs = _discounted(contexts, singles / singles.sum())
-    triples = _discounted(counts, pairs)
-    return torch.from_numpy(triples.transpose(1, 0, 2).astype(np.float32)).contiguous()
+        padded = (BOUNDARY, *sequence, BOUNDARY)
+        for at in range(1, len(padded)):
+            for length in range(min(order - 1, at) + 1):
+                seen[padded[at - length : at]][padded[at]] += 1
+    contexts = _kept(seen, states)
+    number = {context: index for index, context in enumerate(contexts)}
+    probabilities = _Interpolated(seen)
+    ends = np.zeros(len(contexts), np.float32)
+    arcs: list[tuple[int, int, float]] = []
+    for context, source in number.items():
+        for label in sorted(seen[context]):
+            likely = probabilities(context, label)
+            if label == BOUNDARY:
+                ends[source] = likely
+                continue
+            after = (*context, label)
+            arcs.append((source, next(number[after[i:]] for i in range(len(after)) if after[i:] in number), likely))
+    sources, targets, weights = zip(*arcs, strict=True)
+    labels = np.array([context[-1] for context in contexts])
+    return LabelGraph(labels, ends, np.array(sources), np.array(targets), np.array(weights, np.float32))
 
 
-def _discounted(counts: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Relative frequencies over the last axis, `lower` for what the discount leaves."""
-    total, kinds = counts.sum(-1, keepdims=True), (counts > 0).sum(-1, keepdims=True)
-    seen = (np.maximum(counts - DISCOUNT, 0) + DISCOUNT * kinds * lower) / np.maximum(total, 1)
-    return np.where(total > 0, seen, lower)
+def _kept(seen: Mapping[Context, Counter[int]], states: int) -> list[Context]:
+    """The beginning, contexts of one label, then of the longer ones the most frequent whose shorter ones are kept."""
+    single = sorted(context for context in seen if len(context) == 1)
+    kept: set[Context] = set(single)
+    longer = sorted((c for c in seen if len(c) > 1), key=lambda c: (-seen[c].total(), len(c), c))
+    for context in longer[: max(0, states - len(single))]:
+        if context[1:] in kept:
+            kept.add(context)
+    return [(BOUNDARY,), *sorted(kept - {(BOUNDARY,)}, key=lambda c: (len(c), c))]
+
+
+class _Interpolated:
+    """P(label | context), with absolute discounting and shorter contexts for what the discount leaves."""
+
+    def __init__(self, seen: Mapping[Context, Counter[int]]) -> None:
+        self.seen = seen
+        self.totals = {context: counts.total() for context, counts in seen.items()}
+
+    def __call__(self, context: Context, label: int) -> float:
+        counts = self.seen[context]
+        total = self.totals[context]
+        if not context:
+            return counts[label] / total
+        discounted = max(counts[label] - DISCOUNT, 0.0)
+        return (discounted + DISCOUNT * len(counts) * self(context[1:], label)) / total

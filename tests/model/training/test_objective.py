@@ -63,14 +63,14 @@ def test_all_label_sequences_count_from_the_update_that_the_recipe_names():
     assert before.total.item() == plain.total.item()
     assert after.total.item() < plain.total.item(), "the log of a probability is added"
     assert after.figures == plain.figures, "the figures are of CTC alone"
-    assert set(objective.trigrams) == {"letters"}
+    assert set(objective.arcs) == {"letters"}
 
 
 def test_phones_take_their_share_whatever_else_the_recipe_adds():
     recipe = Recipe(phone_weight=0.3, views=2, consistency=0.2, denominator=0.6, dropout=0.1)
     found, objective = losses(recipe, phones=True)
     found.total.backward()
-    assert set(objective.trigrams) == {"letters", "phones"}
+    assert set(objective.arcs) == {"letters", "phones"}
     assert all(bool(p.grad.abs().sum() > 0) for p in objective.phone_head.parameters())
 
 
@@ -96,5 +96,5 @@ def test_the_average_forgets_random_weights_soon_and_is_the_weights_themselves_w
 
 @pytest.mark.parametrize("values", [{"views": 3}, {"consistency": 0.2}, {"denominator": 1.0}, {"moving_average": 1.0}])
 def test_recipes_that_no_run_can_have_are_refused(values):
-    with pytest.raises(ValueError, match="views|denominator"):
+    with pytest.raises(ValueError, match=r"views|denominator"):
         Recipe(**values)
