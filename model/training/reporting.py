@@ -22,9 +22,16 @@ class Reporting:
     """Owns the file of figures; held by the process that leads."""
 
     def __init__(
-        self, out: Path, sources: Sequence[str], last_update: int, done: int, announce: Callable[[str], None]
+        self,
+        out: Path,
+        sources: Sequence[str],
+        *,
+        last_update: int,
+        done: int,
+        heard_s: float,
+        announce: Callable[[str], None],
     ) -> None:
-        """`out` is the checkpoint, `last_update` the number of the run's last one, `done` of them are done already."""
+        """`out` is the checkpoint; of the updates up to `last_update`, `done` are done, with `heard_s` of audio."""
         self.name, self.picture, self.last_update, self.announce = (
             out.stem,
             out.with_suffix(".png"),
@@ -35,7 +42,7 @@ class Reporting:
         self._before_s = self.figures.elapsed_s
         self._began = self._row_at = time.monotonic()
         self._first = done
-        self._heard_s: float | None = None  # at the last row
+        self._heard_s = heard_s  # at the last row
         self._since: list[Progress] = []  # the last row
 
     def progress(self, progress: Progress) -> None:
@@ -58,12 +65,13 @@ class Reporting:
         )
         if importlib.util.find_spec("matplotlib") is not None:  # of the extra `loadtest`
             draw({self.name: self.figures.rows}, self.picture)
+        self._row_at = time.monotonic()  # the next row's speed is of training alone
 
     def _add_row(self) -> None:
         now, latest = time.monotonic(), self._since[-1]
         elapsed_s, updates = now - self._row_at, len(self._since)
         losses = [p.loss for p in self._since if math.isfinite(p.loss)]
-        heard_s = latest.audio_s - (self._heard_s if self._heard_s is not None else self._since[0].audio_s)
+        heard_s = latest.audio_s - self._heard_s
         spent = {
             f"{part}_s": round(fmean(getattr(p.spent, part) for p in self._since), 4)
             for part in ("audio", "compute", "wait", "exchange", "step")

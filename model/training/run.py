@@ -159,7 +159,14 @@ class _Run:
         sources = sorted({u.source for u in held_out.utterances})
         self.reporting: Reporting | None = None
         if trainer.team.leads:
-            self.reporting = Reporting(job.places.out, sources, job.recipe.last_update, trainer.position.done, announce)
+            self.reporting = Reporting(
+                job.places.out,
+                sources,
+                last_update=job.recipe.last_update,
+                done=trainer.position.done,
+                heard_s=trainer.audio_s,
+                announce=announce,
+            )
         self.saved_at = time.monotonic()
 
     def to_its_end(self) -> bool:

@@ -35,7 +35,7 @@ class Figures:
         """`sources` have error rates of their own; `update` is the last one done."""
         self.path = path
         self.columns = [*COLUMNS, *(f"{rate} {source}" for rate in ("wer", "cer") for source in sources)]
-        self.rows = [row for row in read(path) if row["update"] <= update] if path.exists() else []
+        self.rows = [row for row in read(path) if row["update"] <= update] if update and path.exists() else []
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")

@@ -54,9 +54,7 @@ class Heartbeat:
     def _beat(self) -> None:
         others = [rank for rank in range(self.size) if rank != self.rank]
         counts: dict[int, int] = {}
-        count = 0
         while not self._stopped.is_set():
-            count += 1
             try:
                 self._store.add(str(self.rank), 1)
                 for other in others:
@@ -70,8 +68,12 @@ class Heartbeat:
             self._stopped.wait(BEAT_S)
 
     def _watch(self) -> None:
+        looked = time.monotonic()
         while not self._stopped.wait(BEAT_S / 2):
             now = time.monotonic()
+            if now - looked > 3 * BEAT_S:  # this process, or the machine, stood still: it has heard nobody since
+                self._last = [now] * self.size
+            looked = now
             silent = [rank for rank, last in enumerate(self._last) if now - last > SILENT_S]
             if silent:
                 names = ", ".join(f"process {rank}" for rank in silent if rank != self.rank) or "the first process"
