@@ -249,8 +249,9 @@ class BatchDecoder:
     def _decode_again(self, route: Route, timing: StepTiming) -> None:
         """Hand the finals that this step opened to the threads; the step and those behind it wait."""
         active, session = route.active, route.active.session
-        if session.holds:
-            session.timed(route.channel, timing)
+        if not session.holds:
+            return
+        session.timed(route.channel, timing)
         for final in session.take_opened():
             done = partial(self._settle, active, final)
             self._second.submit(partial(_unless_over, active, final), done, background=active.background)

@@ -150,6 +150,16 @@ def test_a_slow_minute_does_not_make_the_reserve_forgotten() -> None:
     assert load.capacity.slowdown == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.parametrize(("waited_s", "fewer"), [(0.4, False), (0.6, True)])
+def test_results_that_wait_long_for_other_work_bound_the_streams_too(waited_s: float, fewer: bool) -> None:
+    load, twin = Load(), Load()
+    for _ in range(3):
+        load.capacity.waited(waited_s)
+        load.capacity.waited(0.0)
+        found, allowed = load.period(60, 0), twin.period(60, 0)
+    assert (found < allowed) is fewer
+
+
 def test_a_later_pressure_begins_the_reserve_anew() -> None:
     load = Load()
     free = load.period(300, 0)

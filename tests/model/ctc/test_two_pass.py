@@ -13,6 +13,7 @@ from beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, spe
 from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from piece_toys import PIECES, tokens_of
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
@@ -68,6 +69,23 @@ def test_stable_words_never_change(seed: int, frames: int, first: int, lm: bool,
         if takes and number % 7 == 6:
             taken = made.take(state, takes[number // 7 % len(takes)])
             end_s = taken[-1].end_s if taken else end_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, frames=st.integers(10, 120), first=st.sampled_from((1, 3)))
+def test_stable_words_of_a_model_of_pieces_never_change(seed: int, frames: int, first: int) -> None:
+    """There a word may end in the piece that begins the next one. What is found at the end is a wide search's too."""
+    tokens, rows = tokens_of(PIECES), speech_like(seed, frames, len(PIECES))
+    made = TwoPassDecoder(*(BeamDecoder(tokens, FRAME_S, beams=beams) for beams in (first, 24)))
+    state, wide = made.start(0), BeamDecoder(tokens, FRAME_S, beams=24)
+    alone = wide.start(0)
+    wide.advance([alone], rows[None])
+    for begin in range(0, frames, 5):
+        made.advance([state], rows[None, begin : begin + 5])
+        words, stable = searched(made, state), made.stable_words(state)
+        assert words is None or words[:stable] == made.words(state)[:stable]
+    if words is not None and not stable:
+        assert words == wide.take(alone)
 
 
 @settings(max_examples=40, deadline=None)
