@@ -11,6 +11,7 @@ of a sparse matrix of arcs (S, S) by probabilities (S, B).
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,11 @@ def _both_ways(graph: LabelGraph, which: NDArray[np.bool_], device: torch.device
     """Arcs as (S, S) by target and source, and by source and target."""
     ends = torch.from_numpy(np.stack([graph.targets[which], graph.sources[which]]))
     weights, size = torch.from_numpy(graph.weights[which]), (len(graph.labels),) * 2
-    forward = torch.sparse_coo_tensor(ends, weights, size).coalesce().to(device)
-    back = torch.sparse_coo_tensor(ends.flip(0), weights, size).coalesce().to(device)
-    return forward.to_sparse_csr(), back.to_sparse_csr()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # we use products by dense ones alone
+        forward = torch.sparse_coo_tensor(ends, weights, size, check_invariants=True).coalesce().to_sparse_csr()
+        back = torch.sparse_coo_tensor(ends.flip(0), weights, size, check_invariants=True).coalesce().to_sparse_csr()
+    return forward.to(device), back.to(device)
 
 
 class Denominator(torch.autograd.Function):
