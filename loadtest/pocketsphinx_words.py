@@ -15,8 +15,8 @@ from pathlib import Path
 
 from model.training.phones import Pronunciations
 
-# espeak-ng's American English beside CMUdict's phones, by the words of its documentation (docs/phonemes.md) and by ear
-# of the spelling: `ᵻ` is the vowel of "roses", `ɐ` that of "about", `ɾ` the t of "water".
+# espeak-ng's American English beside CMUdict's phones, by the sounds that both describe:
+# `ᵻ` is the vowel of "roses", `ɐ` that of "about", `ɾ` the t of "water".
 ARPABET: Mapping[str, str] = {
     "ɪ": "IH", "ᵻ": "IH", "iː": "IY", "i": "IY", "ɛ": "EH", "æ": "AE", "ə": "AH", "ʌ": "AH", "ɐ": "AH", "ɑː": "AA",
     "ɑ": "AA", "ɑ̃": "AA N", "ɔ": "AO", "ɔː": "AO", "oː": "AO", "ʊ": "UH", "uː": "UW", "u": "UW", "ɚ": "ER", "ɜː": "ER",

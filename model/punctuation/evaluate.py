@@ -1,6 +1,6 @@
 """Precision, recall and F1 of marks and capitals on books that the tagger never saw, beside the rules.
 
-`python -m model.punctuation.evaluate TEXTS --out FILE` reads `TEXTS/unseen/*.txt` and writes FILE.json and FILE.md.
+`python -m model.punctuation.evaluate TEXTS --out FILE` reads the unseen books of TEXTS, writes FILE.json and FILE.md.
 A book is cut into finals of whole sentences, as pauses cut speech. Every final ends with a mark, so the marks inside,
 which have to be found, are also counted alone.
 """

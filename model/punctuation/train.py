@@ -45,7 +45,7 @@ _REPORT_EVERY = 500
 
 
 def train(folder: Path, out: Path, updates: int) -> None:
-    """Train on `folder/training/*.txt` and write the weights. Raises: TrainingError."""
+    """Train on the texts for `training` in the folder and write the weights. Raises: TrainingError."""
     unseen = {path.name for path in (folder / "unseen").glob("*.txt")}
     if both := sorted(unseen & {path.name for path in (folder / "training").glob("*.txt")}):
         raise TrainingError(f"{', '.join(both)}: in training and in unseen")
