@@ -19,7 +19,7 @@ from model.precision import DTYPES
 from model.training.augment import mask
 from model.training.data.batches import Batch, Targets
 from model.training.losses.ctc import consistency_loss, ctc_loss
-from model.training.losses.denominator import Arcs, denominator
+from model.training.losses.denominator import Denominator
 from model.training.losses.label_model import label_graph
 from model.training.phones import PhoneHead
 from model.training.recipe import Recipe
@@ -44,7 +44,7 @@ class Labels:
 
 
 class Objective:
-    """Losses over letters, and a share of them over phones; owns the network that learns and its phone head.
+    """Losses over letters, and a share of CTC over phones; owns the network that learns and its phone head.
 
     Of each recording the network sees `views` versions, with other masks and other dropout.
     """
@@ -56,16 +56,14 @@ class Objective:
         self.network, self.recipe, self.dtype = network, recipe, DTYPES[precision]
         self.learning = nn.ModuleDict({"network": network})
         self.phone_head: PhoneHead | None = None
-        self.arcs: dict[str, Arcs] = {}
+        self.denominators: dict[str, Denominator] = {}
         device = network.head.weight.device
         if phones is not None:
             self.phone_head = PhoneHead(network, phones.size)
             self.learning["phone_head"] = self.phone_head
         if recipe.denominator:
             order, states = recipe.denominator_order, recipe.denominator_states
-            self.arcs["letters"] = Arcs(label_graph(letters.texts, order, states), device)
-            if phones is not None:
-                self.arcs["phones"] = Arcs(label_graph(phones.texts, order, states), device)
+            self.denominators["letters"] = Denominator(label_graph(letters.texts, order, states), device)
 
     def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
         """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
@@ -98,6 +96,6 @@ class Objective:
         total = loss
         if recipe.consistency:
             total = total + recipe.consistency * recipe.views * consistency_loss(log_probs, frames[: len(frames) // 2])
-        if kind in self.arcs and update >= recipe.denominator_from:
-            total = total + recipe.denominator * denominator(log_probs, frames, self.arcs[kind])
+        if kind in self.denominators and update >= recipe.denominator_from:
+            total = total + recipe.denominator * self.denominators[kind](log_probs, frames)
         return loss, total

@@ -5,8 +5,8 @@ distinguishes the text from all others that sound alike is learned, and the lang
 maximum mutual information criterion with the topology of CTC. Source: Xiang and Ou 2019, arXiv:1902.09125 (CTC-CRF);
 Povey et al. 2016 (lattice-free MMI).
 
-Each state of the graph of labels occurs twice, by whether its last frame was a blank. A frame of a batch is a product
-of a sparse matrix of arcs (S, S) by probabilities (S, B).
+Each state of the graph of labels occurs twice, by whether its last frame was a blank. On a GPU a frame of a batch is a
+product of a sparse matrix of arcs (S, S) by probabilities (S, B); on a CPU machine code does the same without passes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,74 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.training.losses.forward_backward import backward, forward
 from model.training.losses.label_model import LabelGraph
 
 TINY = 1e-30  # below the smallest share that float32 keeps of a row's best state
 
 
-class Arcs:
+class Denominator:
+    """The sum for one graph of labels, on one device."""
+
+    def __init__(self, graph: LabelGraph, device: torch.device) -> None:
+        self.arcs: GroupedArcs | SparseArcs = GroupedArcs(graph) if device.type == "cpu" else SparseArcs(graph, device)
+
+    def __call__(self, log_probs: Tensor, frames: Tensor) -> Tensor:
+        """Sum over a batch, (), of log-probabilities (B, T, K) float32 of which the first `frames` (B,) of a row count.
+
+        A row that has no path in float32 counts 0 and has no gradient.
+        """
+        function = BySparseProducts if isinstance(self.arcs, SparseArcs) else ByMachineCode
+        found: Tensor = function.apply(log_probs, frames, self.arcs)  # type: ignore[no-untyped-call]
+        return found.sum()
+
+
+class GroupedArcs:
+    """A graph's arcs by the state that they lead to, and by the one that they leave."""
+
+    def __init__(self, graph: LabelGraph) -> None:
+        self.labels, self.ends = graph.labels, graph.ends
+        self.into = _grouped(graph.targets, graph.sources, graph.weights, len(graph.labels))
+        self.out_of = _grouped(graph.sources, graph.targets, graph.weights, len(graph.labels))
+
+
+def _grouped(
+    keys: NDArray[np.int64], others: NDArray[np.int64], weights: NDArray[np.float32], states: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Number of the first arc of each state (S + 1,), and of the arcs in this order the other end and the weight."""
+    order = np.argsort(keys, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=states))])
+    return first, others[order], weights[order]
+
+
+class ByMachineCode(torch.autograd.Function):
+    """log Σ over label sequences l of P(l) · Σ over paths of l of Π p(frame), with its gradient by forward-backward."""
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: Tensor, frames: Tensor, arcs: GroupedArcs) -> Tensor:
+        """log_probs (B, T, K) float32, blank 0; frames (B,) -> (B,)."""
+        order = torch.argsort(frames, descending=True, stable=True)
+        counts = frames[order].numpy()
+        probs = log_probs[order].exp().permute(1, 2, 0).contiguous().numpy()  # (T, K, B)
+        seen = np.empty((2, probs.shape[0], len(arcs.labels), probs.shape[2]), np.float32)
+        totals = np.empty(probs.shape[2])
+        forward(probs, counts, (arcs.labels, arcs.ends, *arcs.into), seen, totals)
+        ctx.kept = probs, counts, order, seen, np.isfinite(totals), arcs
+        found = torch.empty(len(totals), dtype=log_probs.dtype)
+        found[order] = torch.from_numpy(np.where(np.isfinite(totals), totals, 0)).to(log_probs.dtype)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """grad (B,) -> gradient of the log-probabilities (B, T, K): how probable each label is at each frame."""
+        probs, counts, order, seen, possible, arcs = ctx.kept
+        occupied = np.zeros_like(probs)  # (T, K, B)
+        backward(probs, counts, (arcs.labels, arcs.ends, *arcs.out_of), seen, occupied)
+        found = torch.from_numpy(occupied * possible).permute(2, 0, 1)  # (B, T, K)
+        return torch.empty_like(found).index_copy_(0, order, found) * grad[:, None, None], None, None
+
+
+class SparseArcs:
     """A graph's arcs as sparse matrices on a device, and their transposes for the way back."""
 
     def __init__(self, graph: LabelGraph, device: torch.device) -> None:
@@ -48,11 +110,11 @@ def _both_ways(graph: LabelGraph, which: NDArray[np.bool_], device: torch.device
     return forward.to(device), back.to(device)
 
 
-class Denominator(torch.autograd.Function):
-    """log Σ over label sequences l of P(l) · Σ over paths of l of Π p(frame), with its gradient by forward-backward."""
+class BySparseProducts(torch.autograd.Function):
+    """As `ByMachineCode`, on any device."""
 
     @staticmethod
-    def forward(ctx: Any, log_probs: Tensor, frames: Tensor, arcs: Arcs) -> Tensor:
+    def forward(ctx: Any, log_probs: Tensor, frames: Tensor, arcs: SparseArcs) -> Tensor:
         """log_probs (B, T, K) float32, blank 0; frames (B,) -> (B,); 0 without gradient where float32 has no path."""
         probs = log_probs.exp().permute(1, 2, 0).contiguous()  # (T, K, B)
         steps, _, rows = probs.shape
@@ -82,7 +144,7 @@ class Denominator(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         """grad (B,) -> gradient of the log-probabilities (B, T, K): how probable each label is at each frame."""
         probs, all_spoken, all_silent, present = ctx.saved_tensors
-        arcs: Arcs = ctx.arcs
+        arcs: SparseArcs = ctx.arcs
         steps, _, rows = probs.shape
         to_spoken = arcs.ends[:, None].expand(-1, rows)  # (S, B) probability of all that comes, up to a scale
         to_silent = to_spoken
@@ -100,9 +162,3 @@ class Denominator(torch.autograd.Function):
             to_spoken = torch.where(present[t], spoken * inverse, to_spoken)
             to_silent = torch.where(present[t], silent * inverse, to_silent)
         return (occupied * grad).permute(2, 0, 1), None, None
-
-
-def denominator(log_probs: Tensor, frames: Tensor, arcs: Arcs) -> Tensor:
-    """Sum over a batch, (), of log-probabilities (B, T, K) float32 of which the first `frames` (B,) of a row count."""
-    found: Tensor = Denominator.apply(log_probs, frames, arcs)  # type: ignore[no-untyped-call]
-    return found.sum()

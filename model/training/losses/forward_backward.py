@@ -1,0 +1,144 @@
+"""Machine code of the sum over all label sequences on a CPU, one row of the batch a lane: forward, and the way back.
+
+Rows come longest first, so that those which have not ended are the first ones of a frame. Each frame is scaled by its
+sum, row by row, as in Rabiner 1989, section V.A. A graph is (labels (S,), ends (S,), first (S + 1,), others (A,),
+weights (A,)): arcs `first[s]` to `first[s + 1]` join state s with `others`, those that it comes from on the way
+forward, those that it leads to on the way back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Longs = NDArray[np.int64]
+Graph = tuple[Longs, Floats, Longs, Longs, Floats]
+TINY = np.float32(1e-30)  # below the smallest share that float32 keeps of a row's best state
+
+_compiled = cast(Callable[[Any], Any], numba.njit(nogil=True, cache=True, error_model="numpy"))
+
+
+@_compiled
+def _going_on(frames: Longs, t: int) -> int:
+    """Rows that have a frame t."""
+    count = 0
+    while count < len(frames) and frames[count] > t:
+        count += 1
+    return count
+
+
+@_compiled
+def _gather(  # noqa: PLR0917 - numba takes them by position
+    graph: Graph, state: int, again: Floats, other: Floats, of_again: Floats, of_other: Floats
+) -> None:
+    """Add up over a state's arcs: `again` (S, B) over those between equal labels, `other` over the rest."""
+    labels, _, first, others, weights = graph
+    count = len(of_again)
+    for arc in range(first[state], first[state + 1]):
+        end, weight = others[arc], weights[arc]
+        if labels[end] == labels[state]:
+            for row in range(count):
+                of_again[row] += weight * again[end, row]
+        else:
+            for row in range(count):
+                of_other[row] += weight * other[end, row]
+
+
+@_compiled
+def _invert(values: Floats) -> None:
+    for row in range(len(values)):
+        values[row] = 1 / max(values[row], TINY)
+
+
+@_compiled
+def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: NDArray[np.float64]) -> None:
+    """Fill `seen` (2, T, S, B): each state after its label, and after a blank, given what was heard up to a frame.
+
+    probs (T, K, B), frames (B,) falling. `totals` (B,) get the log of the whole, -inf where there is no path.
+    """
+    labels, ends = graph[0], graph[1]
+    states, rows = len(labels), len(frames)
+    spoken, silent = np.zeros((states, rows), np.float32), np.zeros((states, rows), np.float32)
+    both, ahead, sums = np.zeros((states, rows), np.float32), np.zeros(rows, np.float32), np.zeros(rows, np.float32)
+    silent[0], both[0], totals[:] = 1, 1, 0
+    for t in range(len(probs)):
+        count = _going_on(frames, t)
+        prob = probs[t]
+        sums[:count] = 0
+        for state in range(states):
+            ahead[:count] = spoken[state, :count]
+            _gather(graph, state, silent, both, ahead[:count], ahead[:count])
+            label = labels[state]
+            for row in range(count):
+                seen[0, t, state, row] = ahead[row] * prob[label, row]
+                seen[1, t, state, row] = both[state, row] * prob[0, row]
+                sums[row] += seen[0, t, state, row] + seen[1, t, state, row]
+        for row in range(count):
+            totals[row] += math.log(max(sums[row], TINY))
+        _invert(sums[:count])
+        for state in range(states):
+            for row in range(count):
+                seen[0, t, state, row] *= sums[row]
+                seen[1, t, state, row] *= sums[row]
+                spoken[state, row], silent[state, row] = seen[0, t, state, row], seen[1, t, state, row]
+                both[state, row] = spoken[state, row] + silent[state, row]
+    for row in range(rows):
+        ending = np.sum(ends * both[:, row])
+        totals[row] += math.log(ending) if ending > 0 else -math.inf
+
+
+@_compiled
+def _occupation(labels: Longs, seen: Floats, to_come: Floats, taken: Floats, sums: Floats) -> None:
+    """Fill `taken` (K, B) with the share of each label in one frame, from `seen` and `to_come`, both (2, S, B)."""
+    count = len(sums)
+    sums[:] = 0
+    for state in range(len(labels)):
+        label = labels[state]
+        for row in range(count):
+            said, unsaid = seen[0, state, row] * to_come[0, state, row], seen[1, state, row] * to_come[1, state, row]
+            taken[label, row] += said
+            taken[0, row] += unsaid
+            sums[row] += said + unsaid
+    _invert(sums)
+    for label in range(len(taken)):
+        for row in range(count):
+            taken[label, row] *= sums[row]
+
+
+@_compiled
+def backward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, occupied: Floats) -> None:
+    """Fill `occupied` (T, K, B), zeros, with the probability of each label at each frame, given the whole recording."""
+    labels, ends = graph[0], graph[1]
+    states, rows = len(labels), len(frames)
+    to_come = np.empty((2, states, rows), np.float32)  # after the label, after a blank
+    for state in range(states):
+        to_come[:, state] = ends[state]
+    arrived, sums = np.zeros((states, rows), np.float32), np.zeros(rows, np.float32)
+    again, other = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
+    for t in range(len(probs) - 1, -1, -1):
+        count = _going_on(frames, t)
+        prob = probs[t]
+        _occupation(labels, seen[:, t], to_come, occupied[t], sums[:count])
+        for state in range(states):
+            label = labels[state]
+            for row in range(count):
+                arrived[state, row] = to_come[0, state, row] * prob[label, row]
+        sums[:count] = TINY
+        for state in range(states):
+            again[:count], other[:count] = 0, 0
+            _gather(graph, state, arrived, arrived, again[:count], other[:count])
+            for row in range(count):
+                onwards = to_come[1, state, row] * prob[0, row] + other[row]
+                to_come[0, state, row], to_come[1, state, row] = onwards + arrived[state, row], onwards + again[row]
+                sums[row] += to_come[0, state, row] + to_come[1, state, row]
+        _invert(sums[:count])
+        for state in range(states):
+            for row in range(count):
+                to_come[0, state, row] *= sums[row]
+                to_come[1, state, row] *= sums[row]
