@@ -19,7 +19,7 @@ from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.greedy import best_path
-from model.decoder import make_decoder
+from model.decoder import SecondSearch, make_decoder
 from model.evaluation.scoring import by_source
 from model.recordings import read_pcm
 from server.settings import Settings
@@ -59,7 +59,7 @@ def test_spoken_digits_of_a_held_out_speaker_are_recognised():
 def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server, model, decoder):
     """32 at a time over sockets, batched by arrival, against another batching in process: identical texts."""
     utterances = [*development()[::16], *samples()]
-    made = make_decoder(decoder=decoder, config=model.config)
+    made = make_decoder(decoder=decoder, config=model.config, second=SecondSearch())
     server = live_server(model=model, decoder=made, max_streams=64)
     remote = RemoteTranscriber(f"ws://{server.host}")
     over_sockets = asyncio.run(evaluate(utterances, lambda: nullcontext(remote), 32))
@@ -73,7 +73,8 @@ def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alo
     utterances = development()[::40]
     terms = [(), ("zzyzx road",), tuple(utterances[1].text.split()[:3]), ("quartz", "the bungalow")]
     asked = [terms[i % len(terms)] for i in range(len(utterances))]
-    server = live_server(model=model, decoder=make_decoder(decoder="beam", config=model.config), max_streams=64)
+    made = make_decoder(decoder="beam", config=model.config, second=SecondSearch())
+    server = live_server(model=model, decoder=made, max_streams=64)
 
     async def together():
         remotes = [RemoteTranscriber(f"ws://{server.host}", keyterm=some) for some in asked]
