@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.errors import BadParameter
-from server.model_names import ModelNames, is_language, language_name
+from server.model_names import ModelNames, is_english, is_language, language_name
 
 SERVED: dict[str, tuple[str, ...]] = {"en": ("en",), "Iberia": ("es", "pt-BR"), "paris": ("fr-FR",)}
 ALIASES = {"nova-3-es": "iberia", "nova-3": "default"}
@@ -92,3 +92,9 @@ def test_language_tags_and_their_names() -> None:
         "portuguese",
         "tlh",
     ]
+
+
+def test_english_is_known_only_if_every_tag_is_english() -> None:
+    assert is_english(("en", "en-GB"))
+    assert not is_english(("en", "de"))
+    assert not is_english(())
