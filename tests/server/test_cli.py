@@ -193,7 +193,7 @@ def test_an_unreachable_server_is_named_and_exits_with_1():
         (["serve", "--policy", "greedy"], "--policy"),
         (["serve", "--port", "70000"], "--port"),
         (["serve", "--decoder", "flashlight"], "--decoder"),
-        (["serve", "--beams", "65"], "--beams"),
+        (["serve", "--beams", "1025"], "--beams"),
         (["loadtest", "--streams", "ten"], "--streams"),
     ],
 )
