@@ -32,6 +32,33 @@ class Augmentation:
     time_mask_share: float = 0.06  # of the utterance, each at most
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What of an augmentation decides how long its result is: a factor on the speed, seconds of silence before it."""
+
+    speed: float = 1.0
+    lead_s: float = 0.0
+
+    @classmethod
+    def drawn(cls, recipe: Augmentation, rng: np.random.Generator) -> Timing:
+        """Draw one."""
+        changed = rng.random() < recipe.speed
+        speed = float(rng.uniform(1 - recipe.speed_range, 1 + recipe.speed_range)) if changed else 1.0
+        return cls(speed, float(rng.uniform(0, recipe.lead_s)))
+
+    def seconds(self, before_s: float) -> float:
+        """Length of what was so long before."""
+        return self.lead_s + before_s / self.speed
+
+    def __call__(self, pcm: Samples, sample_rate: int) -> Samples:
+        """Apply it, (S,) -> (S',)."""
+        played = pcm if self.speed == 1.0 else change_speed(pcm, self.speed)
+        return np.concatenate([np.zeros(int(self.lead_s * sample_rate), np.float32), played])
+
+
+AS_RECORDED = Timing()
+
+
 def change_speed(pcm: Samples, factor: float) -> Samples:
     """Play faster (factor > 1) or slower, pitch and all, by linear interpolation."""
     positions = np.arange(0, len(pcm) - 1, factor, dtype=np.float32)
@@ -74,11 +101,11 @@ class Augmenter:
 
     def __call__(self, pcm: Samples, rng: np.random.Generator) -> Samples:
         """Augment one recording, float PCM in [-1, 1], (S,) -> (S',)."""
+        return self.heard(Timing.drawn(self.recipe, rng)(pcm, self.sample_rate), rng)
+
+    def heard(self, pcm: Samples, rng: np.random.Generator) -> Samples:
+        """All but the timing: room, noise, level, telephone, (S,) -> (S,)."""
         r = self.recipe
-        if rng.random() < r.speed:
-            pcm = change_speed(pcm, float(rng.uniform(1 - r.speed_range, 1 + r.speed_range)))
-        lead = int(rng.uniform(0, r.lead_s) * self.sample_rate)
-        pcm = np.concatenate([np.zeros(lead, np.float32), pcm])
         if self.rooms and rng.random() < r.room:
             pcm = add_room(pcm, self.rooms[rng.integers(len(self.rooms))])
         if self.noises and rng.random() < r.noise:

@@ -26,7 +26,7 @@ from model.training.augment import Augmenter, Samples
 from model.training.data.batches import Batch, BatchMaker, Key
 from model.training.data.corpus import Corpus
 from model.training.data.draws import Purpose, draws
-from model.training.data.epoch import MicroBatch, epoch_updates, part_of
+from model.training.data.epoch import MicroBatch, epoch_updates, part_of, timed
 from model.training.moving_average import MovingAverage
 from model.training.objective import FIGURES, Labels, Objective
 from model.training.optimizer.optimizers import Optimizers
@@ -137,7 +137,8 @@ class Trainer:
         for number, index in enumerate(rng.permutation(len(self.corpus))[:FEATURE_SAMPLES].tolist(), 1):
             samples = self.corpus.samples(index)
             if samples > 2 * features.length:
-                pcm = self.batches.make([(index,)], (0, number), Purpose.FEATURES).pcm[:, :samples]
+                item = timed((index,), self.recipe.augmentation, rng)
+                pcm = self.batches.make([item], (0, number), Purpose.FEATURES).pcm[:, :samples]
                 energies.append(features.log_mel(pcm.to(self.device, torch.float32) / 32768).flatten(0, 1))
         if not energies:
             raise TrainingError("no training recording is longer than two windows")

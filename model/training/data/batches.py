@@ -79,7 +79,7 @@ class BatchMaker:
         pcm = torch.zeros(len(audio), total, dtype=torch.int16)  # (B, S)
         for row, samples in enumerate(audio):
             pcm[row, : len(samples)] = samples
-        texts = [" ".join(self.corpus.utterances[index].text for index in item) for item in items]
+        texts = [" ".join(self.corpus.utterances[index].text for index in item.recordings) for item in items]
         return Batch(
             key=key,
             pcm=pcm,
@@ -105,12 +105,12 @@ class BatchMaker:
         return [self.make(items, key) for key, items in parts]
 
     def _audio(self, item: Item, rng: np.random.Generator) -> Tensor:
+        rate = self.config.sample_rate
         parts: list[Samples] = []
-        for number, index in enumerate(item):
-            if number:
-                parts.append(np.zeros(int(rng.uniform(0.02, 0.6) * self.config.sample_rate), np.float32))
+        for index, pause_s in zip(item.recordings, (0.0, *item.pauses_s), strict=True):
+            parts.append(np.zeros(int(pause_s * rate), np.float32))
             parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
-        return to_tensor(self.augmenter(np.concatenate(parts), rng))
+        return to_tensor(self.augmenter.heard(item.timing(np.concatenate(parts), rate), rng))
 
     def letters(self, text: str) -> list[int]:
         """The vocabulary's symbols of a text."""

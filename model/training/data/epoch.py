@@ -7,16 +7,33 @@ recipe says where the order does not divide; it has none that is padded or repea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from model.recordings import Utterance
+from model.training.augment import AS_RECORDED, Augmentation, Timing
 from model.training.data.corpus import epoch_order
 from model.training.data.draws import Purpose, draws
 from model.training.recipe import Recipe
 
 SHORT_S = 1.5  # recordings below this are words and digits, which callers mostly say in strings
-Item = tuple[int, ...]  # utterances that are joined into one training example
+PAUSE_S = (0.02, 0.6)  # between joined recordings
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Recordings joined into one training example, with what decides its length: pauses between them, its timing."""
+
+    recordings: tuple[int, ...]
+    pauses_s: tuple[float, ...] = ()
+    timing: Timing = AS_RECORDED
+
+    def seconds(self, durations_s: Sequence[float]) -> float:
+        """Length of the example."""
+        return self.timing.seconds(sum(durations_s[i] for i in self.recordings) + sum(self.pauses_s))
+
+
 MicroBatch = list[Item]
 
 
@@ -27,17 +44,17 @@ def epoch_updates(
     rng = draws(recipe.seed, Purpose.ORDER, epoch)
     durations = [u.duration_s for u in utterances]
     order = epoch_order(utterances, recipe.weights, recipe.speaker_cap, rng, recipe.share)
-    items = join(order, durations, rng)
-    groups = group(items, durations, recipe.micro_batch_s, rng)
+    items = [timed(joined, recipe.augmentation, rng) for joined in join(order, durations, rng)]
+    groups = group(items, durations, recipe.micro_batch_s)
     return in_updates(groups, recipe.micro_batches, rng, by_length=by_length)
 
 
-def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Generator) -> list[Item]:
+def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Generator) -> list[tuple[int, ...]]:
     """Join short recordings into strings of 1 to 6, and a tenth of the longer ones in pairs.
 
     A stream holds more than one utterance, with pauses, and a network trained without them does not recover after one.
     """
-    items: list[Item] = []
+    items: list[tuple[int, ...]] = []
     short: list[int] = []
     long: list[int] = []
     wanted = int(rng.integers(1, 7))
@@ -57,14 +74,21 @@ def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Gene
     return items + [tuple(x) for x in (short, long) if x]
 
 
-def group(
-    items: Sequence[Item], durations_s: Sequence[float], micro_batch_s: float, rng: np.random.Generator
-) -> list[MicroBatch]:
-    """Micro-batches of about `micro_batch_s` padded seconds from items of like length, shortest first."""
-    lengths = np.array([sum(durations_s[i] for i in item) for item in items]) * rng.uniform(0.9, 1.1, len(items))
+def timed(recordings: tuple[int, ...], augmentation: Augmentation, rng: np.random.Generator) -> Item:
+    """Draw pauses and timing, which make up with the recordings how long the example is."""
+    pauses = rng.uniform(*PAUSE_S, len(recordings) - 1).tolist()
+    return Item(recordings, tuple(pauses), Timing.drawn(augmentation, rng))
+
+
+def group(items: Sequence[Item], durations_s: Sequence[float], micro_batch_s: float) -> list[MicroBatch]:
+    """Micro-batches of at most `micro_batch_s` padded seconds from items of like length, shortest first.
+
+    An item that is longer is alone.
+    """
+    lengths = np.array([item.seconds(durations_s) for item in items])
     groups: list[MicroBatch] = [[]]
-    for position in np.argsort(lengths):
-        if (len(groups[-1]) + 1) * (lengths[position] + 0.5) > micro_batch_s:
+    for position in np.argsort(lengths, kind="stable"):
+        if (len(groups[-1]) + 1) * lengths[position] > micro_batch_s:
             groups.append([])
         groups[-1].append(items[position])
     return [g for g in groups if g]
