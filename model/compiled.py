@@ -43,7 +43,6 @@ SOURCES = (
     "compiled",
     "config",
     "ctc/kept_frames",
-    "ctc/rescoring",
     "ctc/search/alignments",
     "ctc/search/candidates",
     "ctc/search/frame_search",
@@ -52,6 +51,7 @@ SOURCES = (
     "ctc/search/logs",
     "ctc/search/prefix_score",
     "ctc/search/prefix_tree",
+    "ctc/search/text_score",
     "ctc/search/recombination",
     "instructions",
     "int8/features",
@@ -63,6 +63,7 @@ SOURCES = (
     "lm/score",
     "network",
     "published/states",
+    "training/losses/forward_backward",
 )
 """Files whose code the machine code contains, relative to this folder, without .py; hashed for the cache key."""
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.compiled import FloatArray, IntArray, entry_point
 from model.config import BLANK
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.search.logs import add_logs
+from model.ctc.search.text_score import text_score
 from model.ctc.words import LogProbs
 from model.errors import VocabularyError
 
@@ -63,36 +62,4 @@ def text_log_prob(log_probs: LogProbs, text: str, vocabulary: Sequence[str]) -> 
     space = place.get(" ", -1)
     symbols = np.array([place[letter] for letter in text], np.int32)
     rows = np.array(log_probs, np.float32, order="C")  # the one form that code is compiled for
-    return float(_forward(rows, symbols, BLANK, space))
-
-
-@entry_point
-def _forward(log_probs: FloatArray, symbols: IntArray, blank: int, space: int) -> float:
-    """Sum over the alignments of the symbols: by prefix, after each frame, those that end in blank and in a letter.
-
-    One prefix more than there are symbols is the text with a space at its end.
-    """
-    count = len(symbols)
-    ends_blank = np.full(count + 2, -np.inf)
-    ends_letter = np.full(count + 2, -np.inf)
-    ends_blank[0] = 0.0
-    for t in range(len(log_probs)):
-        row = log_probs[t]
-        for n in range(count + 1, -1, -1):  # a prefix is extended from the shorter one's values before this frame
-            symbol = space if n in {0, count + 1} else int(symbols[n - 1])
-            total = add_logs(ends_blank[n], ends_letter[n])
-            entered = -np.inf
-            if n > 0 and symbol >= 0:
-                repeats = n > 1 and n <= count and symbols[n - 2] == symbol
-                before = ends_blank[n - 1] if repeats else add_logs(ends_blank[n - 1], ends_letter[n - 1])
-                entered = before + row[symbol]
-            if symbol == space:  # a boundary: further spaces leave the text as it is
-                rest = (
-                    add_logs(np.float64(row[blank]), np.float64(row[space])) if space >= 0 else np.float64(row[blank])
-                )
-                ends_blank[n] = add_logs(total + rest, entered)
-            else:
-                ends_blank[n] = total + row[blank]
-                ends_letter[n] = add_logs(ends_letter[n] + row[symbol], entered)
-    ended = add_logs(ends_blank[count], ends_letter[count])
-    return add_logs(ended, add_logs(ends_blank[count + 1], ends_letter[count + 1])) if count else ended
+    return float(text_score(rows, symbols, BLANK, space))

@@ -19,6 +19,7 @@ from server.recognition.saved_state import SavedChannel
 from server.recognition.steps import Marker, StepTag
 
 T = TypeVar("T")
+PAUSE_S = 0.3  # silence in which no word is under way: a segment that is too long is cut there behind all of its words
 
 
 class PendingChanges(Generic[T]):
@@ -258,7 +259,8 @@ class Segmenter:
                 return
         stable = self._decoder.stable_words(self.state)
         if rules.cuts(self.cursor_s - self._start_s, whole_words=not has_text or stable > 0):
-            events.append(self._final(FinalReason.MAX_LEN, stable or None))
+            paused = has_text and self._silence_s() >= PAUSE_S
+            events.append(self._final(FinalReason.MAX_LEN, None if paused else stable or None))
         elif rules.every_step:
             events.append(self._partial(stable))
         elif rules.partials and self._partials.due(

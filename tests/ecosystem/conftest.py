@@ -28,8 +28,8 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="session")
 def strict_server() -> Iterator[ServerProcess]:
-    """Two streams at a time, one a key; closed when idle for two seconds; utterances of two seconds at most."""
-    with ServerProcess(max_streams=2, max_streams_per_key=1, idle_timeout_s=2, max_utterance_s=2) as process:
+    """Two streams at a time, one a key; closed when idle for two seconds; utterances of 2.4 s at most."""
+    with ServerProcess(max_streams=2, max_streams_per_key=1, idle_timeout_s=2, max_utterance_s=2.4) as process:
         yield process
 
 

@@ -61,7 +61,16 @@ COMMANDS = [
         ["ceiling"],
         ["evaluate"],
     ),
-    *(["calibrate"], ["plan"], ["doctor"], ["drain"], ["lm", "train"], ["lm", "perplexity"], ["lm", "tune"]),
+    *(
+        ["calibrate"],
+        ["plan"],
+        ["doctor"],
+        ["drain"],
+        ["lm", "train"],
+        ["lm", "prune"],
+        ["lm", "perplexity"],
+        ["lm", "tune"],
+    ),
     *(["model", "check"], ["export"]),
     *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
 ]

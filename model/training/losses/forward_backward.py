@@ -9,22 +9,19 @@ forward, those that it leads to on the way back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from model.compiled import compiled, entry_point
 
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 Graph = tuple[Longs, Floats, Longs, Longs, Floats]
 TINY = np.float32(1e-30)  # below the smallest share that float32 keeps of a row's best state
 
-_compiled = cast(Callable[[Any], Any], numba.njit(nogil=True, cache=True, error_model="numpy"))
 
-
-@_compiled
+@compiled
 def _going_on(frames: Longs, t: int) -> int:
     """Rows that have a frame t."""
     count = 0
@@ -33,7 +30,7 @@ def _going_on(frames: Longs, t: int) -> int:
     return count
 
 
-@_compiled
+@compiled
 def _gather(  # noqa: PLR0917 - numba takes them by position
     graph: Graph, state: int, again: Floats, other: Floats, of_again: Floats, of_other: Floats
 ) -> None:
@@ -50,13 +47,13 @@ def _gather(  # noqa: PLR0917 - numba takes them by position
                 of_other[row] += weight * other[end, row]
 
 
-@_compiled
+@compiled
 def _invert(values: Floats) -> None:
     for row in range(len(values)):
         values[row] = 1 / max(values[row], TINY)
 
 
-@_compiled
+@entry_point
 def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: NDArray[np.float64]) -> None:
     """Fill `seen` (2, T, S, B): each state after its label, and after a blank, given what was heard up to a frame.
 
@@ -93,7 +90,7 @@ def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: ND
         totals[row] += math.log(ending) if ending > 0 else -math.inf
 
 
-@_compiled
+@compiled
 def _occupation(labels: Longs, seen: Floats, to_come: Floats, taken: Floats, sums: Floats) -> None:
     """Fill `taken` (K, B) with the share of each label in one frame, from `seen` and `to_come`, both (2, S, B)."""
     count = len(sums)
@@ -111,7 +108,7 @@ def _occupation(labels: Longs, seen: Floats, to_come: Floats, taken: Floats, sum
             taken[label, row] *= sums[row]
 
 
-@_compiled
+@entry_point
 def backward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, occupied: Floats) -> None:
     """Fill `occupied` (T, K, B), zeros, with the probability of each label at each frame, given the whole recording."""
     labels, ends = graph[0], graph[1]

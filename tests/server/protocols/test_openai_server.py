@@ -214,16 +214,16 @@ def test_json_has_text_and_duration(live_server: Start) -> None:
     answer = post(live_server())
     assert answer.status_code == 200
     usage = {"type": "duration", "seconds": round(len(SPOKEN) / 16_000, 3)}
-    assert answer.json() == {"text": "Hello there. General.", "usage": usage}
+    assert answer.json() == {"text": "Hello, there. General.", "usage": usage}
 
 
 def test_text_and_subtitles(live_server: Start) -> None:
     server = live_server()
     text = post(server, response_format="text")
-    assert (text.text, text.headers["content-type"]) == ("Hello there. General.\n", "text/plain; charset=utf-8")
+    assert (text.text, text.headers["content-type"]) == ("Hello, there. General.\n", "text/plain; charset=utf-8")
     vtt = post(server, response_format="vtt").text.splitlines()
     assert vtt[0] == "WEBVTT"
-    assert [line for line in vtt if "-->" not in line and line][1:] == ["Hello there.", "General."]
+    assert [line for line in vtt if "-->" not in line and line][1:] == ["Hello, there.", "General."]
     srt = post(server, response_format="srt").text
     assert srt.startswith("1\n00:00:00,")
     assert "\n2\n00:00:0" in srt
@@ -232,10 +232,10 @@ def test_text_and_subtitles(live_server: Start) -> None:
 def test_verbose_json_has_segments_and_words(live_server: Start) -> None:
     server = live_server()
     plain = post(server, response_format="verbose_json").json()
-    assert [part["text"] for part in plain["segments"]] == ["Hello there.", "General."]
+    assert [part["text"] for part in plain["segments"]] == ["Hello, there.", "General."]
     assert "words" not in plain
     both = post(server, response_format="verbose_json", **{"timestamp_granularities[]": ["word", "segment"]}).json()
-    assert [word["word"] for word in both["words"]] == ["Hello", "there.", "General."]
+    assert [word["word"] for word in both["words"]] == ["Hello,", "there.", "General."]
     assert both["segments"] == plain["segments"]
     assert both["segments"][1]["start"] == both["words"][2]["start"] > both["words"][1]["end"]
     assert both["duration"] == pytest.approx(len(SPOKEN) / 16_000, abs=1e-3)
@@ -253,9 +253,9 @@ def test_stream_sends_deltas_and_the_whole_text(live_server: Start) -> None:
         answer = post(server, stream="true")
         assert answer.headers["content-type"].startswith("text/event-stream")
         *deltas, done = events_of(answer)
-        assert [delta["delta"] for delta in deltas] == ["Hello there.", " General."]
+        assert [delta["delta"] for delta in deltas] == ["Hello, there.", " General."]
         assert {delta["type"] for delta in deltas} == {"transcript.text.delta"}
-        assert (done["type"], done["text"]) == ("transcript.text.done", "Hello there. General.")
+        assert (done["type"], done["text"]) == ("transcript.text.done", "Hello, there. General.")
 
 
 def test_a_failure_in_a_stream_of_events_is_the_last_event(live_server: Start) -> None:
@@ -267,7 +267,7 @@ def test_a_failure_in_a_stream_of_events_is_the_last_event(live_server: Start) -
 
 def test_stereo_is_mixed(live_server: Start) -> None:
     server = live_server()
-    assert post(server, np.stack([SPOKEN, SPOKEN], axis=1)).json()["text"] == "Hello there. General."
+    assert post(server, np.stack([SPOKEN, SPOKEN], axis=1)).json()["text"] == "Hello, there. General."
 
 
 def test_uploads_need_a_key(live_server: Start) -> None:

@@ -179,7 +179,7 @@ def test_text_comes_back_on_the_same_socket_if_asked(live_server: Start) -> None
         while not frames or frames[-1]["event"] != "stop":
             frames.append(json.loads(socket.recv(timeout=WAIT_S)))
         assert close_of(socket) == 1000
-    assert transcripts(frames) == ["Hello.", "You."]
+    assert transcripts(frames) == ["Hello?", "You."]
     assert frames[0]["event"] == "start"
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="twilio"}') == 1
