@@ -19,6 +19,7 @@ from model.network import Network
 from model.precision import resolve_device
 from model.recordings import read_manifests
 from model.training.data.corpus import Corpus
+from model.training.losses.denominator import compile_ahead
 from model.training.parallel import launch
 from model.training.parallel.launch import Place
 from model.training.parallel.team import Team
@@ -91,6 +92,8 @@ def train(
     size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(resolve_device(device)))
     announce("reading the audio (decoded once, then cached)")
     _corpora(config, places)
+    if recipe.denominator:
+        compile_ahead()
     launch.run(size, work)
     return places.out
 

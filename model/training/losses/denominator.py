@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.training.losses.forward_backward import backward, forward
-from model.training.losses.label_model import LabelGraph
+from model.training.losses.label_model import LabelGraph, label_graph
 
 TINY = 1e-30  # below the smallest share that float32 keeps of a row's best state
 
@@ -162,3 +162,10 @@ class BySparseProducts(torch.autograd.Function):
             to_spoken = torch.where(present[t], spoken * inverse, to_spoken)
             to_silent = torch.where(present[t], silent * inverse, to_silent)
         return (occupied * grad).permute(2, 0, 1), None, None
+
+
+def compile_ahead() -> None:
+    """Compile the machine code and keep it on disk, so that processes that watch one another need not stop for it."""
+    denominator = Denominator(label_graph([[1]], order=2, states=2), torch.device("cpu"))
+    log_probs = torch.zeros(1, 2, 2).log_softmax(-1).requires_grad_()
+    denominator(log_probs, torch.tensor([2])).backward()  # type: ignore[no-untyped-call]
