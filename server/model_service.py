@@ -22,9 +22,9 @@ from server.errors import BadParameter, ServerFull, SettingsError
 from server.model_names import ModelNames, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
+from server.recognition.decoding.second_decodes import SecondDecodes
 from server.recognition.engines import Deliver, Engines, MakeEngine
 from server.recognition.recognizer import Recognizer
-from server.recognition.second_decodes import SecondDecodes
 from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService

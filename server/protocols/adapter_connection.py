@@ -10,8 +10,8 @@ from starlette.websockets import WebSocket
 from model.ctc.bias import BiasError
 from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften
+from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
-from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
 from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say
 from server.streaming.closing import ConnectionEvent

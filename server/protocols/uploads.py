@@ -24,9 +24,9 @@ from server.errors import (
     TooSlow,
 )
 from server.model_service import ModelService
+from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.keyterms import Keyterms
-from server.recognition.recognizer import ActiveSession
 from server.recognition.session import IN_FLIGHT_S, MAX_BACKLOG_S, Session, SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style

@@ -24,8 +24,8 @@ from server.audio.formats import Encoding
 from server.audio.pcm import PCM
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, Inflated, MediaError
 from server.operations.metrics import Metrics
+from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, Partial, StepTiming, StreamBroken
-from server.recognition.recognizer import ActiveSession
 from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.streaming.closing import ConnectionEvent, State, next_state

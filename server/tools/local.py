@@ -18,8 +18,8 @@ from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import BIASING, parse_query
+from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
-from server.recognition.recognizer import ActiveSession
 from server.replica import Replica, build_replica
 from server.served_model import load_served
 from server.settings import Settings

@@ -14,8 +14,8 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
+from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.engines import EngineStreams
-from server.recognition.recognizer import ActiveSession, EventSink
 from server.recognition.session import Session
 
 

@@ -15,8 +15,8 @@ from server.errors import BadFrame, TicketCode, TicketRefused
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut, parse_resume
+from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, Final, Partial, SpeechStarted, StepTiming, UtteranceGap
-from server.recognition.recognizer import ActiveSession
 from server.recognition.saved_state import SavedStream
 from server.recognition.session import Session
 from server.recognition.steps import Work

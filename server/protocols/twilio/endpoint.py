@@ -19,7 +19,7 @@ from server.protocols.deepgram.live import Projector
 from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
 from server.protocols.twilio.forward import Forward
-from server.recognition.recognizer import ActiveSession
+from server.recognition.active_session import ActiveSession
 from server.replica import Replica
 from server.streaming.closing import ConnectionEvent
 from server.streaming.outbox import OutFrame

@@ -23,6 +23,7 @@ from model.config import ENGLISH
 from model.ctc.bias import NO_BIAS, BiasError
 from server.errors import BadParameter, KeytermsTooOften
 from server.protocols.deepgram.query import ListenRequest, parse_query
+from server.recognition.decoding.batch_decoder import Route, Row
 from server.recognition.keyterms import (
     CHARACTERS_PER_S,
     MAX_CHARACTERS,
@@ -31,7 +32,6 @@ from server.recognition.keyterms import (
     ChangeAllowance,
     Keyterms,
 )
-from server.recognition.recognizer import Route, Row
 from server.recognition.steps import Marker, StepTag
 
 Start = Callable[..., LiveServer]

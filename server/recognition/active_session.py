@@ -1,0 +1,95 @@
+"""A session that the recognizer admitted: its engine streams, its sink, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from batching.errors import BatchingError, WrongState
+from server.recognition.engines import EngineStreams
+from server.recognition.events import Event, StepTiming, StreamBroken
+from server.recognition.session import Session
+from server.recognition.steps import StepTag, Work
+
+
+class EventSink(Protocol):
+    """Receives a session's events: a connection, an upload, the in-process client."""
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        """Take the events of one step, often none. `timing` is None for events that answer no step."""
+
+
+class ActiveSession:
+    """A session that the recognizer admitted, its engine streams and its sink.
+
+    `close` it when the session is over; a second call does nothing.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        sink: EventSink,
+        speech: EngineStreams,
+        vad: EngineStreams | None,
+        on_close: Callable[[ActiveSession], None],
+        *,
+        background: bool = False,
+    ) -> None:
+        self.session = session
+        self.sink = sink
+        self.background = background
+        self.speech, self.vad = speech, vad
+        self.open = True
+        self._on_close = on_close
+
+    def push(self, work: Sequence[Work]) -> None:
+        """Hand work to the engines, in order. The session is broken if an engine cannot take it."""
+        if not self.open:
+            return
+        speech, vad = self.speech, self.vad
+        try:
+            for piece in work:
+                if isinstance(piece.tag, StepTag):
+                    speech.engine.push(speech.ids[piece.channel], piece.pcm, tag=piece.tag, reset=piece.reset)
+                elif vad is not None:
+                    vad.engine.push(vad.ids[piece.channel], piece.pcm, tag=piece.tag)
+        except BatchingError as error:
+            self.fail(error)
+
+    def export(self) -> None:
+        """Ask the engine for every stream's state behind all work so far; `Session.exported` gets each of them."""
+        if not self.open:
+            return
+        try:
+            for stream in self.speech.ids:
+                self.speech.engine.export(stream)
+        except BatchingError as error:
+            self.fail(error)
+
+    def restore(self, states: Sequence[bytes]) -> None:
+        """Start the streams from these states, by channel; before any work. Raises: WrongState."""
+        if not self.open:
+            return
+        engine, ids = self.speech.engine, self.speech.ids
+        if any(len(state) != engine.state_bytes for state in states) or len(states) != len(ids):
+            raise WrongState("these are not this model's states")
+        for stream, state in zip(ids, states, strict=True):
+            engine.restore(stream, state)
+
+    def close(self) -> None:
+        """Drop waiting work; decoder states are released now, slots when the engines have closed the streams."""
+        if not self.open:
+            return
+        self.open = False
+        self._on_close(self)
+        for streams in (self.vad, self.speech):
+            if streams is not None:
+                for stream in streams.ids:
+                    streams.engine.close(stream)
+        self.session.release()
+
+    def fail(self, error: Exception) -> None:
+        """Close, and send `StreamBroken`, which nothing follows."""
+        if self.open:
+            self.close()
+            self.sink.on_events([StreamBroken(error)], None)

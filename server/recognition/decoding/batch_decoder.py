@@ -1,0 +1,196 @@
+"""Decoding of a batch's results and of its voice activity, stream by stream, and handing of events to their sinks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from batching.events import BatchDone
+from model.ctc.words import Decoder, Word
+from server.operations.metrics import ModelMetrics
+from server.recognition.active_session import ActiveSession
+from server.recognition.decoding.second_decodes import Outcome, SecondDecodes
+from server.recognition.events import StepTiming
+from server.recognition.held_steps import OpenFinal
+from server.recognition.segmenter import Segmenter
+from server.recognition.steps import StepTag, WindowTag
+
+Outputs = NDArray[np.float32]
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.decoding")
+
+
+class BatchTiming(msgspec.Struct, frozen=True, gc=False):
+    """Times that all rows of a batch share; `done_s` is the clock time at which the outputs were there."""
+
+    step_s: float
+    done_s: float
+    rows: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The model's answer to one step, outputs (T, V)."""
+
+    tag: StepTag
+    outputs: Outputs
+    queue_wait_s: float
+    batch: BatchTiming
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """From an engine stream back to its channel. `held` are rows that wait for the voice-activity model."""
+
+    active: ActiveSession
+    channel: Segmenter
+    held: deque[Row] = field(default_factory=deque)
+
+    @property
+    def due(self) -> bool:
+        """Whether the session is open and the voice-activity model has answered for the oldest held row's audio."""
+        speech = self.channel.speech
+        if not self.held or speech is None or not self.active.open:
+            return False
+        return speech.covers(self.held[0].tag.end_sample)
+
+
+Routes = Mapping[int, Route]
+
+
+class BatchDecoder:
+    """Decodes the rows of batches and sends each session its events; the decoder states belong to the channels."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        metrics: ModelMetrics,
+        clock: Callable[[], float],
+        second: SecondDecodes,
+        on_second: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
+        """`on_second` is told of the second decodes of live streams."""
+        self._decoder = decoder
+        self._metrics = metrics
+        self._clock = clock
+        self._second, self._on_second = second, on_second
+
+    def take_steps(self, batch: BatchDone, routes: Routes) -> None:
+        """Decode the rows of streams that are still open; hold those that wait for the voice-activity model.
+
+        Of a chunk, the first steps of all streams are decoded together, then the second ones, and so on.
+        """
+        timing = BatchTiming(batch.step_s, batch.started_s + batch.step_s, len(batch.streams))
+        for first in range(batch.steps):
+            self._take_rows(batch, range(first, len(batch.streams), batch.steps), timing, routes)
+
+    def _take_rows(self, batch: BatchDone, rows: range, timing: BatchTiming, routes: Routes) -> None:
+        """Do so with these rows, each of another stream."""
+        due: list[tuple[Route, Row]] = []
+        indices: list[int] = []
+        voiced: list[Route] = []
+        for i in rows:
+            route, tag = routes.get(batch.streams[i]), batch.tags[i]
+            if route is None or not isinstance(tag, StepTag):
+                continue
+            row = Row(tag, batch.outputs[i], batch.queue_wait_s[i], timing)
+            if route.channel.speech is None:
+                indices.append(i)
+                due.append((route, row))
+            else:
+                route.held.append(row)
+                voiced.append(route)
+        if due:
+            all_rows = len(indices) == len(batch.streams)
+            self._decode(due, batch.outputs if all_rows else batch.outputs[indices])
+        self._decode_held(voiced)
+
+    def take_voice(self, batch: BatchDone, routes: Routes) -> None:
+        """Take probabilities of speech, (B, 1), and decode the rows that waited for them."""
+        voiced: dict[int, Route] = {}
+        for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
+            route = routes.get(stream)
+            if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
+                route.channel.speech.heard(tag.end_sample, float(probability))
+                voiced[stream] = route
+        self._decode_held(voiced.values())
+
+    def _decode_held(self, routes: Collection[Route]) -> None:
+        """Decode the held rows that are due, one step of a channel at a time."""
+        while due := [(route, route.held.popleft()) for route in routes if route.due]:
+            self._decode(due, np.stack([row.outputs for _, row in due]))  # (B, T, V)
+
+    def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
+        """Advance each channel by one step, outputs (B, T, V), and send each session its events.
+
+        The events of all rows are made before any is sent, so that one pair of clock readings covers all decoding.
+        """
+        began_s = self._clock()
+        try:
+            self._decoder.advance([route.channel.state for route, _ in due], outputs)
+            events_by_row = [route.active.session.decoded(route.channel, row.tag) for route, row in due]
+        except Exception as error:  # noqa: BLE001 - as a failed model step: these streams end, and no others
+            self._metrics.errors.labels("decode").inc()
+            _log.error("decoding failed", rows=len(due), error=repr(error))
+            for route, _ in due:
+                route.active.fail(error)
+            return
+        decoded_s = self._clock()
+        decode_s = decoded_s - began_s
+        self._metrics.decode.observe(decode_s)
+        self._metrics.handover.observe(began_s - due[0][1].batch.done_s)
+        for (route, row), events in zip(due, events_by_row, strict=True):
+            if route.active.open:  # the events of an earlier row may have ended it
+                batch = row.batch
+                handover_s = began_s - batch.done_s
+                timing = StepTiming(
+                    row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
+                )
+                self._decode_again(route, timing)
+                route.active.sink.on_events(events, timing)
+
+    def _decode_again(self, route: Route, timing: StepTiming) -> None:
+        """Hand the finals that this step opened to the threads; the step and those behind it wait."""
+        active, session = route.active, route.active.session
+        if not session.holds:
+            return
+        session.timed(route.channel, timing)
+        for final in session.take_opened():
+            done = partial(self._settle, active, final)
+            self._second.submit(partial(_unless_over, active, final), done, background=active.background)
+            self._metrics.second_queue.set(self._second.waiting)
+
+    def _settle(self, active: ActiveSession, final: OpenFinal, outcome: Outcome) -> None:
+        """Send a final, and what waited for it."""
+        metrics = self._metrics
+        metrics.second_queue.set(self._second.waiting)
+        if not active.open:
+            return
+        if outcome.error is not None:
+            metrics.second_failures.inc()
+            _log.error("second decode failed, the first one's text is sent", error=repr(outcome.error))
+        metrics.second_wait.observe(outcome.wait_s)
+        metrics.second_decode.observe(outcome.decode_s)
+        if not active.background:
+            self._on_second(outcome)
+        now = self._clock()
+        for events, timing in active.session.settle(final, outcome.words):
+            if active.open:  # the events of an earlier step may have ended it
+                active.sink.on_events(events, None if timing is None else _later(timing, now))
+
+
+def _unless_over(active: ActiveSession, final: OpenFinal) -> tuple[Word, ...]:
+    """Decode again, unless nobody waits for it any more."""
+    return final.again() if active.open else ()
+
+
+def _later(timing: StepTiming, now: float) -> StepTiming:
+    """Return the timing of a step whose text waited: all of that is decoding."""
+    decode_s = timing.decode_s + now - timing.decoded_s
+    return msgspec.structs.replace(timing, decode_s=decode_s, decoded_s=now)
