@@ -10,7 +10,6 @@ use of the caches, and medians over the rounds.
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from llvmlite import binding
 
 from model.acoustic import load_own
 from model.config import MAX_BEAMS
@@ -143,7 +143,7 @@ def main(
     facts = {
         "recordings": f"{len(heard)}, {sum(len(item.log_probs) for item in heard) * config.frame_s:.0f} s, whole",
         "model": f"{config.name} {config.version}, {acoustic.precision}, sha256 {acoustic.digest}",
-        "processor": _processor(),
+        "processor": binding.get_host_cpu_name(),
         "rounds": rounds,
     }
     kept = {**facts, "points": [asdict(point) for point in points]}
@@ -151,15 +151,6 @@ def main(
     out.with_suffix(".md").write_text(markdown(points, facts), encoding="utf-8")
     draw(points, out.with_suffix(".svg"))
     typer.echo(f"wrote {out}.json, .md and .svg")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 if __name__ == "__main__":
