@@ -20,6 +20,10 @@ class MovingAverage:
         """A `decay` of 0.999 looks back a thousand updates; 0 takes the weights as they are."""
         self.decay = decay
         self.network = Network(network.config).to(network.head.weight.device).requires_grad_(False)
+        self.begin(network)
+
+    def begin(self, network: Network) -> None:
+        """Begin at these weights and statistics of features, which no update changes."""
         self.network.load_state_dict(network.state_dict())
 
     @torch.no_grad()
@@ -28,8 +32,6 @@ class MovingAverage:
         decay = min(self.decay, (1 + updates) / (10 + updates))
         for mean, now in zip(self.network.parameters(), network.parameters(), strict=True):
             mean.lerp_(now, 1 - decay)
-        for kept, same in zip(self.network.buffers(), network.buffers(), strict=True):
-            kept.copy_(same)  # statistics of the features, which no update changes
 
     def state_dict(self) -> dict[str, Any]:
         """For a snapshot."""

@@ -35,14 +35,6 @@ class Losses:
     figures: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """One kind of target: how many symbols beside the blank, and the training texts in them."""
-
-    size: int
-    texts: Sequence[Sequence[int]]
-
-
 class Objective:
     """Losses over letters, and a share of CTC over phones; owns the network that learns and its phone head.
 
@@ -50,20 +42,19 @@ class Objective:
     """
 
     def __init__(
-        self, network: Network, recipe: Recipe, precision: str, letters: Labels, phones: Labels | None = None
+        self, network: Network, recipe: Recipe, precision: str, letters: Sequence[Sequence[int]], phones: int = 0
     ) -> None:
-        """Without `phones` there is no phone target."""
+        """`letters` are the training texts, as indices into the vocabulary; with 0 `phones` they are no target."""
         self.network, self.recipe, self.dtype = network, recipe, DTYPES[precision]
         self.learning = nn.ModuleDict({"network": network})
         self.phone_head: PhoneHead | None = None
-        self.denominators: dict[str, Denominator] = {}
-        device = network.head.weight.device
-        if phones is not None:
-            self.phone_head = PhoneHead(network, phones.size)
+        self.denominator: Denominator | None = None
+        if phones:
+            self.phone_head = PhoneHead(network, phones)
             self.learning["phone_head"] = self.phone_head
         if recipe.denominator:
-            order, states = recipe.denominator_order, recipe.denominator_states
-            self.denominators["letters"] = Denominator(label_graph(letters.texts, order, states), device)
+            graph = label_graph(letters, recipe.denominator_order, recipe.denominator_states)
+            self.denominator = Denominator(graph, network.head.weight.device)
 
     def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
         """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
@@ -77,25 +68,27 @@ class Objective:
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
             logits, _ = network.encode(features, network.fresh_state(len(features)))  # (views * B, T, V)
             phones = self.phone_head.logits() if self.phone_head is not None else None  # (views * B, T, P + 1)
-        loss, total = self._losses(logits[:, network.config.delay_frames :], frames, batch.letters, "letters", update)
+        log_probs, loss = self._ctc(logits[:, network.config.delay_frames :], frames, batch.letters)
+        total = self._with_consistency(loss, log_probs, batch.frames)
+        if self.denominator is not None and update >= recipe.denominator_from:
+            total = total + recipe.denominator * self.denominator(log_probs, frames)
         letters = int(batch.letters.lengths.sum()) * recipe.views
         if phones is not None and batch.phones is not None:
             share = recipe.phone_weight
             each = letters / max(1, recipe.views * int(batch.phones.lengths.sum()))  # a phone counts as a letter
-            _, of_phones = self._losses(phones, frames, batch.phones, "phones", update)
+            log_probs, of_phones = self._ctc(phones, frames, batch.phones)
+            of_phones = self._with_consistency(of_phones, log_probs, batch.frames)
             total = (1 - share) * total + share * each * of_phones
         return Losses(total, (float(loss.detach()), float(letters)))
 
-    def _losses(
-        self, logits: Tensor, frames: Tensor, targets: Targets, kind: str, update: int
-    ) -> tuple[Tensor, Tensor]:
-        """CTC alone, and with what the recipe adds to it: sums over all views of (views * B, T, V)."""
-        recipe = self.recipe
+    def _ctc(self, logits: Tensor, frames: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (views * B, T, V) float32, and the sum of their CTC losses, ()."""
         log_probs = functional.log_softmax(logits.float(), dim=-1)
-        loss = ctc_loss(log_probs, frames, targets.repeat(recipe.views))
-        total = loss
-        if recipe.consistency:
-            total = total + recipe.consistency * recipe.views * consistency_loss(log_probs, frames[: len(frames) // 2])
-        if kind in self.denominators and update >= recipe.denominator_from:
-            total = total + recipe.denominator * self.denominators[kind](log_probs, frames)
-        return loss, total
+        return log_probs, ctc_loss(log_probs, frames, targets.repeat(self.recipe.views))
+
+    def _with_consistency(self, loss: Tensor, log_probs: Tensor, frames: Tensor) -> Tensor:
+        """Add how far the views are apart, frames (B,)."""
+        recipe = self.recipe
+        if not recipe.consistency:
+            return loss
+        return loss + recipe.consistency * recipe.views * consistency_loss(log_probs, frames)

@@ -28,7 +28,7 @@ from model.training.data.corpus import Corpus
 from model.training.data.draws import Purpose, draws
 from model.training.data.epoch import MicroBatch, epoch_updates, part_of, timed
 from model.training.moving_average import MovingAverage
-from model.training.objective import FIGURES, Labels, Objective
+from model.training.objective import FIGURES, Objective
 from model.training.optimizer.optimizers import Optimizers
 from model.training.optimizer.precision import LossScale, training_precision
 from model.training.optimizer.schedule import Schedule
@@ -100,10 +100,8 @@ class Trainer:
         self.batches = BatchMaker(
             config, corpus, make_augmenter(recipe, noise, config.sample_rate), recipe.seed, spoken
         )
-        texts = [u.text for u in corpus.utterances]
-        letters = Labels(len(config.vocabulary) - 1, [self.batches.letters(text) for text in texts])
-        phones = Labels(len(spoken.phones), [spoken.target(text) for text in texts]) if spoken else None
-        self.objective = Objective(self.network, recipe, self.precision, letters, phones)
+        letters = [self.batches.letters(u.text) for u in corpus.utterances]
+        self.objective = Objective(self.network, recipe, self.precision, letters, len(spoken.phones) if spoken else 0)
         self.learning = self.objective.learning.to(device)
         self.parameters = list(self.learning.parameters())
         self.sizes = [parameter.numel() for parameter in self.parameters]
@@ -145,7 +143,7 @@ class Trainer:
         frames = torch.cat(energies)  # (T, F)
         features.mean.copy_(frames.mean(0))
         features.scale.copy_(1 / frames.std(0))
-        self.average = MovingAverage(self.network, self.recipe.moving_average)
+        self.average.begin(self.network)
 
     def start_from(self, network: Network) -> None:
         """Take over weights and feature statistics of another run. Raises: TrainingError if the sizes differ."""
@@ -154,7 +152,7 @@ class Trainer:
             self.network.load_state_dict(network.state_dict())
         except RuntimeError as error:
             raise TrainingError(f"the checkpoint to start from has other sizes than the recipe: {error}") from error
-        self.average = MovingAverage(self.network, self.recipe.moving_average)
+        self.average.begin(self.network)
 
     def run(self) -> Iterator[Progress]:
         """Train to the recipe's last update, yielding after each; ends early after one that says `stopping`."""

@@ -19,10 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.training.losses.forward_backward import backward, forward
+from model.training.losses.forward_backward import TINY, backward, forward
 from model.training.losses.label_model import LabelGraph, label_graph
-
-TINY = 1e-30  # below the smallest share that float32 keeps of a row's best state
 
 
 class Denominator:
@@ -129,7 +127,7 @@ class BySparseProducts(torch.autograd.Function):
             ahead = arcs.other @ both + arcs.again @ silent
             new_spoken = (ahead + spoken) * probs[t].index_select(0, arcs.labels)
             new_silent = both * probs[t, 0]
-            scale = (new_spoken.sum(0) + new_silent.sum(0)).clamp_min(TINY)  # (B,)
+            scale = (new_spoken.sum(0) + new_silent.sum(0)).clamp_min(float(TINY))  # (B,)
             here, inverse = present[t], scale.reciprocal()
             spoken = torch.where(here, new_spoken * inverse, spoken)
             silent = torch.where(here, new_silent * inverse, silent)
@@ -152,13 +150,13 @@ class BySparseProducts(torch.autograd.Function):
         for t in range(steps - 1, -1, -1):
             labels = arcs.membership @ (all_spoken[t] * to_spoken)  # (K, B); no state has the blank's label
             labels[0] = (all_silent[t] * to_silent).sum(0)
-            occupied[t, : len(labels)] = labels * (present[t] / labels.sum(0).clamp_min(TINY))
+            occupied[t, : len(labels)] = labels * (present[t] / labels.sum(0).clamp_min(float(TINY)))
             arrived = to_spoken * probs[t].index_select(0, arcs.labels)
             onwards = arcs.other_back @ arrived
             blank = to_silent * probs[t, 0]
             silent = blank + onwards + arcs.again_back @ arrived
             spoken = blank + onwards + arrived
-            inverse = torch.maximum(silent.amax(0), spoken.amax(0)).clamp_min(TINY).reciprocal()
+            inverse = torch.maximum(silent.amax(0), spoken.amax(0)).clamp_min(float(TINY)).reciprocal()
             to_spoken = torch.where(present[t], spoken * inverse, to_spoken)
             to_silent = torch.where(present[t], silent * inverse, to_silent)
         return (occupied * grad).permute(2, 0, 1), None, None

@@ -1,6 +1,5 @@
 """Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
 
-import dataclasses
 import signal
 
 import numpy as np
@@ -11,10 +10,8 @@ from tones import RATE, TINY, recipe, write_tones
 from model import checkpoint
 from model.config import ModelConfig
 from model.errors import AudioError, ManifestError, TrainingError
-from model.network import Network
 from model.recordings import read_manifest
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
-from model.training.average import average
 from model.training.curves import figures
 from model.training.data.corpus import Corpus, epoch_order
 from model.training.optimizer.schedule import Schedule
@@ -219,13 +216,3 @@ def test_masks_blank_bands_and_stretches_only():
     masked = mask(features.clone(), [40, 40], Augmentation(time_mask_share=0.2), np.random.default_rng(3))
     assert 0 < (masked == 0).float().mean() < 0.6
     assert set(masked.unique().tolist()) == {0.0, 1.0}
-
-
-def test_the_average_of_two_checkpoints_lies_between_them_and_records_its_share():
-    earlier, later = Network(TINY), Network(dataclasses.replace(TINY, training={"updates": 7}))
-    mean = average(earlier, later, 0.25)
-    expected = 0.75 * earlier.head.weight + 0.25 * later.head.weight
-    assert torch.allclose(mean.head.weight, expected)
-    assert mean.config.training == {"updates": 7, "averaged": {"with": None, "share": 0.25}}
-    with pytest.raises(TrainingError, match="other sizes"):
-        average(earlier, Network(dataclasses.replace(TINY, hidden=96)), 0.5)
