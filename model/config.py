@@ -9,8 +9,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-FORMAT_VERSION = 2  # its weights may be 8-bit integers; version 1, which is read too, has floats alone
-_READ = (1, FORMAT_VERSION)
+FORMAT_VERSION = 3  # of those read too, 2 has no phones, and 1 has no 8-bit integers either
+_READ = (1, 2, FORMAT_VERSION)
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
 TAIL_FRAMES = 2
@@ -26,8 +26,10 @@ ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC bl
 class ModelConfig:
     """Sizes, features and vocabulary of one network.
 
-    Two convolutions of stride 2 turn 10 ms feature frames into 40 ms output frames, so `step_samples` must be a
-    multiple of four hops. `lookahead` counts the output frames that the row convolution waits for.
+    An output frame holds the log-probabilities of the vocabulary, and behind them those of a blank and the phones, if
+    it hears any; each of the two sums to 1. Two convolutions of stride 2 turn 10 ms feature frames into 40 ms output
+    frames, so `step_samples` must be a multiple of four hops. `lookahead` counts the output frames that the row
+    convolution waits for.
     """
 
     name: str = "tutti-small"
@@ -45,6 +47,7 @@ class ModelConfig:
     layers: int = 3
     lookahead: int = 8  # 320 ms
     vocabulary: tuple[str, ...] = ENGLISH
+    phones: tuple[str, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,11 @@ class ModelConfig:
             raise ValueError("hop_samples <= window_samples <= fft_size does not hold")
         if not self.vocabulary or self.vocabulary[BLANK] != "":
             raise ValueError("vocabulary[0] must be the CTC blank, written as the empty string")
+
+    @property
+    def outputs(self) -> int:
+        """Log-probabilities of an output frame."""
+        return len(self.vocabulary) + (1 + len(self.phones) if self.phones else 0)
 
     @property
     def frame_samples(self) -> int:
@@ -114,6 +122,7 @@ class ModelConfig:
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - set(given):
+        if missing := known - {"phones"} - set(given):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
-        return cls(**{**given, "vocabulary": tuple(given["vocabulary"])})
+        symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones")}
+        return cls(**given | symbols)

@@ -235,7 +235,7 @@ class Network(nn.Module):
         self.lookahead = Lookahead(config.hidden, config.lookahead)
         self.norm = nn.LayerNorm(config.hidden)
         self.dense = nn.Linear(config.hidden, config.hidden)
-        self.head = nn.Linear(config.hidden, len(config.vocabulary))
+        self.head = nn.Linear(config.hidden, config.outputs)
         self.dropout = nn.Dropout(dropout)
 
     @property
@@ -260,13 +260,19 @@ class Network(nn.Module):
         return {k: torch.zeros(rows, *s, dtype=d, device=device) for k, (s, d) in self.state_shapes().items()}
 
     def forward(self, pcm: Tensor, state: State) -> tuple[Tensor, State]:
-        """int16 PCM (B, n * step_samples) -> log-probs (B, n * frames_per_step, V) float32, next state."""
+        """int16 PCM (B, n * step_samples) -> log-probs (B, n * frames_per_step, outputs) float32, next state."""
         features, overlap = self.features(pcm, state["pcm"])
         logits, after = self.encode(features.to(self.dtype), state)
-        return functional.log_softmax(logits.float(), dim=-1), {"pcm": overlap, **after}
+        log_probs = [functional.log_softmax(part, dim=-1) for part in self.parts(logits.float())]
+        return log_probs[0] if len(log_probs) == 1 else torch.cat(log_probs, dim=-1), {"pcm": overlap, **after}
+
+    def parts(self, outputs: Tensor) -> tuple[Tensor, ...]:
+        """Outputs (..., config.outputs) of the letters (..., V), and of the phones (..., P + 1) if it hears any."""
+        letters = len(self.config.vocabulary)
+        return (outputs[..., :letters], outputs[..., letters:]) if self.config.phones else (outputs,)
 
     def encode(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """Normalised log-mel (B, 4n, F) -> logits (B, n, V), next state without the PCM overlap."""
+        """Normalised log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap."""
         after: State = {}
         x, after["conv0"] = self.conv0(features, state["conv0"])  # (B, 2n, conv_channels)
         x, after["conv1"] = self.conv1(x, state["conv1"])  # (B, n, H)

@@ -24,7 +24,7 @@ ROWS = 48  # recordings in a batch; they are sorted by length, for little paddin
 def log_probs_of(
     network: Network, recordings: Sequence[NDArray[np.int16]], report: Callable[[int], None] = lambda _: None
 ) -> list[LogProbs]:
-    """Log-probabilities (T, V) of each recording (S,) int16; `report` is told how many are done, batch by batch."""
+    """Log-probabilities (T, outputs) of each recording (S,) int16; `report` is told how many are done."""
     order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
     found: dict[int, LogProbs] = {}
     for start in range(0, len(order), ROWS):
@@ -42,7 +42,7 @@ def _batch(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[Lo
         pcm[row, : len(samples)] = torch.from_numpy(np.array(samples))
     device = network.head.weight.device
     log_probs, _ = network(pcm.to(device), network.fresh_state(len(recordings)))
-    answers = log_probs[:, config.delay_frames :].cpu().numpy()  # (B, T, V)
+    answers = log_probs[:, config.delay_frames :].cpu().numpy()  # (B, T, outputs)
     return [row[:count].copy() for row, count in zip(answers, frames, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A second CTC target for training: the phones of the text, predicted from a middle layer. Nothing of it is shipped.
+"""A second CTC target beside the letters: the phones of the text.
 
 English spelling is irregular, and a few hours of speech do not suffice to learn it together with the sounds; phones
 represent the sounds alone. Source of the idea: Fernández et al. 2007 (hierarchical CTC), Sanabria and Metze 2018,
@@ -12,14 +12,37 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
 from model.errors import TrainingError
-from model.network import Network
 
 STRESS = str.maketrans("", "", "ˈˌ")
 _SWITCH = re.compile(r"\([^)]*\)")  # espeak-ng names a language in brackets where it changes to another
 SPEAK = ("espeak-ng", "-q", "--ipa", "--sep=_", "-v", "en-us")
+WEAK = {"a": ("ə",)}  # words that espeak-ng alone names as letters
+SIMPLER = {  # espeak-ng's symbols by those of about forty that occur often enough to be learned
+    "əl": "ə l",
+    "n̩": "ə n",
+    "oːɹ": "ɔ ɹ",
+    "ɔːɹ": "ɔ ɹ",
+    "ɑːɹ": "ɑ ɹ",
+    "ɛɹ": "ɛ ɹ",
+    "ɪɹ": "ɪ ɹ",
+    "ʊɹ": "ʊ ɹ",
+    "aɪɚ": "aɪ ɚ",
+    "aɪə": "aɪ ə",
+    "iə": "i ə",
+    "ɜː": "ɚ",
+    "ᵻ": "ɪ",
+    "ɐ": "ə",
+    "ɔː": "ɔ",
+    "oː": "ɔ",
+    "ɑː": "ɑ",
+    "iː": "i",
+    "uː": "u",
+    "ʔ": "t",
+    "r": "ɹ",
+    "x": "k",
+    "ç": "h",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +55,7 @@ class Pronunciations:
     @classmethod
     def of(cls, texts: Iterable[str]) -> Pronunciations:
         """Pronounce every word of the texts with espeak-ng. Raises: TrainingError if it is missing or fails."""
-        words = sorted({word for text in texts for word in text.split()})
-        spoken = dict(zip(words, _speak(words), strict=True))
+        spoken = pronounce(sorted({word for text in texts for word in text.split()}))
         phones = tuple(sorted({phone for sounds in spoken.values() for phone in sounds}))
         index = {phone: number for number, phone in enumerate(phones, 1)}
         return cls(phones, {word: tuple(index[phone] for phone in sounds) for word, sounds in spoken.items()})
@@ -43,37 +65,22 @@ class Pronunciations:
         return [phone for word in text.split() for phone in self.words[word]]
 
 
-def _speak(words: Sequence[str]) -> list[list[str]]:
+def pronounce(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Phones of each word, by espeak-ng's American English. Raises: TrainingError if it is missing or fails."""
     if not words:
-        return []
+        return {}
     try:
         done = subprocess.run(  # noqa: S603  (fixed arguments)
             SPEAK, input="\n".join(words) + "\n", capture_output=True, text=True, check=True, encoding="utf-8"
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise TrainingError(f"phone targets need espeak-ng (a Debian package): {error}") from error
+        raise TrainingError(f"phones need espeak-ng (a Debian package): {error}") from error
     lines = done.stdout.splitlines()
     if len(lines) != len(words):
         raise TrainingError(f"espeak-ng pronounced {len(lines)} of {len(words)} words")
-    return [[phone for phone in _SWITCH.sub("", line).translate(STRESS).strip().split("_") if phone] for line in lines]
+    return {word: WEAK.get(word) or _phones(line) for word, line in zip(words, lines, strict=True)}
 
 
-class PhoneHead(nn.Module):
-    """Phone logits from the input of the last GRU layer, captured by a hook on the network's forward pass."""
-
-    def __init__(self, network: Network, phones: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(network.config.hidden, phones + 1)
-        self._captured: list[Tensor] = []
-        network.norms[-1].register_forward_pre_hook(self._capture)
-
-    def _capture(self, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if norm.training:
-            self._captured.append(inputs[0])
-
-    def logits(self) -> Tensor:
-        """(B, T, P + 1) of the forward pass just made; call it once after each."""
-        (hidden,) = self._captured  # (B, T, H)
-        self._captured.clear()
-        logits: Tensor = self.head(hidden)
-        return logits
+def _phones(line: str) -> tuple[str, ...]:
+    found = _SWITCH.sub("", line).translate(STRESS).strip().split("_")
+    return tuple(phone for symbol in found for phone in SIMPLER.get(symbol, symbol).split())

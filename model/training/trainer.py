@@ -7,6 +7,7 @@ by every process alike.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,18 +96,22 @@ class Trainer:
         self.recipe, self.corpus, self.device, self.team = recipe, corpus, device, team or Team()
         self.asked_to_stop = asked_to_stop
         self.precision = training_precision(recipe.precision, device)
+        texts = [u.text for u in corpus.utterances]
+        spoken = Pronunciations.of(texts) if recipe.phone_weight else None
+        if spoken is not None:
+            config = dataclasses.replace(config, phones=spoken.phones)
         self.network = Network(config, recipe.dropout).to(device)
-        spoken = Pronunciations.of(u.text for u in corpus.utterances) if recipe.phone_weight else None
         self.batches = BatchMaker(
             config, corpus, make_augmenter(recipe, noise, config.sample_rate), recipe.seed, spoken
         )
-        letters = [self.batches.letters(u.text) for u in corpus.utterances]
-        self.objective = Objective(self.network, recipe, self.precision, letters, len(spoken.phones) if spoken else 0)
-        self.learning = self.objective.learning.to(device)
-        self.parameters = list(self.learning.parameters())
+        targets = [[self.batches.letters(text) for text in texts]]
+        if spoken is not None:
+            targets.append([spoken.target(text) for text in texts])
+        self.objective = Objective(self.network, recipe, self.precision, targets)
+        self.parameters = list(self.network.parameters())
         self.sizes = [parameter.numel() for parameter in self.parameters]
         self.optimizers = Optimizers(
-            self.learning.named_parameters(),
+            self.network.named_parameters(),
             matrix_lr=recipe.matrix_lr,
             vector_lr=recipe.vector_lr,
             weight_decay=recipe.weight_decay,
@@ -252,7 +257,7 @@ class Trainer:
         position = self.position
         return {
             "identity": self.identity(),
-            "learning": self.learning.state_dict(),
+            "network": self.network.state_dict(),
             "average": self.average.state_dict(),
             "optimizers": self.optimizers.state_dict(),
             "loss_scale": self.loss_scale.state_dict(),
@@ -270,7 +275,7 @@ class Trainer:
         for name, own in self.identity().items():
             if saved["identity"].get(name) != own:
                 raise TrainingError(f"the run was begun with another {name}: give that one, or another --out")
-        self.learning.load_state_dict(saved["learning"])
+        self.network.load_state_dict(saved["network"])
         self.average.load_state_dict(saved["average"])
         self.optimizers.load_state_dict(saved["optimizers"])
         self.loss_scale.load_state_dict(saved["loss_scale"])

@@ -52,8 +52,9 @@ def _read(network: Network, corpus: Corpus, block: list[int]) -> list[tuple[int,
     found: list[tuple[int, tuple[float, int, str]]] = []
     for index, row in zip(block, log_probs_of(network, [corpus.pcm(i) for i in block]), strict=True):
         target = [symbols[c] for c in corpus.utterances[index].text if c in symbols]
+        letters = row[:, : len(vocabulary)]
         loss = functional.ctc_loss(
-            torch.from_numpy(row)[:, None],  # (T, 1, V)
+            torch.from_numpy(letters)[:, None],  # (T, 1, V)
             torch.tensor([target]),
             torch.tensor([len(row)]),
             torch.tensor([len(target)]),
@@ -61,5 +62,5 @@ def _read(network: Network, corpus: Corpus, block: list[int]) -> list[tuple[int,
             reduction="sum",
             zero_infinity=True,
         )
-        found.append((index, (float(loss), len(target), best_path(row, vocabulary))))
+        found.append((index, (float(loss), len(target), best_path(letters, vocabulary))))
     return found
