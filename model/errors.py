@@ -8,6 +8,7 @@ ModelError
 ├── ManifestError       the author of the manifest: a line cannot be read
 ├── AudioError          the owner of the recording: the file cannot be decoded
 ├── LanguageModelError  the operator: a language model is missing or damaged, or a text for one is of no use
+├── LexiconError        the operator: the pronunciations of words are missing, damaged, or in phones that are not heard
 ├── SynthesizerError    the operator: a speech synthesizer is missing or fails
 └── TrainingError       the operator: the run cannot start or go on
 
@@ -58,6 +59,10 @@ class AudioError(ModelError):
 
 class LanguageModelError(ModelError):
     """A language model or the text for one cannot be used; the message names the file, and the line if there is one."""
+
+
+class LexiconError(ModelError):
+    """Pronunciations cannot be used; the message names the file, the line if there is one, and what to do."""
 
 
 class DeviceLost(BaseException):

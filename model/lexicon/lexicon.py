@@ -1,0 +1,135 @@
+r"""Pronunciations of words as a file: the words of a language model, and rules for every other word.
+
+The file is UTF-8 text, gzipped; lines end with \n, fields are separated by tabs, phones by spaces:
+
+    tutti lexicon 1
+    phones 3<TAB>d æ n               all phones, sorted
+    words 2                          as many lines follow, sorted by word
+    an<TAB>æ n                       a word and its pronunciations, the most usual first
+    and<TAB>æ n d<TAB>n
+    rules 1                          as many lines follow: see `model.lexicon.letter_to_sound`
+    …
+
+It owns the form of the file. It knows neither how words were pronounced nor how rules are learned.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from model.errors import LexiconError
+
+FORMAT = "tutti lexicon 1"
+SUFFIX = ".lexicon.gz"
+_REMEDY = "restore the file, or make it anew with python -m model.lexicon.build"
+
+Phones = tuple[str, ...]
+Pronunciations = tuple[Phones, ...]
+"""One or more of a word, the most usual first."""
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Phones (P), and the pronunciations of words in them: lower-case letters a-z and the apostrophe.
+
+    `digest` is the SHA-256 of the file, in hexadecimal digits.
+    """
+
+    phones: Phones
+    words: Mapping[str, Pronunciations]
+    digest: str
+    source: Path
+    rules: Sequence[str] = field(repr=False)  # lines
+    first_rule: int = 0  # its line in the file, from 1
+
+    @classmethod
+    def load(cls, path: Path) -> Lexicon:
+        """Read and check the file. Raises: LexiconError naming file and line."""
+        try:
+            raw = path.read_bytes()
+            text = gzip.decompress(raw).decode()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise LexiconError(f"cannot read lexicon {path}: {error}; {_REMEDY}") from error
+        return _Reader(path, text, hashlib.sha256(raw).hexdigest()).read()
+
+    def pronounce(self, word: str) -> Pronunciations:
+        """Pronunciations of a word; of one that the file lacks, none."""
+        return self.words.get(word, ())
+
+
+def write_lexicon(
+    path: Path, phones: Iterable[str], words: Mapping[str, Pronunciations], rules: Sequence[str] = ()
+) -> None:
+    """Write the file; the same content gives the same bytes."""
+    listed = sorted(phones)
+    lines = [FORMAT, f"phones {len(listed)}\t{' '.join(listed)}", f"words {len(words)}"]
+    lines += ["\t".join([word, *map(" ".join, words[word])]) for word in sorted(words)]
+    lines += [f"rules {len(rules)}", *rules]
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0))
+
+
+class _Reader:
+    """One pass over the lines of a file."""
+
+    def __init__(self, path: Path, text: str, digest: str) -> None:
+        self._path, self._digest = path, digest
+        self._lines = text.split("\n")
+        self._next = 0
+
+    def read(self) -> Lexicon:
+        if self._line() != FORMAT:
+            raise self._error(f"not {FORMAT!r}")
+        count, _, listed = self._line().partition("\t")
+        phones = tuple(listed.split())
+        if count != f"phones {len(phones)}" or list(phones) != sorted(set(phones)) or not phones:
+            raise self._error("not the list of phones, sorted, with their number")
+        words = self._words(self._count("words"), frozenset(phones))
+        count_of_rules = self._count("rules")
+        first_rule = self._next + 1
+        rules = self._lines[self._next : self._next + count_of_rules]
+        if self._lines[self._next + count_of_rules :] != [""]:
+            self._next = len(self._lines) - 1
+            raise self._error(f"the file must end after {count_of_rules:,} rules")
+        return Lexicon(phones, words, self._digest, self._path, rules, first_rule)
+
+    def _line(self) -> str:
+        if self._next == len(self._lines):
+            raise self._error("the file ends early")
+        self._next += 1
+        return self._lines[self._next - 1]
+
+    def _error(self, what: str) -> LexiconError:
+        return LexiconError(f"{self._path}:{max(self._next, 1)}: {what}; {_REMEDY}")
+
+    def _count(self, name: str) -> int:
+        found, _, number = self._line().partition(" ")
+        if found != name or not (number.isascii() and number.isdigit()):
+            raise self._error(f"the number of {name} expected")
+        return int(number)
+
+    def _words(self, count: int, known: frozenset[str]) -> Mapping[str, Pronunciations]:
+        """Read so many lines; pronunciations that are alike are one object, which halves the time and the memory."""
+        split: dict[str, Phones] = {}
+        words: dict[str, Pronunciations] = {}
+        previous = ""
+        for _ in range(count):
+            word, *fields = self._line().split("\t")
+            if not fields or word <= previous:
+                raise self._error(f"not a word with its pronunciations, later in the alphabet than {previous!r}")
+            spoken = []
+            for one in fields:
+                if (phones := split.get(one)) is None:
+                    phones = tuple(one.split(" "))
+                    if not known.issuperset(phones):
+                        raise self._error(f"{one!r} is not in the phones that the file lists")
+                    split[one] = phones
+                spoken.append(phones)
+            words[word] = tuple(spoken)
+            previous = word
+        return MappingProxyType(words)
