@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import model
 from model.acoustic import AcousticModel
 from model.config import BEAMS, SECOND_BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.ctc.search.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
-from model.ctc.weights import DecodingWeights
+from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.ctc.words import Decoder
-from model.errors import PublishedModelError
+from model.errors import LexiconError, PublishedModelError
+from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
+from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.published.published_model import PublishedModel
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
+SHIPPED_LEXICON = SHIPPED_LM.with_name("tutti-words" + LEXICON_SUFFIX)
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
+PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
 """A file; no language model; or the shipped one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What a beam search knows of words: n-grams, their sounds for a model that hears phones, and weights."""
+
+    lm: LanguageModel | None = None
+    sounds: Sounds | None = None
+    weights: DecodingWeights | None = None
+
+    @classmethod
+    def load(cls, path: Path | None, phones: Sequence[str] = ()) -> Language:
+        """Read a language model, the lexicon beside it or else the shipped one, and the weights tuned for it.
+
+        Raises: LanguageModelError, LexiconError, and ModelError for the weights.
+        """
+        if path is None:
+            return cls()
+        lm, weights = LanguageModel.load(path), weights_path(path, phones)
+        tuned = DecodingWeights.load(weights) if weights.exists() else default_weights(phones)
+        return cls(lm, sounds_of(lm, path, phones) if phones else None, tuned)
+
+
+def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str]) -> Sounds:
+    """The sounds of a language model's words. Raises: LexiconError."""
+    beside = path.with_name(path.name.partition(".")[0] + LEXICON_SUFFIX)
+    try:
+        return Sounds.of_model(phones, Lexicon.load(beside if beside.exists() else SHIPPED_LEXICON), lm)
+    except ValueError as error:
+        raise LexiconError(f"{path}: {error}") from error
+
+
+def default_weights(phones: Sequence[str]) -> DecodingWeights:
+    """The weights where none were tuned."""
+    return PHONES_WEIGHTS if phones else DecodingWeights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +90,26 @@ def make_decoder(
     """
     if resolve_decoder(decoder, lm) == "greedy":
         return GreedyDecoder(config.vocabulary, config.frame_s)
-    path = language_model_path(lm)
-    weights = _weights(path)
-    return _searches(config.vocabulary, config.frame_s, beams=beams, path=path, weights=weights, second=second)
+    path, phones = language_model_path(lm), config.phones
+
+    def search(beams: int, language: Language) -> BeamDecoder:
+        return own_search(config, beams, language)
+
+    return _searches(search, Language.load(path, phones), beams=beams, second=second, phones=phones)
+
+
+def own_search(config: ModelConfig, beams: int, language: Language, **options: Any) -> BeamDecoder:
+    """The beam search over one of our models' outputs: phones where both sides know them, else letters."""
+    return BeamDecoder(
+        config.vocabulary,
+        config.frame_s,
+        outputs=config.outputs,
+        beams=beams,
+        lm=language.lm,
+        sounds=language.sounds,
+        weights=language.weights,
+        **options,
+    )
 
 
 def decoder_of(
@@ -93,29 +150,29 @@ def decoder_for(
     path = lm if isinstance(lm, Path) else None
     if decoder == "greedy" or (decoder == "auto" and path is None):
         return GreedyDecoder(tokens, frame_s)
-    weights = DecodingWeights(word_bonus=0.0) if path is None else _weights(path)  # the default is our own model's
-    return _searches(tokens, frame_s, beams=beams, path=path, weights=weights, second=second)
+    language = Language(weights=DecodingWeights(word_bonus=0.0)) if path is None else Language.load(path)
+
+    def search(beams: int, language: Language) -> BeamDecoder:
+        return BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights)
+
+    return _searches(search, language, beams=beams, second=second)
 
 
 def _searches(
-    vocabulary: Sequence[str] | Tokens,
-    frame_s: float,
+    search: Callable[[int, Language], BeamDecoder],
+    language: Language,
     *,
     beams: int,
-    path: Path | None,
-    weights: DecodingWeights,
     second: SecondSearch | None,
+    phones: Sequence[str] = (),
 ) -> BeamDecoder | TwoPassDecoder:
     """Return the search, or both, warm: what streams will run is compiled. Raises: LanguageModelError."""
-    language = None if path is None else LanguageModel.load(path)
-    search = BeamDecoder(vocabulary, frame_s, beams=beams, lm=language, weights=weights)
+    first = search(beams, language)
     if second is None:
-        search.warm_up()
-        return search
-    if second.lm is not None:
-        language, weights = LanguageModel.load(second.lm), _weights(second.lm)
-    again = BeamDecoder(vocabulary, frame_s, beams=second.beams, lm=language, weights=weights)
-    both = TwoPassDecoder(search, again)
+        first.warm_up()
+        return first
+    other = language if second.lm is None else Language.load(second.lm, phones)
+    both = TwoPassDecoder(first, search(second.beams, other))
     both.warm_up()
     return both
 
@@ -136,12 +193,6 @@ def language_model_path(lm: LanguageModelName) -> Path | None:
     return SHIPPED_LM if SHIPPED_LM.exists() else None
 
 
-def weights_path(path: Path) -> Path:
-    """Where the weights that were tuned for a language model lie: beside it."""
-    return path.with_name(path.name.partition(".")[0] + WEIGHTS_SUFFIX)
-
-
-def _weights(path: Path | None) -> DecodingWeights:
-    """The weights that were tuned for this language model, or the defaults where there are none."""
-    tuned = None if path is None else weights_path(path)
-    return DecodingWeights() if tuned is None or not tuned.exists() else DecodingWeights.load(tuned)
+def weights_path(path: Path, phones: Sequence[str] = ()) -> Path:
+    """Where the weights that were tuned for a language model lie, for searches over letters or phones: beside it."""
+    return path.with_name(path.name.partition(".")[0] + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))

@@ -4,6 +4,9 @@ A prefix is a sequence of symbols: characters, or pieces of words as published m
 the search, as CTC counts repeats by symbols, and its score is the sum over its letters, by which the language model and
 key terms know words. The same text in other pieces is another hypothesis.
 
+With pronunciations the symbols are phones, and a hypothesis is a sequence of words of the language model's vocabulary:
+where its open phones are a word, the next phone may begin another. Words that sound alike are hypotheses of their own.
+
 The decoder owns weights and language model; each state owns one block of memory that compiled code works on, and that
 is freed with it. The result of a frame depends on the stream's frames alone: never on the batch, nor on how the frames
 were divided into calls. Hypotheses whose futures score alike are merged where there is no room for both
@@ -29,7 +32,15 @@ from numpy.typing import NDArray
 from model.config import BEAMS, MAX_BEAMS
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.search import kernel
-from model.ctc.search.layout import BLOCK_FRAMES, CHANGES, FRAMES, OUT_INTS, OUT_PIECES, block_bytes, out_offsets
+from model.ctc.search.layout import (
+    BLOCK_FRAMES,
+    CHANGES,
+    FRAMES,
+    OUT_INTS,
+    OUT_PIECES,
+    block_bytes,
+    out_offsets,
+)
 from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
 from model.ctc.search.saved_beam import (
     VERSION,
@@ -40,6 +51,7 @@ from model.ctc.search.saved_beam import (
     tree_parts,
     write_root,
 )
+from model.ctc.search.sounds import Sounds
 from model.ctc.search.symbols import Symbols
 from model.ctc.search.tables import model_table, weight_row
 from model.ctc.tokens import Tokens
@@ -64,6 +76,7 @@ class BeamState:
     block: NDArray[np.uint8]
     address: int
     bias: Bias
+    heard: Bias  # the same in the search's letters or phones, which compiled code reads
     frames: int = 0
     silence_frames: int = 0
     has_text: bool = False
@@ -93,8 +106,10 @@ class BeamDecoder:
         vocabulary: Sequence[str] | Tokens,
         frame_s: float,
         *,
+        outputs: int | None = None,
         beams: int = BEAMS,
         lm: LanguageModel | None = None,
+        sounds: Sounds | None = None,
         weights: DecodingWeights | None = None,
         kept_share: float = KEPT_SHARE,
         kept_symbols: int = KEPT_SYMBOLS,
@@ -103,6 +118,9 @@ class BeamDecoder:
     ) -> None:
         """A vocabulary has single characters, the first is the blank, ""; `Tokens` are spelled letter by letter.
 
+        A frame has `outputs` columns, the vocabulary first, by default no others. With `sounds` those behind it are a
+        blank and phones, and they alone are read.
+
         A `kept_share` of 1 keeps `kept_symbols` of each frame; hypotheses whose score, in nats, is more than `reach`
         below the best are dropped. Without `merges` those with the same future live on side by side, which finds a
         worse best text and a longer list of others (`hypotheses`). Raises: VocabularyError for tokens that cannot be
@@ -110,7 +128,11 @@ class BeamDecoder:
         """
         if not 1 <= beams <= MAX_BEAMS:
             raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
-        if isinstance(vocabulary, Tokens):
+        self.sounds = sounds
+        if sounds is not None:
+            self.vocabulary = ("", *sounds.phones)
+            self.symbols = Symbols.of_phones(sounds.phones, sounds.trie.ranks)
+        elif isinstance(vocabulary, Tokens):
             self.vocabulary = vocabulary.symbols
             self.symbols = Symbols.of_tokens(vocabulary, known_letters=lm is not None)
         else:
@@ -120,15 +142,17 @@ class BeamDecoder:
             raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
         if not reach > 0:
             raise ValueError(f"a reach of {reach}, must be above 0")
+        self._first = 0 if sounds is None or isinstance(vocabulary, Tokens) else len(vocabulary)
+        self._outputs = outputs or len(self.vocabulary)
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
-        model, self._kept_alive = model_table(lm)
+        model, self._kept_alive = model_table(lm, sounds.trie if sounds is not None else None)
         limits = np.array([kept_share, kept_symbols, reach, merges], np.float64)
         symbols = self.symbols
         self.limits = limits  # (2,) share of the probability and number of symbols that a frame keeps
         self._setup = Setup(
-            beams, limits, symbols.blank, symbols.space, 1 + symbols.has_starts, symbols.table, symbols.columns,
-            weight_row(self.weights), model,
+            beams, limits, symbols.blank, symbols.space, 1 + symbols.adds_boundaries, symbols.boundary, symbols.ranks,
+            symbols.table, symbols.columns, weight_row(self.weights), model,
         )  # fmt: skip
         self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
         self._start_state = lm.start_state if lm is not None else 0
@@ -137,8 +161,8 @@ class BeamDecoder:
         """Compile all entry points, or load them from disk, before the first stream would wait for it."""
         state = self.start(0, Bias.of([("a", 1.0)]))
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
-        self.advance([state], rows)
-        kernel.write_best(state.address, self.beams)
+        self.search([state], rows)
+        kernel.write_best(state.address, self._setup)
         self.release(self.load(self.save(state), state.bias))
         self.set_bias(state, NO_BIAS)
         kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))
@@ -148,16 +172,20 @@ class BeamDecoder:
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> BeamState:
         """Return a fresh state that ignores the first `skip_frames` frames."""
         block = np.zeros(block_bytes(self.beams), np.uint8)
-        state = BeamState(block, block.ctypes.data, bias)
-        kernel.start_stream(state.address, skip_frames, self._start_state, bias.table, self._setup)
+        state = BeamState(block, block.ctypes.data, bias, self._heard(bias))
+        kernel.start_stream(state.address, skip_frames, self._start_state, state.heard.table, self._setup)
         return state
 
     def set_bias(self, state: BeamState, bias: Bias) -> None:
         """Replace the key terms from the next frame on; words not yet stable are scored with them, too."""
         address = state.opened()
         if bias.phrases != state.bias.phrases:
-            kernel.set_terms(address, bias.table, self._setup)
-            state.bias = bias  # its arrays stay while the kernel reads them
+            heard = self._heard(bias)
+            kernel.set_terms(address, heard.table, self._setup)
+            state.bias, state.heard = bias, heard  # its arrays stay while the kernel reads them
+
+    def _heard(self, bias: Bias) -> Bias:
+        return bias if self.sounds is None else self.sounds.of(bias)
 
     def release(self, state: BeamState) -> None:
         """Give a state's memory back now instead of when it is dropped. Raises: ReleasedState."""
@@ -172,6 +200,7 @@ class BeamDecoder:
         model = "" if self.lm is None else self.lm.digest or repr(self.lm.words)
         symbols = [self.symbols.table.tobytes().hex(), self.symbols.columns.tobytes().hex(), *self.symbols.texts]
         head = f"beam {VERSION} {self.beams} {self.frame_s!r} {self.symbols.blank}"
+        model += self.sounds.lexicon.digest if self.sounds is not None else ""
         return digest_of(head, model, *limits, *weights, *symbols)
 
     def save(self, state: BeamState) -> bytes:
@@ -193,13 +222,14 @@ class BeamDecoder:
         read = msgspec.msgpack.decode(saved, type=SavedBeam)
         if read.version != VERSION:
             raise ValueError("this state was saved by another version")
-        sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), bias.table[0])
+        heard = self._heard(bias)
+        sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), heard.table[0])
         tree = checked_tree(read, beams=self.beams, symbols=self.symbols, sizes=sizes)
         block = np.zeros(block_bytes(self.beams), np.uint8)
-        state = BeamState(block, block.ctypes.data, bias)
+        state = BeamState(block, block.ctypes.data, bias, heard)
         memory = Memory(block, self.beams)
         write_root(memory, read, tree)
-        kernel.regrow(state.address, bias.table, tree.parents, tree.symbols, self._setup)
+        kernel.regrow(state.address, heard.table, tree.parents, tree.symbols, self._setup)
         link_hypotheses(memory, read, tree)
         state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
         state.has_text, state.silence_frames = read.has_text, read.silence_frames
@@ -208,7 +238,20 @@ class BeamDecoder:
         return state
 
     def advance(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
-        """Decode (B, T, V) more frames, row b into `states[b]`.
+        """Decode (B, T, outputs) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
+        self.search(states, self.own(log_probs))
+
+    def own(self, log_probs: LogProbs) -> LogProbs:
+        """The columns that this search reads, (B, T, V), of a model's outputs (B, T, outputs)."""
+        first, size = self._first, len(self.vocabulary)
+        if log_probs.ndim == 3 and log_probs.shape[2] == self._outputs:
+            log_probs = log_probs[:, :, first : first + size]
+        if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
+            log_probs = np.array(log_probs, np.float32, order="C")  # the one form that code is compiled for
+        return log_probs
+
+    def search(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
+        """Decode (B, T, V) more frames of `own`, row b into `states[b]`.
 
         A log-probability that is NaN or infinite counts as impossible; a frame without a possible symbol changes
         nothing but the count of frames. Raises: ValueError for other shapes, ReleasedState.
@@ -216,8 +259,6 @@ class BeamDecoder:
         if log_probs.ndim != 3 or log_probs.shape[::2] != (len(states), len(self.vocabulary)):
             raise ValueError(f"log-probs {log_probs.shape} for {len(states)} streams, {len(self.vocabulary)} symbols")
         addresses = np.array([state.opened() for state in states], np.int64)  # (B,)
-        if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
-            log_probs = np.array(log_probs, np.float32, order="C")  # the one form that code is compiled for
         report = np.empty((len(states), kernel.REPORT), np.int64)
         frames = log_probs.shape[1]
         for begin in range(0, frames, BLOCK_FRAMES):
@@ -230,7 +271,7 @@ class BeamDecoder:
         """Words of the open segment; the last one may be unfinished."""
         address = state.opened()
         if state.shown is None:
-            count = kernel.write_best(address, self.beams) if state.has_text else 0
+            count = kernel.write_best(address, self._setup) if state.has_text else 0
             state.shown = (*state.committed, *self._read(state, count)[0])
         return state.shown
 
@@ -306,11 +347,17 @@ class BeamDecoder:
         sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
         texts = list(map(self.symbols.texts.__getitem__, symbols.tolist()))
         words, at, end = [], 0, state.last_end
-        for (start, last, length), log_prob in zip(records.reshape(-1, OUT_INTS).tolist(), sums, strict=True):
+        for (start, last, length, word), log_prob in zip(records.reshape(-1, OUT_INTS).tolist(), sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)
+            if self.sounds is None or self.lm is None:
+                text = "".join(texts[at : at + length])
+            elif word >= 0:
+                text = self.lm.words[word]
+            else:  # a key term's own word, or the beginning of one
+                text = self.sounds.spell(state.heard, symbols[at : at + length].tolist())
             words.append(
                 Word(
-                    text="".join(texts[at : at + length]),
+                    text=text,
                     start_s=begin * self.frame_s,
                     end_s=end * self.frame_s,
                     confidence=math.exp(min(0.0, log_prob / length)),

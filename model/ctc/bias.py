@@ -1,5 +1,7 @@
 """Key terms of one stream: phrases, as an automaton that adds to a hypothesis's score letter by letter.
 
+A search over phones has one of phones, with all pronunciations of a phrase; "letter" is either below.
+
 A phrase matches whole words: it starts at a word boundary, and its letters' score is kept once its last word is
 complete, and subtracted again where the text leaves the phrase earlier. Phrases of negative weight cost when complete.
 
@@ -9,9 +11,10 @@ value is the highest score that its text may still reach, and a transition adds 
 
 from __future__ import annotations
 
+import itertools
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -28,7 +31,12 @@ MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most as many sta
 MAX_WORDS = 20  # of one phrase
 MAX_WEIGHT = 10.0
 
+MAX_PRONUNCIATIONS = 4  # of one phrase
+
 Phrase = tuple[str, ...]
+Letters = tuple[int, ...]  # columns: of letters or phones
+Sounds = tuple[Letters, ...]  # the letters of each word of a phrase
+Pronounce = Callable[[str], Sequence[Letters]]
 
 
 class BiasError(ModelError):
@@ -43,6 +51,7 @@ class Bias:
     """
 
     phrases: tuple[tuple[str, float], ...]
+    spelled: Mapping[Letters, str] = field(compare=False, repr=False)  # words by their letters
     ints: IntArray = field(compare=False, repr=False)
     floats: DoubleArray = field(compare=False, repr=False)
     table: tuple[int, int, int] = field(
@@ -66,6 +75,17 @@ class Bias:
                 boosts[words] = max(-MAX_WEIGHT, min(MAX_WEIGHT, factor))
         _check(boosts)
         return _built(tuple(boosts.items()))
+
+    def pronounced(self, pronounce: Pronounce) -> Bias:
+        """The same phrases by their sounds: `pronounce` gives the columns of a word's phones, once or several times."""
+        spoken: dict[Sounds, float] = {}
+        words: dict[Letters, str] = {}
+        for phrase, boost in self.phrases:
+            each = [(word, tuple(pronounce(word))) for word in phrase.split()]
+            words |= {sounds: word for word, variants in each for sounds in variants}
+            variants = itertools.product(*(variants for _, variants in each))
+            spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
+        return _automaton(self.phrases, words, spoken)
 
     def __bool__(self) -> bool:
         """True if there is a phrase."""
@@ -93,8 +113,8 @@ def _check(boosts: dict[Phrase, float]) -> None:
 class _State:
     """A prefix of phrases: whole words, and the open one's letters (empty at a word boundary)."""
 
-    words: Phrase
-    letters: str
+    words: Sounds
+    letters: Letters
     column: int
     children: dict[int, _State] = field(default_factory=dict)
     number: int = 0
@@ -106,16 +126,27 @@ class _State:
     fail: int = at.TERM_START
 
 
-_States = dict[tuple[Phrase, str], _State]
+_States = dict[tuple[Sounds, Letters], _State]
 
 
 @lru_cache(maxsize=256)
 def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
-    boosts = dict(phrases)
-    root = _State((), "", -1)
-    states: _States = {((), ""): root}
-    for words, boost in phrases:
-        _add_phrase(root, words, boost, states)
+    words = {_columns(word): word for phrase, _ in phrases for word in phrase}
+    spelled = {tuple(map(_columns, phrase)): boost for phrase, boost in phrases}
+    return _automaton(tuple((" ".join(phrase), boost) for phrase, boost in phrases), words, spelled)
+
+
+def _columns(word: str) -> Letters:
+    return tuple(map(LETTERS.index, word))
+
+
+def _automaton(
+    phrases: tuple[tuple[str, float], ...], words: Mapping[Letters, str], boosts: Mapping[Sounds, float]
+) -> Bias:
+    root = _State((), (), -1)
+    states: _States = {((), ()): root}
+    for sounds, boost in boosts.items():
+        _add_phrase(root, sounds, boost, states)
     ordered = _breadth_first(root)
     for state in ordered:
         _score_state(state, boosts, states)
@@ -129,19 +160,18 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
         if row == at.TERM_START:
             ints[at.TERM_ELSEWHERE, at.TERM_FIRST] = child
     ints[-1, at.TERM_FIRST] = child
-    floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *(boost for _, boost in phrases)) if phrases else 0.0
+    floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *boosts.values()) if boosts else 0.0
     table = len(floats), ints.ctypes.data, floats.ctypes.data
-    return Bias(tuple((" ".join(words), boost) for words, boost in phrases), ints, floats, table)
+    return Bias(phrases, words, ints, floats, table)
 
 
-def _add_phrase(root: _State, words: Phrase, boost: float, states: _States) -> None:
-    state, letters, reach = root, "", 0.0
-    for character in " ".join(words) + " ":  # the space at the end completes it
-        column = LETTERS.find(character) if character != " " else SPACE_COLUMN
-        if character == " ":
-            closed, letters = (*state.words, letters), ""
+def _add_phrase(root: _State, sounds: Sounds, boost: float, states: _States) -> None:
+    state, letters, reach = root, Letters(), 0.0
+    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in sounds):  # the last completes it
+        if column == SPACE_COLUMN:
+            closed, letters = (*state.words, letters), ()
         else:
-            closed, letters, reach = state.words, letters + character, reach + max(0.0, boost)
+            closed, letters, reach = state.words, (*letters, column), reach + max(0.0, boost)
         if column not in state.children:
             state.children[column] = states[closed, letters] = _State(closed, letters, column)
         state = state.children[column]
@@ -157,12 +187,12 @@ def _breadth_first(root: _State) -> list[_State]:
     return ordered
 
 
-def _score_state(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+def _score_state(state: _State, boosts: Mapping[Sounds, float], states: _States) -> None:
     """Compute a state's earned score, fail state and value; those of shorter states are known."""
     if not state.words and not state.letters:
         return
     if state.letters:
-        before = states[state.words, ""]
+        before = states[state.words, ()]
         state.earned, state.earned_words = before.earned, before.earned_words
         state.fail = at.TERM_ELSEWHERE
     else:
@@ -180,10 +210,10 @@ def _score_state(state: _State, boosts: dict[Phrase, float], states: _States) ->
         state.value = max(state.value, state.reach)
 
 
-def _score_boundary(state: _State, boosts: dict[Phrase, float], states: _States) -> None:
+def _score_boundary(state: _State, boosts: Mapping[Sounds, float], states: _States) -> None:
     """At a word boundary: the best sum of scores over phrases that do not overlap and are complete."""
     words = state.words
-    before = states[words[:-1], ""]
+    before = states[words[:-1], ()]
     state.earned, state.earned_words = before.earned, before.earned_words
     penalty = 0.0
     for begin in range(len(words)):
@@ -193,7 +223,7 @@ def _score_boundary(state: _State, boosts: dict[Phrase, float], states: _States)
         state.complete = True
         total = boost * sum(map(len, words[begin:]))
         penalty = min(penalty, total)
-        earned = states[words[:begin], ""].earned + total
+        earned = states[words[:begin], ()].earned + total
         if total > 0 and earned > state.earned:
             state.earned, state.earned_words = earned, len(words)
     if penalty < 0 and state.earned_words < len(words):

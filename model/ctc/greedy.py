@@ -113,7 +113,8 @@ class GreedyDecoder:
         return GreedyState(**fields)
 
     def advance(self, states: Sequence[GreedyState], log_probs: LogProbs) -> None:
-        """Decode (B, T, V) more frames, row b into `states[b]`."""
+        """Decode (B, T, outputs) more frames, the vocabulary's columns first, row b into `states[b]`."""
+        log_probs = log_probs[:, :, : len(self.tokens.symbols)]  # (B, T, V)
         symbols = log_probs.argmax(axis=2)  # (B, T)
         blank = self.tokens.blank
         spoken = (symbols != blank).any(axis=1).tolist()
@@ -244,7 +245,7 @@ class TransducerDecoder(GreedyDecoder):
 
 
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:
-    """Text of one whole utterance (T, V): the definition that the incremental decoder must match."""
-    symbols = np.asarray(log_probs).argmax(axis=1).tolist()
+    """Text of one whole utterance (T, outputs): the definition that the incremental decoder must match."""
+    symbols = np.asarray(log_probs)[:, : len(vocabulary)].argmax(axis=1).tolist()
     kept = [s for s, before in zip(symbols, [BLANK, *symbols], strict=False) if s not in (BLANK, before)]
     return " ".join("".join(vocabulary[s] for s in kept).split())

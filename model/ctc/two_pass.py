@@ -143,10 +143,9 @@ class TwoPassDecoder:
 
     def advance(self, states: Sequence[TwoPassState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
-        if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
-            log_probs = np.array(log_probs, np.float32, order="C")
+        log_probs = self.first.own(log_probs)
         before = [state.first.frames for state in states]
-        self.first.advance([state.first for state in states], log_probs)
+        self.first.search([state.first for state in states], log_probs)
         new = ((state.kept, state.first.frames - at) for state, at in zip(states, before, strict=True))
         self._keeper.keep(new, log_probs)
         for state in states:
@@ -231,7 +230,7 @@ class TwoPassDecoder:
         memory.hypotheses[0, at.BLANK_LAST] = text.onset[2]
         memory.header[at.FRAMES] = state.frames = text.frames.begin
         state.last_end = text.last_end
-        second.advance([state], text.frames.log_probs(len(second.vocabulary), symbols.blank))
+        second.search([state], text.frames.log_probs(len(second.vocabulary), symbols.blank))
         words = second.take(state)
         second.release(state)
         return (*text.stable, *words)

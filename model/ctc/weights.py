@@ -51,3 +51,6 @@ class DecodingWeights:
     def save(self, path: Path) -> None:
         """Write one JSON object, a member for each weight. Raises: OSError."""
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+PHONES_WEIGHTS = DecodingWeights(lm_weight=1.0, word_bonus=1.0)  # of a search over phones with any language model

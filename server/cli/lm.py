@@ -152,15 +152,15 @@ def tune(
     The search uses part A of the recordings; its result is also measured on part B, whose speakers it has not heard.
     """
     from concurrent.futures import ThreadPoolExecutor
+    from dataclasses import replace
 
     from model.acoustic import load_own
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
-    from model.decoder import SHIPPED_LM, weights_path
+    from model.decoder import SHIPPED_LM, Language, own_search, weights_path
     from model.errors import ModelError
     from model.evaluation.heard import decode, hear
     from model.evaluation.parts import selected
-    from model.lm.language_model import LanguageModel
     from model.lm_training.tune import Trial, search
     from model.recordings import read_manifests
     from model.runtime import keep_kernels
@@ -169,8 +169,9 @@ def tune(
     path = language_model or SHIPPED_LM
     try:
         acoustic = load_own(model, precision=precision)
-        language = LanguageModel.load(path)
-        first = DecodingWeights.load(start) if start is not None else DecodingWeights()
+        phones = acoustic.config.phones
+        language = Language.load(path, phones)
+        first = DecodingWeights.load(start) if start is not None else language.weights or DecodingWeights()
         utterances = read_manifests(manifest)
         heard = hear(acoustic, selected(utterances, part.value))
         rest = hear(acoustic, selected(utterances, "B")) if part is Part.A else []
@@ -179,7 +180,7 @@ def tune(
     config = acoustic.config
 
     def decoder(weights: DecodingWeights) -> BeamDecoder:
-        return BeamDecoder(config.vocabulary, config.frame_s, beams=beams, lm=language, weights=weights)
+        return own_search(config, beams, replace(language, weights=weights))
 
     decoder(first).warm_up()
     sources = sorted({item.utterance.source for item in heard})
@@ -200,7 +201,7 @@ def tune(
     if unheard:
         last = Trial(done[0].weights, unheard)
         typer.echo("\n".join(["\nthe best on part B", _heading(sorted(unheard)), _row(last, sorted(unheard))]))
-    target = out or weights_path(path)
+    target = out or weights_path(path, phones)
     done[0].weights.save(target)
     typer.echo(f"wrote {target}")
 

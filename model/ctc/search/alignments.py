@@ -92,14 +92,15 @@ def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
     """Add the alignments of the hypothesis one symbol shorter, if it is alive, that write that symbol."""
     node = int(stream.hypotheses_i[h, at.NODE])
     parent = stream.nodes_i[node, at.PARENT]
-    closes = parent >= 0 and stream.nodes_i[parent, at.SYMBOL] == len(texts.symbols) - 1  # the boundary
+    closes = parent >= 0 and stream.nodes_i[parent, at.SYMBOL] >= texts.boundary
     if closes:
         parent = stream.nodes_i[parent, at.PARENT]
     origin = int(stream.nodes_i[parent, at.HYPOTHESIS]) if parent >= 0 else -1
     symbol = int(stream.nodes_i[node, at.SYMBOL])
     if origin < 0 or work.log_p[symbol] == -np.inf:
         return
-    work.written[origin] |= 1 << work.places[symbol]
+    if texts.ranks == 0 or not closes:
+        work.written[origin] |= 1 << work.places[symbol]
     ints, floats = work.on_i[h], work.on_f[h]
     log_p, start, last, total = extension_of(stream, origin, symbol)
     log_p += work.log_p[symbol]

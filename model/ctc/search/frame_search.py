@@ -21,6 +21,8 @@ from model.ctc.search.prefix_score import (
     Texts,
     add_letters,
     close_word,
+    ways_to_close,
+    write_letters,
 )
 from model.ctc.search.prefix_tree import add_boundary, add_child, find_child
 from model.ctc.search.recombination import clear_slots, merged
@@ -85,7 +87,53 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
                 size += 1
             else:
                 replace_worst(work, size, score, h, c)
+        if texts.ranks > 0:
+            size, top = _begin_words(texts, stream, work, kept, h, size, top, reach)
     return size
+
+
+@compiled
+def _begin_words(  # noqa: PLR0917
+    texts: Texts, stream: Stream, work: Work, kept: int, h: int, size: int, top: float, reach: float
+) -> tuple[int, float]:
+    """Add a hypothesis extended by each kept phone as the first of a word, behind each word that the open one may be.
+
+    Returns the number of candidates and the best one's score.
+    """
+    full, floats, node = len(work.scores), stream.hypotheses_f[h], int(stream.hypotheses_i[h, at.NODE])
+    boost = texts.weights[KEYTERM_BOOST]
+    most = stream.nodes_f[node, at.SCORE] - stream.nodes_f[node, at.LOOK] + max(0.0, texts.weights[WORD_BONUS])
+    most += 2 * boost * texts.values[0, at.TERM_GAIN]
+    repeat = stream.nodes_i[node, at.SYMBOL]
+    for rank in range(ways_to_close(texts, stream, node)):
+        closed = False
+        base, waived, state, boundary = 0.0, 0.0, ZERO, ZERO - 1
+        for k in range(kept):
+            c = work.kept[k]
+            if c == texts.blank:
+                continue
+            least = max(top - reach, work.scores[0]) if size == full else top - reach
+            log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
+            if log_p + most <= least:
+                continue
+            if not closed:
+                _, base, waived, _, state = close_word(texts, stream, node, rank)
+                boundary, closed = find_child(stream, node, texts.boundary + rank), True
+            if boundary >= 0:
+                child = find_child(stream, boundary, c)
+                if child >= 0 and stream.nodes_i[child, at.HYPOTHESIS] >= 0:
+                    continue
+            score = log_p + write_letters(texts, c, base, waived, state, 0, 0, 0.0)[0]
+            if score <= least:
+                continue
+            top = max(top, score)
+            code = c + (rank + 1) * texts.boundary
+            if size < full:
+                push(work, size, score, h, code)
+                size += 1
+            else:
+                replace_worst(work, size, score, h, code)
+    return size, top
 
 
 @compiled
@@ -106,7 +154,7 @@ def _highest_score(texts: Texts, stream: Stream, node: int, symbol: int) -> floa
 @compiled
 def _score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
     if texts.symbols[symbol, at.ROLE] == at.SPACE:
-        return close_word(texts, stream, node)[0]
+        return close_word(texts, stream, node, 0)[0]
     return add_letters(texts, stream, node, symbol)[0]
 
 
@@ -145,16 +193,17 @@ def _replace_hypotheses(  # noqa: PLR0917
 @compiled_inline
 def _write(texts: Texts, stream: Stream, work: Work, candidate: int, place: int) -> None:
     """Make the hypothesis of a candidate with a new symbol, in row `place`."""
-    origin, symbol = work.origins[candidate], work.symbols[candidate]
+    origin, code = work.origins[candidate], work.symbols[candidate]
+    rank, symbol = code // texts.boundary - 1, code % texts.boundary
     parent = stream.hypotheses_i[origin, at.NODE]
     log_p, start, last, total = extension_of(stream, origin, symbol)
     own = work.log_p[symbol]
     log_p += own
     role = texts.symbols[symbol, at.ROLE]
     is_space = role == at.SPACE
-    closes = role == at.BEGINS and stream.nodes_i[parent, at.LETTERS] > 0
+    closes = rank >= 0 or (role == at.BEGINS and stream.nodes_i[parent, at.LETTERS] > 0)
     if closes:
-        parent = add_boundary(texts, stream, parent)
+        parent = add_boundary(texts, stream, parent, max(ZERO, rank))
     node = find_child(stream, parent, symbol)
     if node < 0:
         node = add_child(texts, stream, parent, symbol)

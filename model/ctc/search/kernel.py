@@ -16,9 +16,11 @@ from model.ctc.search.prefix_score import (
     KEPT_SYMBOLS,
     Setup,
     Texts,
+    best_rank,
     close_word,
     ended_score,
     texts_of,
+    word_of,
 )
 from model.ctc.search.prefix_tree import (
     add_child,
@@ -93,10 +95,10 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
 
 
 @entry_point
-def write_best(address: int, beams: int) -> int:
+def write_best(address: int, setup: Setup) -> int:
     """Write the words of the best hypothesis, the open one last, without a change of state; return their number."""
-    stream = stream_at(address, beams)
-    return _write_path(stream, stream.header[at.BEST])
+    stream = stream_at(address, setup.beams)
+    return _write_path(texts_of(setup, stream.header), stream, stream.header[at.BEST], False)
 
 
 @entry_point
@@ -108,9 +110,10 @@ def write_hypothesis(address: int, hypothesis: int, setup: Setup, scores: Double
     stream = stream_at(address, setup.beams)
     if hypothesis >= stream.header[at.HYPOTHESES]:
         return -1
+    texts = texts_of(setup, stream.header)
     scores[0] = stream.hypotheses_f[hypothesis, at.TOTAL_P]
-    scores[1] = ended_score(texts_of(setup, stream.header), stream, int(stream.hypotheses_i[hypothesis, at.NODE]))
-    return _write_path(stream, hypothesis)
+    scores[1] = ended_score(texts, stream, int(stream.hypotheses_i[hypothesis, at.NODE]))
+    return _write_path(texts, stream, hypothesis, True)
 
 
 @entry_point
@@ -133,9 +136,9 @@ def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int
     stream = stream_at(address, setup.beams)
     texts = texts_of(setup, stream.header)
     best = _best_ended(texts, stream) if ended else stream.header[at.BEST]
-    words = _write_path(stream, best)
+    words = _write_path(texts, stream, best, ended)
     if words > 0 or stream.hypotheses_i[stream.header[at.BEST], at.NODE] != stream.header[at.ROOT]:
-        _restart(texts, stream, best)
+        _restart(texts, stream, best, ended)
     _report(stream, report)
     return words
 
@@ -186,12 +189,12 @@ def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
 
 
 @compiled
-def _restart(texts: Texts, stream: Stream, hypothesis: int) -> None:
+def _restart(texts: Texts, stream: Stream, hypothesis: int, ended: bool) -> None:
     """Restart after the text of one hypothesis, so that a letter that still sounds is not written again."""
     node = stream.hypotheses_i[hypothesis, at.NODE]
     symbol, lm_state = int(stream.nodes_i[node, at.SYMBOL]), int(stream.nodes_i[node, at.LM_STATE])
     if stream.nodes_i[node, at.LETTERS] > 0:
-        _, _, _, lm_state, _ = close_word(texts, stream, node)
+        _, _, _, lm_state, _ = close_word(texts, stream, node, best_rank(texts, stream, node, ended))
     blank, letter = stream.hypotheses_f[hypothesis, at.BLANK_P], stream.hypotheses_f[hypothesis, at.LETTER_P]
     _begin(stream, symbol, lm_state, int(stream.hypotheses_i[hypothesis, at.BLANK_LAST]))
     shift = add_logs(blank, letter)
@@ -248,7 +251,7 @@ def _last_letter(stream: Stream, hypothesis: int) -> int:
 
 
 @compiled
-def _write_path(stream: Stream, hypothesis: int) -> int:
+def _write_path(texts: Texts, stream: Stream, hypothesis: int, ended: bool) -> int:
     """Write the words of a hypothesis, the open one last, after the committed ones; return their number."""
     ints, node = stream.nodes_i, stream.hypotheses_i[hypothesis, at.NODE]
     boundary, below, count = int(node), ZERO - 1, ZERO
@@ -258,6 +261,8 @@ def _write_path(stream: Stream, hypothesis: int) -> int:
     words = write_words(stream, boundary, below)
     if count == 0:
         return words
+    spelling = int(ints[node, at.SPELLING])
+    rank = best_rank(texts, stream, int(node), ended)
     symbols = 0
     for word in range(words):
         symbols += stream.out_words[word, at.OUT_PIECES]
@@ -269,5 +274,6 @@ def _write_path(stream: Stream, hypothesis: int) -> int:
     stream.out_words[words, at.OUT_START] = stream.hypotheses_i[hypothesis, start]
     stream.out_words[words, at.OUT_LAST] = _last_letter(stream, hypothesis)
     stream.out_words[words, at.OUT_PIECES] = count
+    stream.out_words[words, at.OUT_WORD] = word_of(texts, spelling, rank) if texts.ranks > 0 else -1
     stream.out_sums[words] = stream.hypotheses_f[hypothesis, at.LETTER_SUM if sounding else at.BLANK_SUM]
     return words + 1

@@ -80,7 +80,8 @@ SPELLING = 8  # node of the vocabulary's letters that the open word leads to, -1
 BIAS_STATE = 9
 WORD_START = 10  # of the word that a space closed here, or RECORDED_BELOW
 WORD_LAST = 11
-NEXT_STATE = 12  # LM state after the open word, once CLOSING is known
+NEXT_STATE = 12  # LM state after the open word as its first homophone, once CLOSING is known
+WORD = 12  # at a boundary, which has no open word: the language model's that closed here; -1 where symbols spell it
 NODE_INTS = 13
 RECORDED_BELOW = -1
 """At a boundary: the word's record is with the piece that begins the next word, of which there may be several."""
@@ -91,12 +92,12 @@ SCORE = 1  # BASE with the expected scores of the open word and the open key ter
 LOOK = 2  # expected score of the open word
 WAIVED = 3  # cost of unknown words forgiven to the open key term
 WORD_SUM = 4  # of that word
-CLOSING = 5  # LM score of the open word if it ended here, NaN until computed
+CLOSING = 5  # LM score of the open word, its first homophone, if it ended here; NaN until computed
 NODE_FLOATS = 6
 
 # automaton of key terms: states
 TERM_START, TERM_ELSEWHERE = 0, 1  # no phrase begun: at a word boundary, inside a word
-SPACE_COLUMN = 27  # column of a space, after those of a to z and the apostrophe
+SPACE_COLUMN = 1_000  # of a space, behind the columns of letters or phones
 
 # automaton of key terms, int32: a row for each state and one more (`Bias.ints`)
 TERM_FIRST = 0  # children of state s are TERM_FIRST[s] to TERM_FIRST[s + 1] - 1
@@ -116,7 +117,8 @@ TERM_FLOATS = 3
 OUT_START = 0
 OUT_LAST = 1
 OUT_PIECES = 2  # symbols of the word, each a letter or more
-OUT_INTS = 3
+OUT_WORD = 3  # of the language model, -1: the symbols say it
+OUT_INTS = 4
 
 
 class Stream(NamedTuple):

@@ -36,11 +36,14 @@ KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols that a 
 REACH = 2  # hypotheses that score this much less than the best are dropped
 MERGES = 3  # 1: hypotheses with the same future are merged where there is no room for all
 
-# model, int64: addresses and sizes
-HAS_LM, NODES, SPELLINGS, FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER, CHILD, SPELLED, BEST = range(12)
+# model, int64: sizes and addresses
+HAS_LM, NODES, SPELLINGS, COLUMNS, SOUNDING = range(5)
+FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER, CHILD, SPELLED, BEST, HOMOPHONES, SOUNDS_LIKE, LIKELIEST = range(5, 17)
 
 UNKNOWN_ID = 0
 END_ID = 2  # "</s>"
+UNFINISHED = -1  # homophone of a word whose end was not heard: the likeliest that begins so
+UNPRONOUNCED = -1_000.0  # score of phones that are no word's: far below any reach
 
 
 class Setup(NamedTuple):
@@ -51,7 +54,9 @@ class Setup(NamedTuple):
     blank: int
     space: int  # the symbol, -1 if there is none
     growth: int  # most nodes that a symbol adds: with the boundary, two
-    symbols: IntArray  # (V + 1, SYMBOL_INTS) `Symbols.table`, the boundary last
+    boundary: int  # first of the symbols that close a word without a sound, V
+    ranks: int  # most words that sound alike; 0: symbols are letters
+    symbols: IntArray  # (V + 1 or V + ranks, SYMBOL_INTS) `Symbols.table`, boundaries last
     columns: IntArray  # (N,) of their letters: a to z, apostrophe, space; -1 for others
     weights: DoubleArray  # (5,)
     model: LongArray  # (12,)
@@ -63,6 +68,8 @@ class Texts(NamedTuple):
     blank: int
     space: int
     growth: int
+    boundary: int
+    ranks: int
     symbols: IntArray
     columns: IntArray
     weights: DoubleArray
@@ -73,9 +80,12 @@ class Texts(NamedTuple):
     backoff: FloatArray
     suffix: IntArray
     after: IntArray
-    child: IntArray  # (spellings, 27)
+    child: IntArray  # (spellings, columns)
     spelled: IntArray
     best: FloatArray
+    homophones: IntArray  # (spellings + 1,) first word of each node in `sounds_like`; as the next, with `ranks` alone
+    sounds_like: IntArray
+    likeliest: IntArray  # (spellings,)
     terms: IntArray
     values: DoubleArray
 
@@ -89,6 +99,8 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
         setup.blank,
         setup.space,
         setup.growth,
+        setup.boundary,
+        setup.ranks,
         setup.symbols,
         setup.columns,
         setup.weights,
@@ -99,9 +111,12 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
         carray(float32_at(model[BACKOFF]), (nodes,), np.float32),
         carray(int32_at(model[SUFFIX]), (nodes,), np.int32),
         carray(int32_at(model[AFTER]), (nodes,), np.int32),
-        carray(int32_at(model[CHILD]), (spellings, SPACE_COLUMN), np.int32),
+        carray(int32_at(model[CHILD]), (spellings, model[COLUMNS]), np.int32),
         carray(int32_at(model[SPELLED]), (spellings,), np.int32),
         carray(float32_at(model[BEST]), (spellings,), np.float32),
+        carray(int32_at(model[HOMOPHONES]), (spellings + 1,), np.int32),
+        carray(int32_at(model[SOUNDS_LIKE]), (model[SOUNDING],), np.int32),
+        carray(int32_at(model[LIKELIEST]), (spellings,), np.int32),
         carray(int32_at(header[at.BIAS_INTS]), (states + 1, at.TERM_INTS), np.int32),
         carray(float64_at(header[at.BIAS_FLOATS]), (states, at.TERM_FLOATS), np.float64),
     )
@@ -125,25 +140,63 @@ def follow_terms(ints: IntArray, floats: DoubleArray, state: int, column: int) -
 @compiled
 def unknown_score(texts: Texts, letters: int) -> float:
     """Score of a word outside the vocabulary."""
+    if texts.ranks > 0:
+        return UNPRONOUNCED
     return -float(texts.weights[UNKNOWN_COST] + texts.weights[UNKNOWN_LETTER_COST] * letters)
 
 
 @compiled_inline
-def add_letters(
-    texts: Texts, stream: Stream, node: int, symbol: int
-) -> tuple[float, float, float, float, int, int, int]:
-    """Extend a prefix by a symbol's letters.
+def word_of(texts: Texts, spelling: int, rank: int) -> int:
+    """The word that ends at a node of the vocabulary's trie, of those that sound alike the one of this rank, or -1."""
+    if spelling < 0:
+        return -1
+    if texts.ranks == 0:
+        return int(texts.spelled[spelling])
+    if rank == UNFINISHED:
+        return int(texts.likeliest[spelling])
+    place = int(texts.homophones[spelling]) + rank
+    return int(texts.sounds_like[place]) if place < texts.homophones[spelling + 1] else -1
 
-    Returns SCORE, BASE, LOOK, WAIVED, SPELLING, BIAS_STATE and LETTERS of the longer one. A symbol that begins a word
-    closes the open one before.
-    """
+
+@compiled
+def ways_to_close(texts: Texts, stream: Stream, node: int) -> int:
+    """Number of words that the open phones of a prefix may be: homophones, or one that key terms alone know."""
+    spelling = int(stream.nodes_i[node, at.SPELLING])
+    if stream.nodes_i[node, at.LETTERS] == 0:
+        return 0
+    if spelling < 0:
+        return 1
+    return min(texts.ranks, int(texts.homophones[spelling + 1] - texts.homophones[spelling]))
+
+
+Extended = tuple[float, float, float, float, int, int, int]
+"""SCORE, BASE, LOOK, WAIVED, SPELLING, BIAS_STATE and LETTERS of a longer prefix."""
+
+
+@compiled_inline
+def add_letters(texts: Texts, stream: Stream, node: int, symbol: int) -> Extended:
+    """Extend a prefix by a symbol's letters. A symbol that begins a word closes the open one before."""
     ints, floats = stream.nodes_i, stream.nodes_f
-    letters, spelling, look = int(ints[node, at.LETTERS]), int(ints[node, at.SPELLING]), float(floats[node, at.LOOK])
-    if letters > 0 and texts.symbols[symbol, at.ROLE] == at.BEGINS:
-        _, base, waived, _, state = close_word(texts, stream, node)
-        letters, look = 0, 0.0
-    else:
-        base, waived, state = floats[node, at.BASE], floats[node, at.WAIVED], int(ints[node, at.BIAS_STATE])
+    if ints[node, at.LETTERS] > 0 and texts.symbols[symbol, at.ROLE] == at.BEGINS:
+        _, base, waived, _, state = close_word(texts, stream, node, 0)
+        return write_letters(texts, symbol, base, waived, state, 0, 0, 0.0)
+    return write_letters(
+        texts,
+        symbol,
+        floats[node, at.BASE],
+        floats[node, at.WAIVED],
+        int(ints[node, at.BIAS_STATE]),
+        int(ints[node, at.LETTERS]),
+        int(ints[node, at.SPELLING]),
+        float(floats[node, at.LOOK]),
+    )
+
+
+@compiled_inline
+def write_letters(  # noqa: PLR0917 - compiled code has no keywords
+    texts: Texts, symbol: int, base: float, waived: float, state: int, letters: int, spelling: int, look: float
+) -> Extended:
+    """Write a symbol's letters behind a prefix of these scores and states."""
     boost = texts.weights[KEYTERM_BOOST]
     first = int(texts.symbols[symbol, at.FIRST])
     for place in range(first, first + texts.symbols[symbol, at.COUNT]):
@@ -168,32 +221,41 @@ def add_letters(
 
 
 @compiled
-def close_word(texts: Texts, stream: Stream, node: int) -> tuple[float, float, float, int, int]:
-    """Extend a prefix by the space that closes its word: SCORE, BASE, WAIVED, LM_STATE and BIAS_STATE of the longer."""
+def close_word(texts: Texts, stream: Stream, node: int, rank: int) -> tuple[float, float, float, int, int]:
+    """Extend a prefix by the space that closes its word: SCORE, BASE, WAIVED, LM_STATE and BIAS_STATE of the longer.
+
+    Of words that sound alike it is the one of this rank.
+    """
     ints, floats = stream.nodes_i, stream.nodes_f
     state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], SPACE_COLUMN)
     boost = texts.weights[KEYTERM_BOOST]
     base, waived = floats[node, at.BASE] + boost * earned, floats[node, at.WAIVED]
     if broke:
         base, waived = base - waived, 0.0
+    after = ints[node, at.LM_STATE]
     if texts.has_lm:
-        spelling = ints[node, at.SPELLING]
-        known = spelling >= 0 and texts.spelled[spelling] >= 0
-        if np.isnan(floats[node, at.CLOSING]):
-            _close_by_lm(texts, stream, node, texts.spelled[spelling] if known else UNKNOWN_ID, known)
-        price = floats[node, at.CLOSING]
+        word = word_of(texts, int(ints[node, at.SPELLING]), rank)
+        known = word >= 0
+        if rank != 0:
+            price, after = _close_by_lm(texts, stream, node, word)
+        else:
+            if np.isnan(floats[node, at.CLOSING]):
+                floats[node, at.CLOSING], ints[node, at.NEXT_STATE] = _close_by_lm(texts, stream, node, word)
+            price, after = floats[node, at.CLOSING], ints[node, at.NEXT_STATE]
+        if rank == UNFINISHED:
+            price -= texts.weights[UNKNOWN_COST]
         if not known and texts.terms[state, at.TERM_COVERS]:
             waived += floats[node, at.LOOK] - price
             price = floats[node, at.LOOK]
         base += price
     if texts.terms[state, at.TERM_COMPLETE]:
         waived = 0.0
-    return base + boost * texts.values[state, at.TERM_VALUE], base, waived, ints[node, at.NEXT_STATE], state
+    return base + boost * texts.values[state, at.TERM_VALUE], base, waived, after, state
 
 
 @compiled
-def _close_by_lm(texts: Texts, stream: Stream, node: int, word_id: int, known: bool) -> None:
-    """Compute the open word's language model score and the state after it, once per node."""
+def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[float, np.int32]:
+    """Language model score of the open word, -1 if it is unknown, and the state after it."""
     log_p, after = lm_score(
         texts.first,
         texts.word,
@@ -202,20 +264,43 @@ def _close_by_lm(texts: Texts, stream: Stream, node: int, word_id: int, known: b
         texts.suffix,
         texts.after,
         stream.nodes_i[node, at.LM_STATE],
-        word_id,
+        word if word >= 0 else UNKNOWN_ID,
     )
     letters = int(stream.nodes_i[node, at.LETTERS])
-    worth = texts.weights[LM_WEIGHT] * log_p if known else unknown_score(texts, letters)
-    stream.nodes_f[node, at.CLOSING] = worth
-    stream.nodes_i[node, at.NEXT_STATE] = after
+    return texts.weights[LM_WEIGHT] * log_p if word >= 0 else unknown_score(texts, letters), after
+
+
+@compiled
+def best_rank(texts: Texts, stream: Stream, node: int, ended: bool) -> int:
+    """Which of the words that sound like the open one it is, for the text so far or one that ends here."""
+    best, most = 0, -np.inf
+    if texts.ranks == 0:
+        return best
+    ways = ways_to_close(texts, stream, node)
+    if ways == 0:
+        return UNFINISHED
+    for rank in range(ways):
+        _, base, _, lm_state, _ = close_word(texts, stream, node, rank)
+        score = base + (_end_score(texts, lm_state) if ended else 0.0)
+        if score > most:
+            best, most = rank, score
+    return best
+
+
+@compiled
+def _end_score(texts: Texts, lm_state: int) -> float:
+    """Score of the end of the sentence: "four" alone is a sentence, "for" hardly ever is."""
+    if not texts.has_lm:
+        return 0.0
+    log_p, _ = lm_score(
+        texts.first, texts.word, texts.log_prob, texts.backoff, texts.suffix, texts.after, lm_state, END_ID
+    )
+    return float(texts.weights[LM_WEIGHT] * log_p)
 
 
 @compiled
 def ended_score(texts: Texts, stream: Stream, node: int) -> float:
-    """Score of a prefix if the text ends here: the open word is closed, an unfinished key term's score subtracted.
-
-    A language model also scores the end of the sentence: "four" alone is a sentence, "for" hardly ever is.
-    """
+    """Score of a prefix if the text ends here: the open word is closed, an unfinished key term's score subtracted."""
     if stream.nodes_i[node, at.LETTERS] == 0:
         base, waived, lm_state, state = (
             stream.nodes_f[node, at.BASE],
@@ -224,18 +309,6 @@ def ended_score(texts: Texts, stream: Stream, node: int) -> float:
             stream.nodes_i[node, at.BIAS_STATE],
         )
     else:
-        _, base, waived, lm_state, state = close_word(texts, stream, node)
+        _, base, waived, lm_state, state = close_word(texts, stream, node, best_rank(texts, stream, node, True))
     score = base - waived + texts.weights[KEYTERM_BOOST] * texts.values[state, at.TERM_BANK]
-    if texts.has_lm:
-        log_p, _ = lm_score(
-            texts.first,
-            texts.word,
-            texts.log_prob,
-            texts.backoff,
-            texts.suffix,
-            texts.after,
-            lm_state,
-            END_ID,
-        )
-        score += texts.weights[LM_WEIGHT] * log_p
-    return float(score)
+    return float(score + _end_score(texts, lm_state))

@@ -12,7 +12,7 @@ import numpy as np
 from model.compiled import ZERO, IntArray, compiled
 from model.ctc.search import layout as at
 from model.ctc.search.layout import Stream, copy_row, tree_nodes
-from model.ctc.search.prefix_score import Texts, add_letters, close_word
+from model.ctc.search.prefix_score import Texts, add_letters, close_word, word_of
 
 
 @compiled
@@ -43,9 +43,12 @@ def add_child(texts: Texts, stream: Stream, node: int, symbol: int) -> int:
 
 
 @compiled
-def add_boundary(texts: Texts, stream: Stream, node: int) -> int:
-    """Return the boundary after a prefix, which pieces that begin a word share; add it where there is none."""
-    symbol = len(texts.symbols) - 1
+def add_boundary(texts: Texts, stream: Stream, node: int, rank: int) -> int:
+    """Return the boundary after a prefix, which all that begins a word behind it shares; add it where there is none.
+
+    Words that sound alike have boundaries of their own, by rank.
+    """
+    symbol = texts.boundary + rank
     child = find_child(stream, node, symbol)
     if child < 0:
         child = add_child(texts, stream, node, symbol)
@@ -60,7 +63,9 @@ def score_child(texts: Texts, stream: Stream, child: int) -> None:
     node = ints[child, at.PARENT]
     symbol = ints[child, at.SYMBOL]
     if texts.symbols[symbol, at.ROLE] == at.SPACE:
-        score, base, waived, lm_state, state = close_word(texts, stream, node)
+        rank = max(0, int(symbol) - texts.boundary)
+        score, base, waived, lm_state, state = close_word(texts, stream, node, rank)
+        ints[child, at.WORD] = word_of(texts, int(ints[node, at.SPELLING]), rank) if texts.ranks > 0 else -1
         ints[child, at.LETTERS], ints[child, at.SPELLING], floats[child, at.LOOK] = 0, 0, 0.0
     else:
         score, base, look, waived, spelling, state, letters = add_letters(texts, stream, node, symbol)
@@ -147,6 +152,7 @@ def write_words(stream: Stream, node: int, below: int) -> int:
             stream.out_words[word, at.OUT_START] = ints[record, at.WORD_START]
             stream.out_words[word, at.OUT_LAST] = ints[record, at.WORD_LAST]
             stream.out_words[word, at.OUT_PIECES] = 0
+            stream.out_words[word, at.OUT_WORD] = ints[node, at.WORD]
             stream.out_sums[word] = stream.nodes_f[record, at.WORD_SUM]
         else:
             symbol -= 1

@@ -18,7 +18,7 @@ from model.ctc.search import layout as at
 from model.ctc.search.layout import tree_nodes_of
 from model.ctc.search.symbols import Symbols
 
-VERSION = 3  # with the layout, or with what the search makes of it
+VERSION = 4  # with the layout, or with what the search makes of it
 SavedWord = tuple[str, float, float, float]
 _KEPT = (at.SKIP, at.FRAMES, at.CHANGES, at.BEST, at.QUIET)  # of the header, as they are
 _STAMPS = [at.WORD_START, at.WORD_LAST]
@@ -32,7 +32,7 @@ class SavedBeam(msgspec.Struct, array_like=True, frozen=True):
     nodes: int  # rows of the tree in use, unreachable ones included
     parents: bytes  # (N - 1,) uint16, of all but the root, which is 0; parents come first
     symbols: bytes  # (N - 1,) uint16
-    stamps: bytes  # (W, 2) int32, of those that close a word: spaces, and pieces that begin one
+    stamps: bytes  # (W, 2) int32, of those that close a word: spaces, and pieces or phones that begin one
     sums: bytes  # (W,) float64
     root: bytes  # (NODE_INTS,) int32
     root_f: bytes  # (NODE_FLOATS,) float64
@@ -74,7 +74,7 @@ def tree_parts(memory: Memory, symbols: Symbols) -> dict[str, Any]:
     place[kept] = np.arange(len(kept))
     rest = kept[1:]
     written = memory.nodes[rest, at.SYMBOL]
-    closed = rest[_closing(written, symbols)]
+    closed = rest[_closing(written, memory.nodes[parents[rest], at.SYMBOL], symbols)]
     hypotheses = memory.hypotheses[:alive].copy()
     hypotheses[:, at.NODE] = place[hypotheses[:, at.NODE]]
     return {
@@ -91,10 +91,10 @@ def tree_parts(memory: Memory, symbols: Symbols) -> dict[str, Any]:
     }
 
 
-def _closing(written: IntArray, symbols: Symbols) -> NDArray[np.bool_]:
-    """Which of these symbols can close a word, (N,) bool."""
+def _closing(written: IntArray, before: IntArray, symbols: Symbols) -> NDArray[np.bool_]:
+    """Which of these symbols, (N,) as those before them, can close a word, (N,) bool."""
     roles = symbols.table[written, at.ROLE]
-    closing: NDArray[np.bool_] = (roles == at.SPACE) | (roles == at.BEGINS)
+    closing: NDArray[np.bool_] = (roles == at.SPACE) | (roles == at.BEGINS) | (before >= symbols.boundary)
     return closing
 
 
@@ -129,31 +129,37 @@ def checked_tree(saved: SavedBeam, *, beams: int, symbols: Symbols, sizes: tuple
     """
     states, spellings, terms = sizes
     written = np.frombuffer(saved.symbols, np.uint16).astype(np.int32)
-    if not (written <= symbols.boundary).all() or (symbols.table[written, at.ROLE] == at.NEVER).any():
+    parents, root = np.frombuffer(saved.parents, np.uint16).astype(np.int32), np.frombuffer(saved.root, np.int32)
+    if (
+        not (written <= symbols.last).all()
+        or (symbols.table[written, at.ROLE] == at.NEVER).any()
+        or len(parents) != len(written)
+        or not (parents <= np.arange(len(parents))).all()
+        or root.shape != (at.NODE_INTS,)
+    ):
         raise ValueError("this is no state of the beam search")
+    before = np.concatenate([root[[at.SYMBOL]], written])[parents]
     tree = Tree(
-        np.frombuffer(saved.parents, np.uint16).astype(np.int32),
+        parents,
         written,
-        np.flatnonzero(_closing(written, symbols)) + 1,
+        np.flatnonzero(_closing(written, before, symbols)) + 1,
         np.frombuffer(saved.stamps, np.int32).reshape(-1, len(_STAMPS)),
         np.frombuffer(saved.sums, np.float64),
-        np.frombuffer(saved.root, np.int32),
+        root,
         np.frombuffer(saved.root_f, np.float64),
         np.frombuffer(saved.hypotheses, np.int32).reshape(-1, at.HYPOTHESIS_INTS),
         np.frombuffer(saved.hypotheses_f, np.float64).reshape(-1, at.HYPOTHESIS_FLOATS),
     )
-    rows, root = len(tree.parents) + 1, tree.root
+    rows = len(tree.parents) + 1
     possible = (
         len(saved.header) == len(_KEPT)
-        and len(tree.symbols) == rows - 1
         and len(tree.stamps) == len(tree.sums) == len(tree.closed)
         and rows <= saved.nodes <= tree_nodes_of(beams)
-        and bool((tree.parents < np.arange(1, rows)).all())
-        and (root.shape, tree.root_f.shape) == ((at.NODE_INTS,), (at.NODE_FLOATS,))
+        and tree.root_f.shape == (at.NODE_FLOATS,)
         and 0 <= root[at.LM_STATE] < max(1, states)
         and -1 <= root[at.SPELLING] < max(1, spellings)
         and 0 <= root[at.BIAS_STATE] < max(1, terms)
-        and 0 <= root[at.SYMBOL] <= symbols.boundary
+        and 0 <= root[at.SYMBOL] <= symbols.last
         and root[at.LETTERS] == 0
         and 1 <= len(tree.hypotheses) == len(tree.hypotheses_f) <= beams
         and bool(((tree.hypotheses[:, at.NODE] >= 0) & (tree.hypotheses[:, at.NODE] < rows)).all())

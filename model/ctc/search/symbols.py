@@ -3,6 +3,9 @@
 A vocabulary of characters spells each symbol as itself. Symbols of published models are pieces of words: their letters
 are folded as those of key terms are, a word start is a space before them. One symbol more than the model has, the
 boundary, stands for that space in the tree of prefixes.
+
+Phones write no letters: each is a column of its own in the trie of pronunciations, and one boundary more for each word
+that may sound alike says which of them it was.
 """
 
 from __future__ import annotations
@@ -29,9 +32,10 @@ _UNKNOWN_COLUMN = -1
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """Texts (V,) and numbers for compiled code, those of the boundary last.
+    """Texts (V,) and numbers for compiled code, those of the boundaries last.
 
-    table (V + 1, SYMBOL_INTS) int32; columns (N,) int32 of all letters, symbol after symbol; `space` is -1 without one.
+    table (V + 1, SYMBOL_INTS) int32, for phones (V + ranks, SYMBOL_INTS); columns (N,) int32 of all letters, symbol
+    after symbol; `space` is -1 without one; `ranks` of words that sound alike, 0 where symbols spell words.
     """
 
     texts: tuple[str, ...]
@@ -39,11 +43,22 @@ class Symbols:
     space: int
     table: IntArray
     columns: IntArray
+    ranks: int = 0
 
     @property
     def boundary(self) -> int:
         """The symbol after the model's own: the space in front of a piece that begins a word."""
         return len(self.texts)
+
+    @property
+    def last(self) -> int:
+        """The last symbol, a boundary."""
+        return len(self.table) - 1
+
+    @property
+    def adds_boundaries(self) -> bool:
+        """Whether a symbol may add a boundary to the tree besides itself."""
+        return self.ranks > 0 or self.has_starts
 
     @property
     def has_starts(self) -> bool:
@@ -81,6 +96,14 @@ class Symbols:
             "" if role == at.NEVER else text.decode() for (role, _), text in zip(written, tokens.texts, strict=True)
         )
         return cls._built(tuple(texts), tokens.blank, written)
+
+    @classmethod
+    def of_phones(cls, phones: Sequence[str], ranks: int) -> Symbols:
+        """The blank, then `phones`; at most `ranks` words sound alike."""
+        written = [(at.NEVER, ())] + [(at.WRITES, (column,)) for column in range(len(phones))]
+        found = cls._built(("", *phones), BLANK, written)
+        table = np.concatenate([found.table, np.repeat(found.table[-1:], ranks - 1, axis=0)])
+        return cls(found.texts, found.blank, found.space, table, found.columns, ranks)
 
     @classmethod
     def _built(cls, texts: tuple[str, ...], blank: int, written: Sequence[tuple[int, tuple[int, ...]]]) -> Symbols:

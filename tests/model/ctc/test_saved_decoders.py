@@ -10,6 +10,7 @@ import pytest
 from beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from phone_toys import OUTPUTS, phone_decoder
 
 from model.config import MAX_BEAMS
 from model.ctc.beam import BeamDecoder, ReleasedState
@@ -70,6 +71,23 @@ def test_a_restored_beam_search_gives_the_same_results_to_the_bit(
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
+    beams=st.sampled_from((1, 2, 8, 64)),
+    terms=st.booleans(),
+    takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
+    moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
+)
+def test_a_restored_search_over_phones_gives_the_same_results_to_the_bit(
+    *, seed: int, beams: int, terms: bool, takes: list[int | None], moves: set[int]
+) -> None:
+    decoder = phone_decoder(beams)
+    rows = speech_like(seed, 100 * STEP, OUTPUTS)
+    bias = Bias.of([("kay", 2.0), ("cab ab", None), ("ba", -1.0)]) if terms else NO_BIAS
+    assert run(decoder, rows, bias, takes, moves) == run(decoder, rows, bias, takes, set())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
     takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
     moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
 )
@@ -106,7 +124,14 @@ def greedy_bytes() -> tuple[GreedyDecoder, bytes]:
     return decoder, decoder.save(state)
 
 
-@pytest.mark.parametrize("made", [beam_bytes, greedy_bytes])
+def phone_bytes() -> tuple[BeamDecoder, bytes]:
+    decoder = phone_decoder()
+    state = decoder.start(0)
+    decoder.advance([state], speech_like(1, 40, OUTPUTS)[None])
+    return decoder, decoder.save(state)
+
+
+@pytest.mark.parametrize("made", [beam_bytes, phone_bytes, greedy_bytes])
 @settings(max_examples=300, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), length=st.floats(0, 1))
 def test_changed_bytes_are_refused_or_cause_no_wild_write(made: Any, place: float, flip: int, length: float) -> None:
@@ -119,12 +144,13 @@ def test_changed_bytes_are_refused_or_cause_no_wild_write(made: Any, place: floa
             state = decoder.load(data)
         except ValueError:
             continue
-        decoder.advance([state], speech_like(2, 40)[None])
+        rows = speech_like(2, 40, OUTPUTS if made is phone_bytes else len(LETTERS))
+        decoder.advance([state], rows[None])
         decoder.words(state)
         decoder.take(state)
 
 
-@pytest.mark.parametrize("made", [beam_bytes, greedy_bytes])
+@pytest.mark.parametrize("made", [beam_bytes, phone_bytes, greedy_bytes])
 def test_another_version_is_refused(made: Any) -> None:
     decoder, saved = made()
     fields = msgspec.msgpack.decode(saved)

@@ -1,0 +1,51 @@
+"""What a search over phones needs besides its language model: the trie of sounds, and key terms by their sounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from model.ctc.bias import Bias, Letters
+from model.lexicon.lexicon import Lexicon
+from model.lm.language_model import LanguageModel
+from model.lm.pronounced import PhoneTrie, build_phones
+
+
+@dataclass(frozen=True, eq=False)  # by identity: it is a key of a cache
+class Sounds:
+    """Pronunciations of one language model's words in a model's phones; phone p is symbol p + 1 and column p."""
+
+    phones: tuple[str, ...]
+    lexicon: Lexicon
+    trie: PhoneTrie
+
+    @classmethod
+    def of_model(cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel) -> Sounds:
+        """Pronounce all words of the language model. Raises: ValueError if none can be."""
+        place = {phone: column for column, phone in enumerate(phones)}
+        unigrams = lm.trie.log_prob[1 : 1 + len(lm.words)]
+        words = {word: _columns(lexicon.pronounce(word.lower()), place) for word in lm.words if word[0] != "<"}
+        return cls(tuple(phones), lexicon, build_phones(lm.words, unigrams, words, len(phones)))
+
+    def of(self, bias: Bias) -> Bias:
+        """The key terms by their sounds."""
+        return _pronounced(self, bias) if bias else bias
+
+    def spell(self, bias: Bias, symbols: Sequence[int]) -> str:
+        """The key term's word that has these phones, or that begins with them; empty if none does."""
+        sounds = tuple(symbol - 1 for symbol in symbols)
+        if sounds in bias.spelled:
+            return bias.spelled[sounds]
+        return next((word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds), "")
+
+
+def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Letters, ...]:
+    """Pronunciations whose phones the model hears, as columns."""
+    return tuple(tuple(place[phone] for phone in phones) for phones in spoken if all(p in place for p in phones))
+
+
+@lru_cache(maxsize=256)
+def _pronounced(sounds: Sounds, bias: Bias) -> Bias:
+    place = {phone: column for column, phone in enumerate(sounds.phones)}
+    return bias.pronounced(lambda word: _columns(sounds.lexicon.pronounce(word), place))

@@ -1,0 +1,26 @@
+"""A small lexicon for the tests of the beam search over phones: words that sound alike, and begin alike."""
+
+from functools import cache
+from pathlib import Path
+
+from beam_toys import FRAME_S, LETTERS, toy_lm
+
+from model.ctc.beam import BeamDecoder
+from model.ctc.search.sounds import Sounds
+from model.lexicon.lexicon import Lexicon
+
+PHONES = ("x", "y", "z")
+SPOKEN = {"a": (("x",), ("z",)), "ab": (("x", "y"),), "ba": (("x", "y"),), "cab": (("z", "x", "y"),)}
+SECOND = {"kay": (("y", "y"),)}  # a key term's word, not the language model's
+OUTPUTS = len(LETTERS) + 1 + len(PHONES)
+
+
+@cache
+def toy_sounds() -> Sounds:
+    """The four words of `toy_lm`."""
+    return Sounds.of_model(PHONES, Lexicon(PHONES, SPOKEN | SECOND, "toy", Path("toy.lexicon.gz"), ()), toy_lm())
+
+
+def phone_decoder(beams: int = 8, **options) -> BeamDecoder:
+    """A search over phones behind the letters of `LETTERS`."""
+    return BeamDecoder(LETTERS, FRAME_S, outputs=OUTPUTS, beams=beams, lm=toy_lm(), sounds=toy_sounds(), **options)
