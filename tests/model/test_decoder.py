@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 from spelling import CONFIG
@@ -13,7 +15,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
-from model.ctc.weights import DecodingWeights
+from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.decoder import (
     SecondSearch,
     decoder_for,
@@ -22,7 +24,9 @@ from model.decoder import (
     resolve_decoder,
     weights_path,
 )
-from model.errors import ModelError, VocabularyError
+from model.errors import LexiconError, ModelError, VocabularyError
+from model.lexicon.lexicon import write_lexicon
+from model.lm.language_model import LanguageModel
 from server.served_model import second_of
 from server.settings import Settings
 
@@ -128,6 +132,43 @@ def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
     weights_path(arpa).write_text('{"lm_weight": "much"}')
     with pytest.raises(ModelError, match="weights"):
         make_decoder(lm=arpa, beams=2, config=CONFIG)
+
+
+HEARS_PHONES = dataclasses.replace(CONFIG, phones=("æ", "b", "t"))
+
+
+def test_a_model_that_hears_phones_is_searched_by_them_with_the_lexicon_beside_the_language_model(arpa: Path) -> None:
+    words = dict.fromkeys(LanguageModel.load(arpa).words[3:], (("b", "æ"),))
+    write_lexicon(arpa.with_name(f"{arpa.stem}.lexicon.gz"), HEARS_PHONES.phones, words)
+    made = make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
+    assert isinstance(made, BeamDecoder)
+    assert made.vocabulary == ("", "æ", "b", "t")
+    assert made.weights == PHONES_WEIGHTS
+    tuned = DecodingWeights(lm_weight=0.25)
+    tuned.save(weights_path(arpa, HEARS_PHONES.phones))
+    again = make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
+    assert isinstance(again, BeamDecoder)
+    assert again.weights == tuned
+    assert again.digest != made.digest
+    letters = make_decoder(lm=arpa, beams=2, config=CONFIG)
+    assert isinstance(letters, BeamDecoder)
+    assert letters.vocabulary == CONFIG.vocabulary
+
+
+def test_without_a_language_model_letters_are_read() -> None:
+    made = make_decoder(decoder="beam", lm="off", beams=2, config=HEARS_PHONES)
+    assert isinstance(made, BeamDecoder)
+    assert made.vocabulary == CONFIG.vocabulary
+    rows = np.full((1, 3, HEARS_PHONES.outputs), -2.0, np.float32)
+    made.advance([made.start(0)], rows)
+    greedy = make_decoder(decoder="greedy", config=HEARS_PHONES)
+    greedy.advance([greedy.start(0)], rows)
+
+
+def test_a_lexicon_without_the_language_models_words_is_refused(arpa: Path) -> None:
+    write_lexicon(arpa.with_name(f"{arpa.stem}.lexicon.gz"), ("x",), {"zzz": (("x",),)})
+    with pytest.raises(LexiconError, match="pronunciation"):
+        make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
 
 
 def test_a_missing_language_model_is_named(tmp_path: Path) -> None:

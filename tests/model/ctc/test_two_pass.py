@@ -13,6 +13,7 @@ from beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, spe
 from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from phone_toys import OUTPUTS, phone_decoder
 from piece_toys import PIECES, tokens_of
 
 from model.ctc.beam import BeamDecoder
@@ -69,6 +70,22 @@ def test_stable_words_never_change(seed: int, frames: int, first: int, lm: bool,
         if takes and number % 7 == 6:
             taken = made.take(state, takes[number // 7 % len(takes)])
             end_s = taken[-1].end_s if taken else end_s
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, frames=st.integers(10, 160), first=st.sampled_from((1, 3)), terms=st.booleans())
+def test_stable_words_of_a_search_over_phones_never_change(seed: int, frames: int, first: int, terms: bool) -> None:
+    made, rows = TwoPassDecoder(phone_decoder(first), phone_decoder(24)), speech_like(seed, frames, OUTPUTS)
+    state = made.start(0, Bias.of([("kay", 1.5)]) if terms else NO_BIAS)
+    for begin in range(0, frames, 4):
+        made.advance([state], rows[None, begin : begin + 4])
+        words = searched(made, state)
+        if words is not None:
+            stable = made.stable_words(state)
+            assert words[:stable] == made.words(state)[:stable]
+            assert {word.text for word in words} <= {"a", "ab", "ba", "cab", "kay"}
+        if begin % 28 == 24:
+            made.take(state, 1)
 
 
 @settings(max_examples=40, deadline=None)
