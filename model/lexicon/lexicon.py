@@ -7,8 +7,8 @@ The file is UTF-8 text, gzipped; lines end with \n, fields are separated by tabs
     words 2                          as many lines follow, sorted by word
     an<TAB>æ n                       a word and its pronunciations, the most usual first
     and<TAB>æ n d<TAB>n
-    rules 1                          as many lines follow: see `model.lexicon.letter_to_sound`
-    …
+    rules 1                          as many lines follow, sorted by context: see `model.lexicon.letter_to_sound`
+    a<TAB>æ                          a letter with its neighbours, and its phones, none where it is silent
 
 It owns the form of the file. It knows neither how words were pronounced nor how rules are learned.
 """
@@ -20,12 +20,15 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
 from model.errors import LexiconError
+from model.lexicon.letter_to_sound import LetterToSound, RuleError
 
 FORMAT = "tutti lexicon 1"
+LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz'")
 SUFFIX = ".lexicon.gz"
 _REMEDY = "restore the file, or make it anew with python -m model.lexicon.build"
 
@@ -44,9 +47,7 @@ class Lexicon:
     phones: Phones
     words: Mapping[str, Pronunciations]
     digest: str
-    source: Path
-    rules: Sequence[str] = field(repr=False)  # lines
-    first_rule: int = 0  # its line in the file, from 1
+    rules: LetterToSound = field(default_factory=lambda: LetterToSound({}), repr=False)
 
     @classmethod
     def load(cls, path: Path) -> Lexicon:
@@ -59,8 +60,21 @@ class Lexicon:
         return _Reader(path, text, hashlib.sha256(raw).hexdigest()).read()
 
     def pronounce(self, word: str) -> Pronunciations:
-        """Pronunciations of a word; of one that the file lacks, none."""
-        return self.words.get(word, ())
+        """Pronunciations of a word, one by the rules if the file lacks it.
+
+        A word whose letters the rules hold for silent is said letter by letter. One that has no letter, or a character
+        that is neither a-z nor the apostrophe, has no pronunciation.
+        """
+        if word in self.words:
+            return self.words[word]
+        if not LETTERS.issuperset(word):
+            return ()
+        phones = self.rules.pronounce(word) or tuple(chain.from_iterable(map(self._name, word)))
+        return (phones,) if phones else ()
+
+    def _name(self, letter: str) -> Phones:
+        """The name of a letter: of the word "a", the last pronunciation."""
+        return self.words[letter][-1] if letter in self.words else ()
 
 
 def write_lexicon(
@@ -91,12 +105,15 @@ class _Reader:
             raise self._error("not the list of phones, sorted, with their number")
         words = self._words(self._count("words"), frozenset(phones))
         count_of_rules = self._count("rules")
-        first_rule = self._next + 1
         rules = self._lines[self._next : self._next + count_of_rules]
         if self._lines[self._next + count_of_rules :] != [""]:
             self._next = len(self._lines) - 1
             raise self._error(f"the file must end after {count_of_rules:,} rules")
-        return Lexicon(phones, words, self._digest, self._path, rules, first_rule)
+        try:
+            return Lexicon(phones, words, self._digest, LetterToSound.parse(rules, phones))
+        except RuleError as error:
+            self._next += error.line + 1
+            raise self._error(str(error)) from error
 
     def _line(self) -> str:
         if self._next == len(self._lines):

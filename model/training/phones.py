@@ -7,42 +7,10 @@ arXiv:1807.06234.
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from model.errors import TrainingError
-
-STRESS = str.maketrans("", "", "ˈˌ")
-_SWITCH = re.compile(r"\([^)]*\)")  # espeak-ng names a language in brackets where it changes to another
-SPEAK = ("espeak-ng", "-q", "--ipa", "--sep=_", "-v", "en-us")
-WEAK = {"a": ("ə",)}  # words that espeak-ng alone names as letters
-SIMPLER = {  # espeak-ng's symbols by those of about forty that occur often enough to be learned
-    "əl": "ə l",
-    "n̩": "ə n",
-    "oːɹ": "ɔ ɹ",
-    "ɔːɹ": "ɔ ɹ",
-    "ɑːɹ": "ɑ ɹ",
-    "ɛɹ": "ɛ ɹ",
-    "ɪɹ": "ɪ ɹ",
-    "ʊɹ": "ʊ ɹ",
-    "aɪɚ": "aɪ ɚ",
-    "aɪə": "aɪ ə",
-    "iə": "i ə",
-    "ɜː": "ɚ",
-    "ᵻ": "ɪ",
-    "ɐ": "ə",
-    "ɔː": "ɔ",
-    "oː": "ɔ",
-    "ɑː": "ɑ",
-    "iː": "i",
-    "uː": "u",
-    "ʔ": "t",
-    "r": "ɹ",
-    "x": "k",
-    "ç": "h",
-}
+from model.lexicon.espeak import pronounce
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +31,3 @@ class Pronunciations:
     def target(self, text: str) -> list[int]:
         """Phones of a text, without word boundaries."""
         return [phone for word in text.split() for phone in self.words[word]]
-
-
-def pronounce(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Phones of each word, by espeak-ng's American English. Raises: TrainingError if it is missing or fails."""
-    if not words:
-        return {}
-    try:
-        done = subprocess.run(  # noqa: S603  (fixed arguments)
-            SPEAK, input="\n".join(words) + "\n", capture_output=True, text=True, check=True, encoding="utf-8"
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise TrainingError(f"phones need espeak-ng (a Debian package): {error}") from error
-    lines = done.stdout.splitlines()
-    if len(lines) != len(words):
-        raise TrainingError(f"espeak-ng pronounced {len(lines)} of {len(words)} words")
-    return {word: WEAK.get(word) or _phones(line) for word, line in zip(words, lines, strict=True)}
-
-
-def _phones(line: str) -> tuple[str, ...]:
-    found = _SWITCH.sub("", line).translate(STRESS).strip().split("_")
-    return tuple(phone for symbol in found for phone in SIMPLER.get(symbol, symbol).split())

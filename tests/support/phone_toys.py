@@ -1,7 +1,6 @@
 """A small lexicon for the tests of the beam search over phones: words that sound alike, and begin alike."""
 
 from functools import cache
-from pathlib import Path
 
 from beam_toys import FRAME_S, LETTERS, toy_lm
 
@@ -18,7 +17,7 @@ OUTPUTS = len(LETTERS) + 1 + len(PHONES)
 @cache
 def toy_sounds() -> Sounds:
     """The four words of `toy_lm`."""
-    return Sounds.of_model(PHONES, Lexicon(PHONES, SPOKEN | SECOND, "toy", Path("toy.lexicon.gz"), ()), toy_lm())
+    return Sounds.of_model(PHONES, Lexicon(PHONES, SPOKEN | SECOND, "toy"), toy_lm())
 
 
 def phone_decoder(beams: int = 8, **options) -> BeamDecoder:

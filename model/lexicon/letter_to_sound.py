@@ -1,0 +1,99 @@
+"""Letter-to-sound rules: the phones of each letter by the longest known context of letters around it.
+
+A context is the letter itself, then its neighbours in the order of `NEIGHBOURS`, `_` where there is none, as many as
+tell it from other cases: "c" alone is k, "ci" is s, "ciaou" is ʃ as in "gracious". Contexts that say the same as the
+longest shorter one are left out. Source: IGTree, in Daelemans and van den Bosch 1996, "Language-independent
+data-oriented grapheme-to-phoneme conversion"; the order of neighbours is one order for all letters, measured in
+model/weights/PRONUNCIATIONS.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Phones = tuple[str, ...]
+
+NEIGHBOURS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # of a letter; more than five on a side gave nothing
+_EDGE = "_"
+_MARGIN = _EDGE * max(NEIGHBOURS)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterToSound:
+    """Phones by context; without an entry for a letter alone, that letter has no phones."""
+
+    table: Mapping[str, Phones]
+
+    @classmethod
+    def learn(cls, alignments: Mapping[str, Sequence[Phones]]) -> LetterToSound:
+        """Learn from words with the phones of each of their letters; the same words give the same rules."""
+        text = _MARGIN
+        places: list[int] = []
+        sounds: list[Phones] = []
+        for word in sorted(alignments):
+            places.extend(range(len(text), len(text) + len(word)))
+            sounds.extend(alignments[word])
+            text += word + _MARGIN
+        offsets = (0, *NEIGHBOURS)
+        table: dict[str, Phones] = {}
+        groups: list[tuple[str, Phones | None, Sequence[int]]] = [("", None, range(len(places)))]
+        while groups:  # cases that share a context, and what the longest shorter context says
+            context, inherited, cases = groups.pop()
+            found = Counter(sounds[case] for case in cases)
+            said = min(found, key=lambda phones: (-found[phones], phones)) if context else None
+            if said is not None and said != inherited:
+                table[context] = said
+            if context and (len(found) == 1 or len(context) == len(offsets)):
+                continue
+            longer: defaultdict[str, list[int]] = defaultdict(list)
+            for case in cases:
+                longer[text[places[case] + offsets[len(context)]]].append(case)
+            groups += [(context + letter, said, some) for letter, some in longer.items()]
+        return cls(table)
+
+    @classmethod
+    def parse(cls, lines: Sequence[str], phones: Phones) -> LetterToSound:
+        """Read what `lines` writes. Raises: RuleError."""
+        known, previous = frozenset(phones), ""
+        split: dict[str, Phones] = {"": ()}
+        table: dict[str, Phones] = {}
+        for number, line in enumerate(lines):
+            context, tab, sounds = line.partition("\t")
+            if not tab or context <= previous:
+                raise RuleError(number, "not a context with its phones, sorted by context")
+            if sounds not in split:
+                split[sounds] = tuple(sounds.split(" "))
+                if not known.issuperset(split[sounds]):
+                    raise RuleError(number, f"{sounds!r} is not in the phones that the file lists")
+            table[context] = split[sounds]
+            previous = context
+        return cls(table)
+
+    def lines(self) -> list[str]:
+        """Contexts in the order of their characters, each with a tab and its phones, none if the letter is silent."""
+        return [f"{context}\t{' '.join(self.table[context])}" for context in sorted(self.table)]
+
+    def pronounce(self, word: str) -> Phones:
+        """Phones of a word, for each letter those of its longest context; none if no letter of it has any."""
+        return tuple(phone for context in _contexts(word) for phone in self._sounds(context))
+
+    def _sounds(self, context: str) -> Phones:
+        shorter = (context[:length] for length in range(len(context), 0, -1))
+        return next((self.table[part] for part in shorter if part in self.table), ())
+
+
+class RuleError(ValueError):
+    """A line of rules cannot be read. `line` counts from 0."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+def _contexts(word: str) -> Iterator[str]:
+    """The longest context of each letter."""
+    text = f"{_MARGIN}{word}{_MARGIN}"
+    for place in range(len(_MARGIN), len(_MARGIN) + len(word)):
+        yield text[place] + "".join(text[place + neighbour] for neighbour in NEIGHBOURS)
