@@ -2,6 +2,7 @@
 
 That form takes frames of sherpa's features as input, has two caches, and the blank as last symbol. GRU states are in
 `cache_last_channel` (B, layers, 1, H), the rest of a stream's state, flattened, in `cache_last_time` (B, 1, 1, E).
+Its outputs are the letters alone: such a runtime knows one vocabulary, so phones are left out.
 sherpa computes the features: Hann windows, Slaney's mel filters from 0 to 8 kHz, logarithm. They differ from ours, so
 the graph begins with a map from its mel energies to ours.
 """
@@ -92,7 +93,8 @@ class StreamingCtc(nn.Module):
         """The same from our own log-mel energies (B, 4n, F)."""
         front = self.network.features
         logits, after = self.network.encode((log_mel - front.mean) * front.scale, self._unpack(channel, time))
-        log_probs = torch.log_softmax(logits, dim=2)  # (B, n, V)
+        letters = self.network.parts(logits)[0]
+        log_probs = torch.log_softmax(letters, dim=2)  # (B, n, V)
         blank_last = torch.cat([log_probs[:, :, 1:], log_probs[:, :, :1]], dim=2)
         states = torch.stack([after[f"gru{i}"] for i in range(channel.shape[1])], dim=1)  # (B, layers, H)
         rest = torch.cat([after[name].flatten(1) for name in ("conv0", "conv1", "lookahead")], dim=1)  # (B, E)

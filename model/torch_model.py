@@ -27,7 +27,7 @@ Source: measured on x86 with oneDNN, held by tests/model/test_network.py on the 
 
 
 class TorchModel:
-    """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, V) float32 and next state out.
+    """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, outputs) float32 and next state out.
 
     Satisfies `model.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
     """

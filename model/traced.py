@@ -106,7 +106,7 @@ class TracedStep:
             self._run = cast(Callable[..., tuple[Tensor, ...]], torch.jit.freeze(traced))
 
     def __call__(self, pcm: Tensor, state: State) -> tuple[Tensor, State]:
-        """int16 PCM (B, step_samples) -> log-probs (B, frames_per_step, V) float32, next state."""
+        """int16 PCM (B, step_samples) -> log-probs (B, frames_per_step, outputs) float32, next state."""
         log_probs, *after = self._run(pcm, *(state[name] for name in self._names))
         return log_probs, dict(zip(self._names, after, strict=True))
 
@@ -131,7 +131,7 @@ class SlabStep:
         """Step rows first … first + count of `pcm`; row i has its state in row `index[i]` of the slabs.
 
         The new states of the first `kept` of them are stored, those of the others dropped.
-        Returns: log-probs (count, frames_per_step, V) float32.
+        Returns: log-probs (count, frames_per_step, outputs) float32.
         """
         return self._run(first, count, kept)
 

@@ -206,9 +206,9 @@ class Bench:
     def block(self, steps: int = 1) -> StepBlock:
         """The buffers of chunks of so many steps; rows and index are the same for all."""
         if steps not in self._blocks:
-            frames, symbols = steps * self.config.frames_per_step, len(self.config.vocabulary)
+            frames = steps * self.config.frames_per_step
             pcm = noise(self.largest_rows, steps * self.config.step_samples).to(self.device)
-            out = torch.full((self.largest_rows, frames, symbols), float("nan"), device=self.device)
+            out = torch.full((self.largest_rows, frames, self.config.outputs), float("nan"), device=self.device)
             self._blocks[steps] = StepBlock(self._rows, self._index[0], self._index[1], pcm, self._error, out)
         return self._blocks[steps]
 
@@ -230,7 +230,7 @@ class Bench:
             slab[: self.capacity].copy_(self._warm[name])
 
     def outputs(self, slots: Sequence[int], pcm: Tensor) -> Tensor:
-        """Step these slots once over their audio (B, k * S); returns (B, k * T, V) on the host."""
+        """Step these slots once over their audio (B, k * S); returns (B, k * T, outputs) on the host."""
         steps = pcm.shape[1] // self.config.step_samples
         block = self.block(steps)
         block.out.fill_(float("nan"))

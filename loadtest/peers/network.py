@@ -61,10 +61,11 @@ class PeerNetwork:
 
     @torch.inference_mode()
     def step(self, pcm: Tensor, state: State) -> tuple[list[list[int]], State]:
-        """int16 PCM (B, step_samples) -> best symbol of each frame (B, T), next state."""
+        """int16 PCM (B, step_samples) -> best letter of each frame (B, T), next state."""
         run = self._model.step if self._recorded else self._model.network
         log_probs, after = run(pcm, state)
-        return cast(list[list[int]], log_probs.argmax(dim=2).tolist()), after
+        letters = log_probs[:, :, : len(self.card.vocabulary)]
+        return cast(list[list[int]], letters.argmax(dim=2).tolist()), after
 
     def step_one(self, pcm: bytes, state: State) -> tuple[list[int], State]:
         """One stream's step."""

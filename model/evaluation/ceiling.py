@@ -91,7 +91,7 @@ def step_operations(config: ModelConfig) -> float:
     """Multiplications and additions of one stream's step in its weight matrices."""
     c, h = config, config.hidden
     conv0, conv1 = 2 * PAIRS * c.mel_bins * c.conv_channels, 2 * PAIRS * c.conv_channels * h
-    grus, dense, head = c.layers * 2 * 3 * h * h, h * h, h * len(c.vocabulary)
+    grus, dense, head = c.layers * 2 * 3 * h * h, h * h, h * c.outputs
     per_frame = 2 * conv0 + conv1 + grus + dense + head  # the first convolution runs at twice the output rate
     return 2.0 * c.frames_per_step * per_frame
 

@@ -24,7 +24,7 @@ class StepBlock:
 
     `rows` (1,) int32: the real rows, R at most; the others pad the batch. `read` and `write` (R,) int32: rows of the
     slabs that hold the states before the step, and that take those after it; of a row they may be the same. `pcm`
-    (R, k * S) int16 and `out` (R, k * T, V) float32: inputs and outputs. `error` (1,) int32: 0, or why a kernel
+    (R, k * S) int16 and `out` (R, k * T, outputs) float32: inputs and outputs. `error` (1,) int32: 0, or why a kernel
     gave up.
     """
 

@@ -74,7 +74,7 @@ def weights(config: ModelConfig) -> int:
     """Weights of the matrices of a step: two convolutions, two products a layer, dense, head."""
     windows = 6 * config.mel_bins * config.conv_channels + 6 * config.conv_channels * config.hidden
     layers = config.layers * 6 * config.hidden**2
-    return windows + layers + config.hidden**2 + config.hidden * len(config.vocabulary)
+    return windows + layers + config.hidden**2 + config.hidden * config.outputs
 
 
 def step_flop(config: ModelConfig) -> int:

@@ -16,7 +16,8 @@
 6. GRU: gates g = fp16(W x + b); p = U h + c stays float32; r = sigmoid(g_r + p_r), z = sigmoid(g_z + p_z),
    n = tanh(g_n + r p_n), h' = fp16(n + z (h - n)), each frame. The layer hands on x' = fp16(x + h').
 7. Lookahead: sum of value * weight over the present and the next frames, ascending, float32, straight into the
-   normalisation. Log-softmax: float32, over the whole vocabulary.
+   normalisation. Log-softmax: float32, over the whole vocabulary, and by itself over the blank and the phones behind
+   it, where the network hears any: each output's group is decided by its row of the head.
 
 So a row's bits depend on the row alone: not on company, place, bucket, padding, or on how many steps a call has. Here
 that is had by computing tiles of always 16 columns, filled up with zeros.
@@ -93,7 +94,7 @@ class ReferenceStep:
         """It never gives up."""
 
     def compute(self, pcm: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """PCM (B, S) int16 and states by name -> log-probabilities (B, T, V) float32, states."""
+        """PCM (B, S) int16 and states by name -> log-probabilities (B, T, outputs) float32, states."""
         network = self.network
         rows = len(pcm)
         after: dict[str, Tensor] = {}
@@ -111,7 +112,8 @@ class ReferenceStep:
         mixed = in_tiles(self._lookahead_norm, windows.reshape(rows * frames, hidden, -1))  # (B T, H)
         hidden_out = self._product(network.dense, mixed, silu)
         logits = self._product(network.head, hidden_out, lambda v: v, torch.float32)
-        return in_tiles(_log_softmax, logits).view(rows, frames, -1), after
+        log_probs = in_tiles(lambda x: torch.cat([_log_softmax(part) for part in network.parts(x)], dim=1), logits)
+        return log_probs.view(rows, frames, -1), after
 
     def _features(self, pcm: Tensor) -> Tensor:
         """PCM (B, overlap + S) int16 -> (B, frames, F) fp16."""
@@ -196,6 +198,6 @@ def _normalise(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 def _log_softmax(x: Tensor) -> Tensor:
-    """Of (N, V) float32."""
+    """Of one group's outputs (N, V) or (N, P + 1) float32."""
     x = x - x.amax(dim=1, keepdim=True)
     return x - torch.log(torch.exp2(x * LOG2E).sum(dim=1, keepdim=True))

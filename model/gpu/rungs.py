@@ -59,7 +59,7 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
     return RecordedSlots(
         make_step,
         inputs=RowSpec((config.step_samples,), torch.int16),
-        outputs=RowSpec((config.frames_per_step, len(config.vocabulary)), torch.float32),
+        outputs=RowSpec((config.frames_per_step, config.outputs), torch.float32),
         states={name: RowSpec(shape, dtype) for name, (shape, dtype) in network.state_shapes().items()},
         device=device,
         capacity=capacity,

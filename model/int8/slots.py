@@ -5,6 +5,7 @@ Large batches are divided among torch's number of threads; rows never meet, so a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,7 +25,7 @@ from model.network import CONTEXT
 BLOCK = 32
 """Streams a call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""
 ALIGNED = 64  # bytes of a cache line
-NO_SYMBOL = -1e30  # bias of columns beyond the vocabulary
+NO_SYMBOL = -1e30  # bias of columns that no output has
 
 
 class PackedNetwork:
@@ -72,7 +73,8 @@ class PackedNetwork:
         """The table of products, a row each."""
         norms = {f"gru{i}.input": f"norms.{i}" for i in range(network.config.layers)} | {"dense": "norm"}
         rows = []
-        for name, product in network.products.items():
+        for name, given in network.products.items():
+            product = _in_groups(given, network.config) if name == "head" else given
             weights = packed(product)
             columns = weights.shape[0] * COLUMNS
             norm = norms.get(name)
@@ -130,11 +132,11 @@ class Int8Slots:
         return self._network.state_bytes
 
     def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
-        """Step slot `slots[i]` on row i of the inputs. Returns: log-probs (B, frames_per_step, V) float32."""
+        """Step slot `slots[i]` on row i of the inputs. Returns: log-probs (B, frames_per_step, outputs) float32."""
         count = len(slots)
         self._slots[:count] = slots
         config = self._network.config
-        out = np.empty((count, config.frames_per_step, len(config.vocabulary)), np.float32)
+        out = np.empty((count, config.frames_per_step, config.outputs), np.float32)
         parts = min(len(self._work), max(1, count // LANES))
         if self._pool is None or parts == 1:
             self._run_rows(self._work[0], out, 0, count)
@@ -179,7 +181,8 @@ class _Work:
     def __init__(self, config: ModelConfig, sizes: compiled.Sizes) -> None:
         frames, outputs = config.step_samples // config.hop_samples, config.frames_per_step
         joined = sizes.overlap + sizes.samples
-        widths = (3 * config.hidden, 2 * config.conv_channels, len(config.vocabulary))  # conv0 has twice the frames
+        head = config.outputs + (LANES if config.phones else 0)  # between letters and phones less than a vector
+        widths = (3 * config.hidden, 2 * config.conv_channels, head)  # conv0 has twice the frames
         wide = max(-(-width // COLUMNS) * COLUMNS for width in widths)
         lengths = {
             "pcm": BLOCK * joined * 2 + 2 * config.fft_size,  # a window may be read beyond its frame
@@ -219,7 +222,8 @@ def _sizes(config: ModelConfig, window_vectors: int) -> compiled.Sizes:
         layers=config.layers,
         lookahead=config.lookahead,
         outputs=config.frames_per_step,
-        symbols=len(config.vocabulary),
+        letters=len(config.vocabulary),
+        phones=config.outputs - len(config.vocabulary),
     )
 
 
@@ -263,6 +267,26 @@ def _limits(product: QuantizedProduct) -> NDArray[np.uint8]:
     record[:12].view(np.float32)[:] = inverse, -zero, LARGEST_INPUT - zero
     record[12:].view(np.int32)[:] = zero
     return record
+
+
+def _in_groups(head: QuantizedProduct, config: ModelConfig) -> QuantizedProduct:
+    """The head with columns of no output behind the letters, so that the phones begin at a vector of their own."""
+    letters = len(config.vocabulary)
+    if not config.phones:
+        return head
+    rows = _whole_vectors(letters) - letters
+
+    def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
+        return np.insert(values, [letters] * rows, fill, axis=0)
+
+    return dataclasses.replace(
+        head, weight=spread(head.weight, 0), scale=spread(head.scale, 0.0), bias=spread(head.bias, NO_SYMBOL)
+    )
+
+
+def _whole_vectors(width: int) -> int:
+    """The next multiple of the numbers in a vector."""
+    return -(-width // LANES) * LANES
 
 
 def _padded(values: NDArray[np.float32], length: int, fill: float) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from model.compiled import compiled, entry_point, int64_at, uint8_at
+from model.compiled import ZERO, compiled, entry_point, int64_at, uint8_at
 from model.int8 import kernels
 from model.int8.features import band_bytes, power_spectrum
 from model.int8.product import COLUMNS, PANEL_SUMS, multiply
@@ -24,7 +24,11 @@ CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input a
 
 
 class Sizes(NamedTuple):
-    """Of the network: steps of `samples` with `overlap` of those before; `outputs` frames of `symbols` a step."""
+    """Of the network: steps of `samples` with `overlap` of those before; `outputs` frames a step.
+
+    A frame has the log-probabilities of the `letters`, blank included, and of the `phones`, their blank included: 0 if
+    it hears none.
+    """
 
     samples: int
     overlap: int
@@ -37,7 +41,8 @@ class Sizes(NamedTuple):
     layers: int
     lookahead: int
     outputs: int
-    symbols: int
+    letters: int
+    phones: int
 
 
 class Fields(NamedTuple):
@@ -106,7 +111,7 @@ def step(plan: Plan, memory: tuple[int, int, int, int], count: int) -> None:
     """Advance `count` streams, block by block.
 
     `memory`: addresses of the inputs (count, samples) int16, of their slots (count,) int64, of the slab of states, of
-    the outputs (count, outputs, symbols) float32.
+    the outputs (count, outputs, letters + phones) float32.
     """
     inputs, slots, slab, out = memory
     sizes = plan.sizes
@@ -118,7 +123,7 @@ def step(plan: Plan, memory: tuple[int, int, int, int], count: int) -> None:
         for layer in range(sizes.layers):
             _layer(plan, states, block, layer)
         _look_ahead(plan, states, block)
-        _head(plan, block * sizes.outputs, out + first * sizes.outputs * sizes.symbols * 4)
+        _head(plan, block * sizes.outputs, out + first * sizes.outputs * (sizes.letters + sizes.phones) * 4)
 
 
 @compiled
@@ -258,7 +263,10 @@ def _look_ahead(plan: Plan, states: States, count: int) -> None:
 
 @compiled
 def _head(plan: Plan, rows: int, out: int) -> None:
-    """Layer norm, dense layer, head and log-softmax of the rows of `work.x`."""
+    """Layer norm, dense layer, head and log-softmax of the rows of `work.x`.
+
+    The head's columns of phones begin at the vector behind the letters'; each of the two has its own log-softmax.
+    """
     sizes, _, constants, work = plan
     dense = _product(constants.products, LAYERS + 2 * sizes.layers)
     head = _product(constants.products, LAYERS + 2 * sizes.layers + 1)
@@ -271,7 +279,20 @@ def _head(plan: Plan, rows: int, out: int) -> None:
         sums = work.sums + row * dense[PANELS] * PANEL_SUMS
         kernels.silu_bytes(sums, dense[MULTIPLIER], dense[BIAS], head[LIMITS], work.rows + row * hidden, vectors)
     _multiply(head, work.rows, constants.row_offsets, rows, work.sums)
+    every = head[PANELS] * (COLUMNS // LANES)
+    first = (sizes.letters + LANES - 1) // LANES if sizes.phones else every
     for row in range(rows):
         sums = work.sums + row * head[PANELS] * PANEL_SUMS
-        kernels.log_softmax(sums, head[MULTIPLIER], head[BIAS], work.outputs, head[PANELS] * (COLUMNS // LANES))
-        kernels.copy_bytes(out + row * sizes.symbols * 4, work.outputs, sizes.symbols * 4)
+        letters = out + row * (sizes.letters + sizes.phones) * 4
+        _log_probs(head, sums, ZERO, first, work.outputs)
+        kernels.copy_bytes(letters, work.outputs, sizes.letters * 4)
+        if sizes.phones:
+            _log_probs(head, sums, first, every - first, work.outputs)
+            kernels.copy_bytes(letters + sizes.letters * 4, work.outputs, sizes.phones * 4)
+
+
+@compiled
+def _log_probs(head: tuple[int, ...], sums: int, first: int, vectors: int, out: int) -> None:
+    """Log-softmax over the columns of `vectors` vectors from vector `first`."""
+    skipped = first * ROW  # bytes: sums, multipliers and biases are four each
+    kernels.log_softmax(sums + skipped, head[MULTIPLIER] + skipped, head[BIAS] + skipped, out, vectors)

@@ -1,9 +1,9 @@
 """Quantisation-aware fine-tuning: a simulated network learns the outputs of the network that it was made from.
 
-The loss is the divergence of its outputs from the teacher's on augmented training speech: no text takes part, so the
-network moves no further than its integers made it. Weights start at their integers and leave one only after many
-updates in one direction: started between two integers, thousands of them change at once and undo the compensated
-rounding (model/LOG.md).
+The loss is the divergence of its outputs from the teacher's on augmented training speech: that of the letters, and that
+of the phones added to it, for each of the two sums to 1. No text takes part, so the network moves no further than its
+integers made it. Weights start at their integers and leave one only after many updates in one direction: started
+between two integers, thousands of them change at once and undo the compensated rounding (model/LOG.md).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def fine_tune(
 def learn(student: SimulatedNetwork, teacher: Network, pcm: Tensor, optimizer: torch.optim.Optimizer) -> float:
     """One update; returns the divergence before it, in nats a frame."""
     with torch.no_grad():
-        wanted, _ = teacher(pcm, teacher.fresh_state(len(pcm)))  # (B, T, V)
+        wanted, _ = teacher(pcm, teacher.fresh_state(len(pcm)))  # (B, T, outputs)
     found, _ = student(pcm, student.fresh_state(len(pcm)))
     loss = functional.kl_div(found.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean")
     optimizer.zero_grad(set_to_none=True)

@@ -28,5 +28,5 @@ def test_recordings_of_any_lengths_in_any_order_get_what_the_network_says_of_eac
         whole[0, : len(pcm)] = torch.from_numpy(pcm)
         with torch.inference_mode():
             expected, _ = model.network(whole, model.network.fresh_state(1))
-        assert found.shape == (steps * config.frames_per_step, len(config.vocabulary))
+        assert found.shape == (steps * config.frames_per_step, config.outputs)
         assert np.allclose(found, expected[0].numpy(), atol=1e-4)

@@ -184,13 +184,36 @@ def test_a_checkpoint_of_floats_has_no_integers(written):
     assert checkpoint.load_quantized(written[1])[0] is None
 
 
-def test_version_1_still_loads(written):
+@pytest.mark.parametrize("version", [1, 2])
+def test_versions_without_phones_still_load(written, version):
     network, path = written
     described = json.loads(path.with_suffix(".json").read_text())
-    assert described["format_version"] == 2
-    path.with_suffix(".json").write_text(json.dumps({**described, "format_version": 1}))
+    assert described.pop("phones") == []
+    path.with_suffix(".json").write_text(json.dumps({**described, "format_version": version}))
     loaded, _ = checkpoint.load(path)
     assert loaded.config == network.config
+
+
+def test_phones_and_their_outputs_survive_a_round_trip_as_floats_and_as_integers(tmp_path):
+    network = Network(dataclasses.replace(SMALL, phones=("ə", "aɪ", "tʃ"))).eval()
+    integers = quantize(network, noise())
+    checkpoint.save(network, tmp_path / "floats.safetensors")
+    checkpoint.save_quantized(integers, tmp_path / "integers.safetensors")
+    floats, _ = checkpoint.load(tmp_path / "floats.safetensors")
+    assert json.loads((tmp_path / "floats.json").read_text())["format_version"] == 3
+    assert floats.config.phones == ("ə", "aɪ", "tʃ")
+    assert torch.equal(floats.head.weight, network.head.weight)
+    found, _ = checkpoint.load_quantized(tmp_path / "integers.safetensors")
+    assert found.config.phones == ("ə", "aɪ", "tʃ")
+    np.testing.assert_array_equal(found.products["head"].weight, integers.products["head"].weight)
+
+
+def test_weights_without_the_outputs_of_the_configured_phones_are_refused(written):
+    _, path = written
+    described = json.loads(path.with_suffix(".json").read_text())
+    path.with_suffix(".json").write_text(json.dumps({**described, "phones": ["a", "k"]}))
+    with pytest.raises(CheckpointError, match="does not hold the weights"):
+        checkpoint.load(path)
 
 
 @pytest.mark.parametrize(

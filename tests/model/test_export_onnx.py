@@ -25,6 +25,7 @@ from model.export_onnx import (
 )
 from model.network import Network, mel_filters
 from model.recordings import read_pcm
+from model.torch_model import TorchModel
 
 FRAMES = 8
 STEPS = 12
@@ -57,6 +58,17 @@ def test_the_wrapped_network_gives_the_same_log_probs_step_by_step(network: Netw
     found = torch.cat(parts, dim=1)
     assert torch.allclose(found[:, :, -1], whole[:, :, 0], atol=1e-4)  # the blank has moved to the end
     assert torch.allclose(found[:, :, :-1], whole[:, :, 1:], atol=1e-4)
+
+
+@torch.inference_mode()
+def test_phones_are_left_out_and_the_letters_sum_to_one() -> None:
+    hears_phones = TorchModel.random(phones=("a", "b", "k")).network
+    config = hears_phones.config
+    signal = torch.randn(2, config.mel_bins, FRAMES, generator=torch.Generator().manual_seed(1))
+    log_probs, *_ = StreamingCtc(hears_phones)(signal, torch.full((2,), FRAMES), *fresh_caches(hears_phones, 2))
+    assert log_probs.shape == (2, config.frames_per_step, len(config.vocabulary))
+    assert torch.allclose(log_probs.exp().sum(-1), torch.ones(2, config.frames_per_step))
+    assert len(tokens(config).splitlines()) == len(config.vocabulary)
 
 
 def test_sherpas_energies_become_ours_on_average(network: Network) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from model.torch_model import TorchModel
 from model.traced import SlabStep
 
 SMALL = ModelConfig(conv_channels=32, hidden=64, layers=2, lookahead=4)
+PHONES = ("a", "k", "t")
 
 
 def small_network(seed=0):
@@ -142,10 +144,11 @@ def test_a_row_is_the_same_to_the_bit_in_every_batch(precision):
             assert torch.equal(stepped(rows), everyone[rows]), (precision, size, first)
 
 
+@pytest.mark.parametrize("phones", [(), PHONES])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_recorded_step_equals_the_network_to_the_bit(precision):
+def test_the_recorded_step_equals_the_network_to_the_bit(precision, phones):
     need_precision(precision)
-    model = TorchModel.random(precision=precision)
+    model = TorchModel.random(precision=precision, phones=phones)
     for rows in (1, 2, 5, 32):
         state = recorded = model.network.fresh_state(rows)
         for step in noise(rows, 6, seed=rows).split(SMALL.step_samples, dim=1):
@@ -156,10 +159,11 @@ def test_the_recorded_step_equals_the_network_to_the_bit(precision):
         assert all(torch.equal(recorded[name], state[name]) for name in state)
 
 
+@pytest.mark.parametrize("phones", [(), PHONES])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_step_in_slabs_equals_the_network_to_the_bit_and_stores_only_kept_rows(precision):
+def test_the_step_in_slabs_equals_the_network_to_the_bit_and_stores_only_kept_rows(precision, phones):
     need_precision(precision)
-    model, generator = TorchModel.random(precision=precision), torch.Generator().manual_seed(0)
+    model, generator = TorchModel.random(precision=precision, phones=phones), torch.Generator().manual_seed(0)
     slabs = model.network.fresh_state(12)
     pcm, index = torch.zeros(8, SMALL.step_samples, dtype=torch.int16), torch.zeros(8, dtype=torch.int64)
     step = torch.inference_mode()(SlabStep(model.network, pcm, index, slabs))
@@ -183,3 +187,18 @@ def test_log_probs_are_float32_distributions_in_every_precision(precision):
     log_probs, _ = model.step(noise(2, 1), model.network.fresh_state(2))
     assert log_probs.dtype == torch.float32
     assert torch.allclose(log_probs.exp().sum(-1), torch.ones(()), atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_letters_and_phones_are_a_distribution_each(precision):
+    """Out of the slots that serve; those of fp16 compute what a GPU's kernels must."""
+    if precision != "fp16":  # which is not served on a CPU
+        need_precision(precision)
+    model = TorchModel.random(precision=precision, phones=PHONES)
+    letters = len(model.config.vocabulary)
+    slots = model.slots(capacity=3, largest=3)
+    slots.inputs[:] = noise(3, 1).numpy()
+    probabilities = np.exp(slots.run(range(3)))
+    assert probabilities.shape == (3, model.config.frames_per_step, letters + 1 + len(PHONES))
+    for part in (probabilities[..., :letters], probabilities[..., letters:]):
+        assert np.abs(part.sum(-1) - 1).max() < 1e-5

@@ -15,7 +15,11 @@ SIZES = {
     "short": ModelConfig(
         name="short", conv_channels=16, hidden=48, layers=2, lookahead=2, mel_bins=16, **(FEW | {"step_samples": 160})
     ),  # a step of one frame
-}
+    "phones": ModelConfig(
+        name="phones", conv_channels=16, hidden=48, layers=1, lookahead=2, mel_bins=16, phones=tuple("aeioupbtdk"),
+        **FEW,
+    ),
+}  # fmt: skip
 SHIPPED_FEATURES = ModelConfig(name="shipped-features", conv_channels=32, hidden=32, layers=1, lookahead=1)
 
 
@@ -55,7 +59,7 @@ def noise(rows, samples, seed=0):
 
 def empty_block(config, rows, steps):
     """Zeroed buffers of a step of so many rows by single steps, on the CPU."""
-    outputs = RowSpec((config.frames_per_step, len(config.vocabulary)), torch.float32)
+    outputs = RowSpec((config.frames_per_step, config.outputs), torch.float32)
     inputs = RowSpec((config.step_samples,), torch.int16)
     return StepMemory(rows * steps, inputs, outputs, torch.device("cpu"), pinned=False).block(rows, steps)
 

@@ -12,15 +12,19 @@ from model.int8.slots import Int8Slots, PackedNetwork
 from model.quantization.quantize import quantize
 from model.torch_model import TorchModel
 
+PHONES = tuple("pbtdkgmnŋfvθðszʃʒhlɹjw")
+
 
 @cache
-def random_quantized(seed: int = 0) -> QuantizedNetwork:
+def random_quantized(seed: int = 0, phones: tuple[str, ...] = ()) -> QuantizedNetwork:
     """Quantise a random network by noise."""
     random = np.random.default_rng(seed)
     recordings = [random.normal(0, 3_000, 16_000).astype(np.int16) for _ in range(3)]
-    return quantize(TorchModel.random(seed).network, recordings)
+    return quantize(TorchModel.random(seed, phones=phones).network, recordings)
 
 
-def random_slots(seed: int = 0, *, capacity: int = 40, largest: int = 40, **options: Any) -> Int8Slots:
+def random_slots(
+    seed: int = 0, phones: tuple[str, ...] = (), *, capacity: int = 40, largest: int = 40, **options: Any
+) -> Int8Slots:
     """Return slots of a random quantised network."""
-    return Int8Slots(PackedNetwork(random_quantized(seed)), capacity=capacity, largest=largest, **options)
+    return Int8Slots(PackedNetwork(random_quantized(seed, phones)), capacity=capacity, largest=largest, **options)

@@ -28,7 +28,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
         "conv1": (hidden, window * config.conv_channels),
         "dense": (hidden, hidden),
         "conv0": (config.conv_channels, window * config.mel_bins),
-        "head": (len(config.vocabulary), hidden),
+        "head": (config.outputs, hidden),
     }
 
 

@@ -64,8 +64,10 @@ def _recordings(context: Context, config: ModelConfig) -> dict[str, NDArray[np.i
     return found
 
 
-def _outputs(model: SlotModel, recordings: dict[str, NDArray[np.int16]]) -> dict[str, NDArray[np.float32]]:
-    """Log-probs (n * T, V) of each recording, all of them stepped together, the longest first."""
+def _outputs(
+    model: SlotModel, config: ModelConfig, recordings: dict[str, NDArray[np.int16]]
+) -> dict[str, NDArray[np.float32]]:
+    """Log-probs of the letters (n * T, V) of each recording, all of them stepped together, the longest first."""
     order = sorted(recordings, key=lambda name: -len(recordings[name]))
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in order}
     for slot in range(len(order)):
@@ -75,7 +77,7 @@ def _outputs(model: SlotModel, recordings: dict[str, NDArray[np.int16]]) -> dict
         for row, name in enumerate(left):
             model.inputs[row] = recordings[name][step]
         for name, out in zip(left, model.run(range(len(left))), strict=True):
-            parts[name].append(out)
+            parts[name].append(out[:, : len(config.vocabulary)])
     return {name: np.concatenate(each) for name, each in parts.items()}
 
 
@@ -95,9 +97,9 @@ def _letters(context: Context, rung: str) -> Values:
     network, plain = _networks()
     config = network.config
     recordings = _recordings(context, config)
-    found = _outputs(slots(network, rung, context.device, capacity=CAPACITY, largest=CAPACITY), recordings)
+    found = _outputs(slots(network, rung, context.device, capacity=CAPACITY, largest=CAPACITY), config, recordings)
     reference = TorchModel(plain, "fp32", device="cpu", precision="fp32")
-    expected = _outputs(reference.slots(capacity=CAPACITY, largest=CAPACITY), recordings)
+    expected = _outputs(reference.slots(capacity=CAPACITY, largest=CAPACITY), config, recordings)
     frames = sum(len(each) for each in found.values())
     pairs = [(found[name], expected[name]) for name in recordings]
     return {

@@ -44,7 +44,7 @@ def product_kernel(
     M: tl.constexpr, K: tl.constexpr, BASE: tl.constexpr, MORE: tl.constexpr, SEGMENTS: tl.constexpr,
     STEPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr, SLICE: tl.constexpr,
-    AHEAD: tl.constexpr, PDL: tl.constexpr,
+    FIRST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, one segment, one tile of columns; grid (column tiles, row tiles, segments).
 
@@ -73,7 +73,7 @@ def product_kernel(
         for offset in tl.static_range(0, BN, SLICE):
             summed = segment_sum(here + offset + tl.arange(0, SLICE)[None, :], SEGMENTS, BM * BN)
             column = column_tile * BN + offset + tl.arange(0, SLICE)
-            finish(summed, bias, y, tile, column, columns, frames, y_row, M, BM, LEAD, ACT)
+            finish(summed, bias, y, tile, column, columns, frames, y_row, M, BM, LEAD, ACT, FIRST)
 
 
 @triton.jit(do_not_specialize=["columns", "frames", "y_row", "ahead_bytes"])
@@ -84,7 +84,7 @@ def wide_product_kernel(
     STEPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
     SLICE: tl.constexpr,  # noqa: ARG001
-    AHEAD: tl.constexpr, PDL: tl.constexpr,
+    FIRST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The same with all segments in one program, one after the other; grid (column tiles, row tiles).
 
@@ -111,7 +111,7 @@ def wide_product_kernel(
     if AHEAD:
         place = tl.num_programs(0) * tile + column_tile
         prefetch_part(ahead, ahead_bytes, place, tl.num_programs(0) * tl.num_programs(1))
-    finish(summed, bias, y, tile, column, columns, frames, y_row, M, BM, LEAD, ACT)
+    finish(summed, bias, y, tile, column, columns, frames, y_row, M, BM, LEAD, ACT, FIRST)
 
 
 @triton.jit
@@ -128,16 +128,23 @@ def input_start(column, columns, frames, K: tl.constexpr, CHANNELS: tl.constexpr
 @triton.jit
 def finish(
     total, bias, y, tile, column, columns, frames, y_row,
-    M: tl.constexpr, BM: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr,
+    M: tl.constexpr, BM: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Add the bias to a tile's sums, apply the activation, store."""
+    """Add the bias to a tile's sums, apply the activation, store.
+
+    A log-softmax is over the FIRST rows, and over those behind them, if there are any.
+    """
     row = tile * BM + tl.arange(0, BM)
     total += tl.load(bias + row)[:, None]
     stored = (row < M)[:, None] & (column < columns)[None, :]
     if ACT == _LOG_SOFTMAX:
         total = tl.where((row < M)[:, None], total, float("-inf"))
-        total -= tl.max(total, axis=0)[None, :]
-        total -= tl.log(tl.sum(tl.exp2(total * LOG2E), axis=0))[None, :]
+        if FIRST < M:
+            within = (row < FIRST)[:, None]
+            behind = log_softmax(tl.where(within, float("-inf"), total))
+            total = tl.where(within, log_softmax(tl.where(within, total, float("-inf"))), behind)
+        else:
+            total = log_softmax(total)
         out_at = (column // frames) * y_row + (column % frames) * M
         tl.store(y + out_at[None, :] + row[:, None], total, mask=stored)
     else:
@@ -145,6 +152,14 @@ def finish(
             total = total * sigmoid(total)
         out_at = (column + LEAD * (column // frames + 1)) * M
         tl.store(y + out_at[None, :] + row[:, None], total.to(tl.float16), mask=stored)
+
+
+@triton.jit
+def log_softmax(total):
+    """Over the rows of each column; rows of -inf have no part in it and stay as they are."""
+    total -= tl.max(total, axis=0)[None, :]
+    total -= tl.log(tl.sum(tl.exp2(total * LOG2E), axis=0))[None, :]
+    return total
 
 
 def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
@@ -198,19 +213,20 @@ class Product:
 
     def __init__(
         self, weight: Tensor, bias: Tensor, *, act: int = IDENTITY, channels: int = 0, lead: int = 0,
-        segments: int | None = None,
+        segments: int | None = None, first: int | None = None,
     ) -> None:  # fmt: skip
         """weight (M, K) fp16, bias (M,); `channels` of a convolution's input, `lead` frames before each row's output.
 
-        `segments` of K, where another kernel that must have the same bits says how many.
+        `segments` of K, where another kernel that must have the same bits says how many. A log-softmax of two groups of
+        outputs has `first` of them in the first group.
 
         Raises: ValueError if K is not a multiple of 16, or a log-softmax is wider than 128.
         """
         self.m, self.k = weight.shape
-        self.act, self.channels, self.lead = act, channels, lead
+        self.act, self.channels, self.lead, self.first = act, channels, lead, self.m if first is None else first
         if act == LOG_SOFTMAX and self.m > 2 * TILE_ROWS:
             raise ValueError(
-                f"a vocabulary of {self.m} is more than {2 * TILE_ROWS}: its log-softmax is computed in one tile"
+                f"{self.m} letters and phones are more than {2 * TILE_ROWS}: their log-softmax is computed in one tile"
             )
         self.bm = max(16, triton.next_power_of_2(self.m)) if act == LOG_SOFTMAX else TILE_ROWS
         self.tiles = -(-self.m // self.bm)
@@ -248,7 +264,7 @@ class Product:
             "M": self.m, "K": self.k, "BASE": base, "MORE": more, "SEGMENTS": self.segments, "STEPS": steps,
             "BM": self.bm, "BN": width, "BK": self.bk, "STAGES": stages(depth, (self.bm + width) * self.bk * 2),
             "CHANNELS": self.channels, "LEAD": self.lead, "ACT": self.act,
-            "SLICE": min(width, WIDEST_SLICE),
+            "SLICE": min(width, WIDEST_SLICE), "FIRST": self.first,
             "num_warps": WARPS, "enable_fp_fusion": False,
         }  # fmt: skip
 

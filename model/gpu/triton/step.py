@@ -96,7 +96,9 @@ class TritonStep:
         segments = len(recurrent_segments(config.hidden)) - 1  # of the kernel that has a whole layer
         self.inputs = [Product(gru.input.weight.detach(), gru.input.bias.detach(), segments=segments) for gru in grus]
         self.dense = Product(network.dense.weight.detach(), network.dense.bias.detach(), act=SILU)
-        self.head = Product(network.head.weight.detach(), network.head.bias.detach(), act=LOG_SOFTMAX)
+        self.head = Product(
+            network.head.weight.detach(), network.head.bias.detach(), act=LOG_SOFTMAX, first=len(config.vocabulary)
+        )
         self.norms = [Norm(cast(nn.LayerNorm, norm)) for norm in network.norms]
         self.lookahead = LookaheadNorm(network.lookahead, Norm(network.norm))
 

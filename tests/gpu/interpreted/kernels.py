@@ -140,6 +140,20 @@ def test_log_probabilities_are_within_a_millionth_of_float64(vocabulary):
     assert out[:, frames:].isnan().all()
 
 
+@pytest.mark.parametrize(("letters", "outputs"), [(29, 71), (1, 2), (32, 128)])
+def test_log_probabilities_of_two_groups_are_normalised_each_by_itself(letters, outputs):
+    columns, k = 9, 272
+    weight, bias = normal(outputs, k, seed=1, scale=0.2), normal(outputs, seed=2)
+    bias[letters:] += 30  # a sum over both groups would leave the letters nothing
+    x = normal(columns, k, seed=3)
+    out = torch.full((columns, 1, outputs), NAN)
+    product = Product(weight, bias, act=LOG_SOFTMAX, first=letters)
+    product.enqueue(x, out, columns, 1, scratch_of(product, columns), out.stride(0))
+    logits = x.double() @ weight.double().t() + bias.double()
+    wanted = torch.cat([torch.log_softmax(part, dim=1) for part in (logits[:, :letters], logits[:, letters:])], dim=1)
+    assert (out[:, 0] - wanted).abs().max() < 1e-6 * max(1.0, logits.abs().max())
+
+
 def test_a_vocabulary_too_wide_for_one_tile_is_refused():
     with pytest.raises(ValueError, match="129"):
         Product(normal(129, 32), normal(129), act=LOG_SOFTMAX)

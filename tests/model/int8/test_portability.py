@@ -22,7 +22,7 @@ from model import checkpoint
 from model.evaluation import digest
 
 PROCESS = """
-import ctypes, hashlib, json, sys
+import ctypes, dataclasses, hashlib, json, sys
 import numba
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from model.ctc.search.logs import add_logs
 from model.decoder import make_decoder
 from model.evaluation.digest import digest_of, sample_recordings
 from model.instructions import instruction_set
+from model.int8.model import Int8Model
 
 torch.set_num_threads(1)
 model = load_model(device="cpu", precision="int8")
@@ -41,6 +42,21 @@ digests = [
     for n in json.loads(sys.argv[1])
 ]
 found = log_probs_of(model, recordings)
+
+def with_phones(network, count):  # a row of its head more for each phone, and for their blank
+    head, more = network.products["head"], count + 1
+    dice = np.random.default_rng(2)
+    rows = dice.integers(-63, 64, (more, head.weight.shape[1]), dtype=np.int8)
+    wider = dataclasses.replace(
+        head,
+        weight=np.concatenate([head.weight, rows]),
+        scale=np.concatenate([head.scale, np.resize(head.scale, more)]),
+        bias=np.concatenate([head.bias, dice.normal(size=more).astype(np.float32)]),
+    )
+    config = dataclasses.replace(network.config, phones=tuple(map(str, range(count))))
+    return dataclasses.replace(network, config=config, products={**network.products, "head": wider})
+
+phones = Int8Model(with_phones(model.network, 41), "")
 decoded = hashlib.sha256()
 for name in ("beam", "greedy"):
     decoder = make_decoder(config=model.config, decoder=name)
@@ -64,6 +80,8 @@ libm = ctypes.CDLL("libm.so.6")
 address = lambda name: ctypes.cast(getattr(libm, name), ctypes.c_void_p).value
 print(json.dumps({
     "digests": digests,
+    "phones": digest_of(log_probs_of(phones, recordings[:3])),
+    "alone": digest_of([log_probs_of(phones, [each])[0] for each in recordings[:3]]),
     "decoded": decoded.hexdigest(),
     "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
     "instructions": instruction_set(),
@@ -121,6 +139,13 @@ def test_with_the_exp_and_cos_of_older_processors_the_digest_is_the_same() -> No
         assert found["sums"][1] != native["sums"][1], "the library's exp and log1p have the bits of the other variant"
     assert found["sums"][0] == native["sums"][0]
     assert found["digests"] == [digest.committed_digest()]
+
+
+@pytest.mark.parametrize("switches", [{}, AVX2, BASELINE], ids=["this", "AVX2", "x86-64"])
+def test_a_model_that_hears_phones_has_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
+    found = process(switches)
+    assert found["phones"] == process({})["phones"]
+    assert found["phones"] == found["alone"], "a batch changes no bit"
 
 
 @pytest.mark.parametrize("switches", [AVX2, BASELINE, OLD_LIBRARIES], ids=["AVX2", "x86-64", "older libraries"])

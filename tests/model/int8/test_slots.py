@@ -1,14 +1,21 @@
 """The quantised network in slots: what it computes, that rows never meet, and its states."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized_networks import random_quantized, random_slots
+from quantized_networks import PHONES, random_quantized, random_slots
 
+from model.config import ENGLISH
+from model.int8.quantized import QuantizedNetwork
+from model.int8.slots import Int8Slots, PackedNetwork
 from model.network import LogMel
+from model.quantization.quantize import quantize
 from model.quantization.simulated import SimulatedNetwork
+from model.torch_model import TorchModel
 
 STEPS = 6
 
@@ -21,7 +28,7 @@ def noise(streams, seed=5, steps=STEPS):
 
 
 def alone(slots, pcm, slot=0):
-    """Log-probs of one stream by itself, (steps, frames, V)."""
+    """Log-probs of one stream by itself, (steps, frames, outputs)."""
     slots.reset(slot)
     outputs = []
     for step in pcm:
@@ -30,13 +37,14 @@ def alone(slots, pcm, slot=0):
     return np.stack(outputs)
 
 
-def test_outputs_are_those_of_the_simulation_in_torch():
+@pytest.mark.parametrize("phones", [(), PHONES])
+def test_outputs_are_those_of_the_simulation_in_torch(phones):
     """Equal but for inputs that float rounding moves to a neighbouring integer."""
     pcm = noise(8)
-    simulated = SimulatedNetwork(random_quantized()).eval()
+    simulated = SimulatedNetwork(random_quantized(phones=phones)).eval()
     with torch.inference_mode():
         expected, _ = simulated(torch.from_numpy(pcm.reshape(8, -1)), simulated.fresh_state(8))
-    slots = random_slots()
+    slots = random_slots(phones=phones)
     found = np.stack([alone(slots, stream).reshape(-1, expected.shape[2]) for stream in pcm])
     difference = np.abs(found - expected.numpy())
     assert difference.max() < 0.05
@@ -46,6 +54,32 @@ def test_outputs_are_those_of_the_simulation_in_torch():
 def test_probabilities_sum_to_one():
     found = np.exp(alone(random_slots(), noise(1)[0]).astype(np.float64)).sum(axis=-1)
     assert np.abs(found - 1).max() < 1e-6
+
+
+@pytest.mark.parametrize(("letters", "phones"), [(29, 1), (29, 41), (16, 15), (17, 64)])
+def test_probabilities_of_letters_and_of_phones_sum_to_one_each(letters, phones):
+    """Widths at, before and beyond the borders of vectors and panels."""
+    sizes = {"vocabulary": ENGLISH[:letters], "phones": tuple(map(str, range(phones)))}
+    network = quantize(TorchModel.random(**sizes).network, list(noise(1, steps=12)[0]))
+    slots = Int8Slots(PackedNetwork(network), capacity=1, largest=1)
+    found = np.exp(alone(slots, noise(1)[0]).astype(np.float64))
+    assert found.shape == (STEPS, 2, letters + 1 + phones)
+    for part in (found[..., :letters], found[..., letters:]):
+        assert np.abs(part.sum(axis=-1) - 1).max() < 1e-6
+
+
+def test_phones_change_no_bit_of_the_letters():
+    """The network is the same but for the rows of its head that phones add."""
+    with_phones = random_quantized(phones=PHONES)
+    letters = len(with_phones.config.vocabulary)
+    head = with_phones.products["head"]
+    cut = {name: getattr(head, name)[:letters] for name in ("weight", "scale", "bias")}
+    products = {**with_phones.products, "head": dataclasses.replace(head, **cut)}
+    config = dataclasses.replace(with_phones.config, phones=())
+    without = QuantizedNetwork(config, products, with_phones.tensors)
+    slots = Int8Slots(PackedNetwork(without), capacity=1, largest=1)
+    pcm = noise(1)[0]
+    assert (alone(random_slots(phones=PHONES), pcm)[..., :letters] == alone(slots, pcm)).all()
 
 
 def test_features_that_are_carried_over_are_those_of_the_network():
@@ -65,11 +99,11 @@ def test_features_that_are_carried_over_are_those_of_the_network():
 
 
 @settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_a_row_has_the_same_bits_in_any_batch_and_place(data):
+@given(data=st.data(), phones=st.sampled_from([(), PHONES]))
+def test_a_row_has_the_same_bits_in_any_batch_and_place(data, phones):
     streams = data.draw(st.integers(2, 40))
     pcm = noise(streams)
-    slots = random_slots()
+    slots = random_slots(phones=phones)
     expected = [alone(slots, stream) for stream in pcm]
     places = data.draw(st.permutations(range(40)))[:streams]
     for place in places:

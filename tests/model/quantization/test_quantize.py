@@ -8,9 +8,11 @@ import pytest
 import torch
 from small_networks import SMALL, noise, small_network
 
+from model.network import Network
 from model.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
 from model.quantization.quantize import even_out, quantize
 from model.quantization.rounding import compensating, error, nearest, row_scales
+from model.quantization.run import divergence
 from model.quantization.simulated import SimulatedNetwork
 
 
@@ -22,7 +24,18 @@ def quantized():
 def outputs(network, recordings):
     pcm = in_rows(recordings, SMALL)
     with torch.no_grad():
-        return network(pcm, network.fresh_state(len(pcm)))[0]  # (B, T, V)
+        return network(pcm, network.fresh_state(len(pcm)))[0]  # (B, T, outputs)
+
+
+def test_the_divergence_is_that_of_the_letters_and_that_of_the_phones():
+    torch.manual_seed(0)
+    network = Network(dataclasses.replace(SMALL, phones=("a", "k", "t"))).eval()
+    integers = quantize(network, noise())
+    exact, seen = (outputs(each, noise()) for each in (network, SimulatedNetwork(integers).eval()))
+    parts = zip(network.parts(exact), network.parts(seen), strict=True)
+    expected = [float((left.exp() * (left - right)).sum(-1).mean()) for left, right in parts]
+    assert min(expected) > 0
+    assert divergence(network, integers, in_rows(noise(), SMALL)) == pytest.approx(sum(expected), rel=1e-3)
 
 
 def test_integers_scales_and_zero_points_are_within_their_limits(quantized):

@@ -1,5 +1,7 @@
 """What a micro-batch is trained on: views of it, their consistency, the weight of all label sequences, phones."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from model.training.recipe import Recipe
 
 TEXTS = [[1, 2, 3], [2, 4]]
 PHONES = [[1, 2], [3]]
+HEARD = ("a", "k", "t")
 
 
 def batch(phones=True):
@@ -29,8 +32,8 @@ def batch(phones=True):
 
 def losses(recipe, *, update=0, phones=False, features=None):
     torch.manual_seed(1)
-    network = Network(TINY, recipe.dropout).train()
-    objective = Objective(network, recipe, "fp32", TEXTS, 3 if phones else 0)
+    network = Network(dataclasses.replace(TINY, phones=HEARD if phones else ()), recipe.dropout).train()
+    objective = Objective(network, recipe, "fp32", [TEXTS, PHONES] if phones else [TEXTS])
     if features is None:
         features = torch.randn(2, 4 * 14, TINY.mel_bins, generator=torch.Generator().manual_seed(2))
     return objective(features, batch(phones), np.random.default_rng(3), update), objective
@@ -65,10 +68,21 @@ def test_all_label_sequences_count_from_the_update_that_the_recipe_names():
 
 
 def test_phones_take_their_share_whatever_else_the_recipe_adds():
+    """Letters have what is left, the figures are theirs alone, and both learn."""
     recipe = Recipe(phone_weight=0.3, views=2, consistency=0.2, denominator=0.6, dropout=0.1)
     found, objective = losses(recipe, phones=True)
     found.total.backward()
-    assert all(bool(p.grad.abs().sum() > 0) for p in objective.phone_head.parameters())
+    letters, heard = objective.network.parts(objective.network.head.weight.grad.t())  # (H, V), (H, P + 1)
+    assert letters.abs().sum(0).min() > 0
+    assert heard.abs().sum(0).min() > 0
+    assert found.figures[1] == 10
+
+
+def test_a_phone_counts_as_much_as_a_letter_by_its_share():
+    parts = [losses(Recipe(phone_weight=share), phones=True)[0] for share in (0.0, 0.4, 1.0)]
+    letters, both, heard = (each.total.item() for each in parts)
+    assert both == pytest.approx(0.6 * letters + 0.4 * heard, rel=1e-5)
+    assert letters == pytest.approx(parts[0].figures[0], rel=1e-5)
 
 
 def test_ctc_of_a_batch_is_the_sum_over_its_rows():

@@ -1,16 +1,11 @@
-"""Phones as a second target: espeak-ng's pronunciations, and the head on a middle layer."""
+"""Phones as a second target: espeak-ng's pronunciations."""
 
 import pytest
-import torch
 from needs import need_programs
 
-from model.config import ModelConfig
 from model.errors import TrainingError
-from model.network import Network
 from model.training import phones
-from model.training.phones import PhoneHead, Pronunciations
-
-TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=2, lookahead=2)
+from model.training.phones import SIMPLER, STRESS, Pronunciations, pronounce
 
 
 def test_words_that_sound_alike_have_the_same_phones_and_others_differ():
@@ -27,17 +22,16 @@ def test_a_missing_espeak_is_named_in_the_error(monkeypatch):
         Pronunciations.of(["a word"])
 
 
-def test_the_phone_head_reads_what_the_last_layer_reads_and_only_in_training():
-    network = Network(TINY).train()
-    head = PhoneHead(network, phones=5)
-    features = torch.randn(3, 8, TINY.mel_bins)
-    network.encode(features, network.fresh_state(3))
-    logits = head.logits()
-    assert logits.shape == (3, 2, 6)
-    logits.sum().backward()
-    assert network.grus[0].input.weight.grad is not None
-    assert network.grus[1].input.weight.grad is None
-    network.eval()
-    network.encode(features, network.fresh_state(3))
-    with pytest.raises(ValueError, match="unpack"):
-        head.logits()
+def test_phones_that_are_rare_are_written_by_more_frequent_ones_without_stress():
+    need_programs("espeak-ng")
+    spoken = pronounce(["a", "bird", "button", "fire", "north", "about"])
+    found = {phone for sounds in spoken.values() for phone in sounds}
+    assert not found & set(SIMPLER)
+    assert not any(ord(mark) in STRESS for phone in found for mark in phone)
+    assert spoken["a"] == ("ə",), "the article, not the letter's name"
+    assert spoken["fire"] == ("f", "aɪ", "ɚ")
+
+
+def test_no_words_are_pronounced_without_espeak(monkeypatch):
+    monkeypatch.setattr(phones, "SPEAK", ("no-such-program",))
+    assert pronounce([]) == {}

@@ -5,16 +5,20 @@ import signal
 import numpy as np
 import pytest
 import torch
+from needs import need_programs
 from tones import RATE, TINY, recipe, write_tones
 
 from model import checkpoint
 from model.config import ModelConfig
+from model.ctc.greedy import best_path
 from model.errors import AudioError, ManifestError, TrainingError
-from model.recordings import read_manifest
+from model.evaluation.whole import log_probs_of
+from model.recordings import read_manifest, read_pcm
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
 from model.training.data.corpus import Corpus, epoch_order
 from model.training.optimizer.schedule import Schedule
+from model.training.phones import Pronunciations, pronounce
 from model.training.recipe import RECIPES, read_recipe
 from model.training.run import Places, train
 from model.training.trainer import Trainer
@@ -48,6 +52,25 @@ def test_a_run_learns_writes_a_checkpoint_and_reports_by_source(corpus_folder, t
     assert facts["validation"]["by_source"]["tones"]["wer"] < 0.5
     assert facts["recipe"]["updates"] == 70
     assert any("validation" in line for line in lines)
+
+
+def test_a_run_with_phones_learns_letters_and_phones_and_its_checkpoint_has_both(corpus_folder, tmp_path):
+    need_programs("espeak-ng")
+    chosen = recipe(
+        updates=70, micro_batch_s=10.0, matrix_lr=1e-2, vector_lr=1e-2, augmentation=PLAIN,
+        phone_weight=0.4, denominator=0.4, denominator_from=40,
+    )  # fmt: skip
+    path, _ = run(corpus_folder, tmp_path / "tiny.safetensors", chosen)
+    network, _ = checkpoint.load(path)
+    assert network.config.training["validation"]["by_source"]["tones"]["wer"] < 0.5
+    held_out = read_manifest(corpus_folder / "held_out.jsonl")
+    spoken = Pronunciations.of(each.text for each in held_out)
+    assert set(spoken.phones) <= set(network.config.phones)
+    correct = 0
+    for each, rows in zip(held_out, log_probs_of(network, [read_pcm(each.audio) for each in held_out]), strict=True):
+        heard = best_path(network.parts(torch.from_numpy(rows))[1].numpy(), ("", *network.config.phones))
+        correct += heard == "".join(phone for word in each.text.split() for phone in pronounce([word])[word])
+    assert correct > len(held_out) / 2
 
 
 def trainer(folder, chosen):
