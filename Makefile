@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train quantize lm punctuation evaluate samples screenshots
-.PHONY: wheels clean dashboard help
+.PHONY: lexicon wheels clean dashboard help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -102,7 +102,7 @@ quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the 
 	@$(BIN)/tutti quantize $(FLOATS) $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl \
 		--seed 3 --out $(INTEGERS)
 	@echo "to ship it: copy it to model/weights as tutti-small, with its .json; in that folder write the output of"
-	@echo "python -m model.evaluation.digest to LOG_PROBS_SHA256, then sha256sum *.json *.safetensors *.arpa.gz > SHA256SUMS"
+	@echo "python -m model.evaluation.digest to LOG_PROBS_SHA256, then sha256sum *.json *.safetensors *.arpa.gz *.lexicon.gz > SHA256SUMS"
 
 TEXT ?= ../shared/text
 
@@ -111,6 +111,12 @@ lm: setup  ## gather text from public packages and $(TEXT), and make the shipped
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 80000 --prune 2e-8 --digits 3 --out build/lm/large.arpa.gz
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz
+
+LM ?= model/weights/tutti-words.arpa.gz
+LEXICON = $(dir $(LM))$(firstword $(subst ., ,$(notdir $(LM)))).lexicon.gz
+
+lexicon: setup  ## pronounce the words of LM=, the shipped language model, with espeak-ng, and learn rules for all others
+	@$(BIN)/python -m model.lexicon.build --lm $(LM) --out $(LEXICON)
 
 BOOKS ?= build/punctuation/books
 

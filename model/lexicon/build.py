@@ -1,12 +1,14 @@
 """Making of a lexicon: `python -m model.lexicon.build --lm PATH --out PATH`, for the words of a language model.
 
 espeak-ng pronounces the words, rules are learned from all of them, and how good such rules are is told by words that
-others were learned without. Words that espeak-ng says in sounds of other languages are pronounced by the rules.
+others were learned without. Words that espeak-ng says in sounds of other languages are pronounced by the rules. Roman
+numerals, which it announces as such, are said as numbers alone, and teach no rule.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from model.lm.language_model import LanguageModel
 
 HELD_OUT = 2_000
 _AT_ONCE = 5_000  # words, between two lines of progress
+
+_NUMERAL = re.compile(r"[ivxlcdm]+")
+_ROMAN = ("ɹ", "oʊ", "m", "ə", "n")
 
 Report = Callable[[str], None]
 
@@ -54,17 +59,24 @@ def build(lm: Path, out: Path, report: Report) -> None:
 
 def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunciations], LetterToSound]:
     """All words with one pronunciation or several, and the rules that the words taught. Raises: LexiconError."""
-    kept = {word: phones for word, phones in sorted(said.items()) if phones and PHONES.issuperset(phones)}
+    numerals = {word: phones[len(_ROMAN) :] for word, phones in said.items() if _is_numeral(word, phones)}
+    rest = {word: said[word] for word in sorted(said.keys() - numerals.keys())}
+    kept = {word: phones for word, phones in rest.items() if phones and PHONES.issuperset(phones)}
     if not kept:
         raise LexiconError("no word has an English pronunciation: is it a language model of English words?")
     aligned = align(kept)
     if len(aligned) > HELD_OUT:
         report(str(measure(aligned)))
     rules = LetterToSound.learn(aligned)
-    ruled = {word: rules.pronounce(word) for word in said.keys() - kept.keys()}
-    first = kept | {word: phones for word, phones in ruled.items() if phones}
+    ruled = {word: rules.pronounce(word) for word in rest.keys() - kept.keys()}
+    first = kept | numerals | {word: phones for word, phones in ruled.items() if phones}
     more = weak_forms()
     return {word: tuple(dict.fromkeys((phones, *more.get(word, ())))) for word, phones in first.items()}, rules
+
+
+def _is_numeral(word: str, phones: Phones) -> bool:
+    """True if espeak-ng reads "xi" as "Roman eleven"."""
+    return _NUMERAL.fullmatch(word) is not None and phones[: len(_ROMAN)] == _ROMAN and len(phones) > len(_ROMAN)
 
 
 def measure(aligned: Mapping[str, Alignment]) -> Accuracy:

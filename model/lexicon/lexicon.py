@@ -107,7 +107,7 @@ class _Reader:
         count_of_rules = self._count("rules")
         rules = self._lines[self._next : self._next + count_of_rules]
         if self._lines[self._next + count_of_rules :] != [""]:
-            self._next = len(self._lines) - 1
+            self._next = min(self._next + count_of_rules + 1, len(self._lines) - 1)  # the first line too many
             raise self._error(f"the file must end after {count_of_rules:,} rules")
         try:
             return Lexicon(phones, words, self._digest, LetterToSound.parse(rules, phones))

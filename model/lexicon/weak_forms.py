@@ -67,7 +67,6 @@ us: ə s
 was: w ə z | w ɑ z
 we: w ɪ
 we're: w ɚ | w ɪ ɹ
-were: w ə
 what: w ʌ t | w ə t
 who: u
 will: w ə l | ə l

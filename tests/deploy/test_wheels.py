@@ -36,6 +36,7 @@ DATA = {
     "model/weights/tutti-small.json",
     "model/weights/tutti-small.safetensors",
     "model/weights/tutti-words.arpa.gz",
+    "model/weights/tutti-words.lexicon.gz",
     "server/asyncapi.yaml",
     "server/web/index.html",
 }

@@ -1,0 +1,58 @@
+"""The lexicon that is shipped, beside the language model that is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from model.lexicon.alignment import align
+from model.lexicon.build import HELD_OUT, measure
+from model.lexicon.espeak import PHONES
+from model.lexicon.lexicon import Lexicon
+from model.lexicon.weak_forms import weak_forms
+from model.lm.language_model import LanguageModel
+from model.lm.trie import SPECIAL_WORDS
+
+WEIGHTS = Path(__file__).parents[3] / "model" / "weights"
+FILE = WEIGHTS / "tutti-words.lexicon.gz"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Lexicon:
+    return Lexicon.load(FILE)
+
+
+def test_it_is_small_and_its_card_and_the_checksums_name_it(shipped: Lexicon) -> None:
+    assert FILE.stat().st_size < 1_000_000
+    assert shipped.digest in (WEIGHTS / "PRONUNCIATIONS.md").read_text(encoding="utf-8")
+    assert f"{shipped.digest}  {FILE.name}" in (WEIGHTS / "SHA256SUMS").read_text(encoding="ascii")
+
+
+def test_every_word_of_the_language_model_has_a_pronunciation_in_the_phones_of_the_lexicon(shipped: Lexicon) -> None:
+    words = LanguageModel.load(WEIGHTS / "tutti-words.arpa.gz").words[len(SPECIAL_WORDS) :]
+    assert len(words) == 80_000
+    assert set(words) <= shipped.words.keys()
+    phones = frozenset(shipped.phones)
+    assert phones == PHONES
+    assert all(spoken and all(phones.issuperset(one) for one in spoken) for spoken in shipped.words.values())
+
+
+def test_weak_forms_and_both_names_of_a_are_there(shipped: Lexicon) -> None:
+    assert shipped.words["a"] == (("ə",), ("eɪ",))
+    assert shipped.words["the"] == (("ð", "ə"), ("ð", "i"))
+    assert all(set(forms) <= set(shipped.words[word]) for word, forms in weak_forms().items())
+
+
+def test_words_that_the_language_model_lacks_are_pronounced_as_they_are_spelled(shipped: Lexicon) -> None:
+    assert "snorfing" not in shipped.words
+    assert shipped.pronounce("snorfing") == (("s", "n", "ɔ", "ɹ", "f", "ɪ", "ŋ"),)
+
+
+def test_rules_say_most_words_right_that_they_were_not_learned_from(shipped: Lexicon) -> None:
+    """On every second word, to be quick: all of them teach a little more, as PRONUNCIATIONS.md has it."""
+    aligned = align({word: shipped.words[word][0] for word in sorted(shipped.words)[::2]})
+    found = measure(aligned)
+    assert found.words == HELD_OUT
+    assert found.word_errors < 0.36
+    assert found.phone_errors < 0.08
