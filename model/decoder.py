@@ -12,7 +12,7 @@ from model.acoustic import AcousticModel
 from model.config import BEAMS, SECOND_BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
-from model.ctc.search.sounds import Sounds
+from model.ctc.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights

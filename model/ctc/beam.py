@@ -51,9 +51,9 @@ from model.ctc.search.saved_beam import (
     tree_parts,
     write_root,
 )
-from model.ctc.search.sounds import Sounds
 from model.ctc.search.symbols import Symbols
 from model.ctc.search.tables import model_table, weight_row
+from model.ctc.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of

@@ -5,7 +5,7 @@ from functools import cache
 from beam_toys import FRAME_S, LETTERS, toy_lm
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.search.sounds import Sounds
+from model.ctc.sounds import Sounds
 from model.lexicon.lexicon import Lexicon
 
 PHONES = ("x", "y", "z")
