@@ -17,7 +17,7 @@ Probabilities = Mapping[tuple[str, Phones], float]
 """Probability of phones for a letter."""
 
 MOST = 2  # phones of a letter: x in "box", u in "use"
-WORDS = 3_000  # that suffice for the probabilities: 10,000 gave rules that are as good
+WORDS = 10_000  # that suffice for the probabilities
 ROUNDS = 6
 _SEEN_NOWHERE = 1e-9  # probability in a word that is not among those of the estimation
 

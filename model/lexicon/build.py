@@ -20,7 +20,6 @@ from model.lexicon.alignment import Alignment, align
 from model.lexicon.espeak import PHONES, pronounce
 from model.lexicon.letter_to_sound import LetterToSound
 from model.lexicon.lexicon import LETTERS, Phones, Pronunciations, write_lexicon
-from model.lexicon.weak_forms import weak_forms
 from model.lm.language_model import LanguageModel
 
 HELD_OUT = 2_000
@@ -58,7 +57,10 @@ def build(lm: Path, out: Path, report: Report) -> None:
 
 
 def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunciations], LetterToSound]:
-    """All words with one pronunciation or several, and the rules that the words taught. Raises: LexiconError."""
+    """All words with the one pronunciation that the network learned, and the rules that they taught.
+
+    Raises: LexiconError.
+    """
     numerals = {word: phones[len(_ROMAN) :] for word, phones in said.items() if _is_numeral(word, phones)}
     rest = {word: said[word] for word in sorted(said.keys() - numerals.keys())}
     kept = {word: phones for word, phones in rest.items() if phones and PHONES.issuperset(phones)}
@@ -70,8 +72,7 @@ def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunc
     rules = LetterToSound.learn(aligned)
     ruled = {word: rules.pronounce(word) for word in rest.keys() - kept.keys()}
     first = kept | numerals | {word: phones for word, phones in ruled.items() if phones}
-    more = weak_forms()
-    return {word: tuple(dict.fromkeys((phones, *more.get(word, ())))) for word, phones in first.items()}, rules
+    return {word: (phones,) for word, phones in first.items()}, rules
 
 
 def _is_numeral(word: str, phones: Phones) -> bool:

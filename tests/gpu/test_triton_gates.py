@@ -24,7 +24,7 @@ from model.gpu.triton.step import TritonStep  # noqa: E402
 
 LIMITS = Path(__file__).parent / "triton_limits.json"
 NETWORKS = {
-    "tutti-small": ModelConfig(layers=2),
+    "tutti-small": ModelConfig(layers=2, phones=tuple(map(str, range(41)))),
     "ds2-1760": ModelConfig(name="ds2-1760", conv_channels=640, hidden=1760, layers=2, lookahead=20),
 }
 ROWS = (1, 64, 128)  # narrow tiles, wide ones, and all segments in one program
