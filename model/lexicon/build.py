@@ -82,7 +82,8 @@ def _is_numeral(word: str, phones: Phones) -> bool:
 
 def measure(aligned: Mapping[str, Alignment]) -> Accuracy:
     """Learn from all but `HELD_OUT` words, evenly spaced in the alphabet, and pronounce those."""
-    held_out = set(sorted(aligned)[:: len(aligned) // HELD_OUT][:HELD_OUT])
+    words = sorted(aligned)
+    held_out = {words[i * len(words) // HELD_OUT] for i in range(HELD_OUT)}
     rules = LetterToSound.learn({word: phones for word, phones in aligned.items() if word not in held_out})
     wrong = errors = total = 0
     for word in sorted(held_out):

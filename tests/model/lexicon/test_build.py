@@ -50,6 +50,14 @@ def test_a_language_model_without_an_english_word_is_refused() -> None:
         build.learn({"ann": ("ææ",)}, print)
 
 
+def test_held_out_words_come_from_the_whole_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aa, ba and dd are held out; what is left teaches nothing of b and d."""
+    monkeypatch.setattr(build, "HELD_OUT", 3)
+    aligned = {word: tuple((letter,) for letter in word) for word in ("aa", "ba", "ca", "dd", "ea")}
+    found = build.measure(aligned)
+    assert (found.words, found.word_errors, found.phone_errors) == (3, 2 / 3, 3 / 6)
+
+
 def test_the_same_language_model_gives_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     need_programs("espeak-ng")
     lm = write_lm(tmp_path / "small.arpa", "the", "rain", "Spain", "it's", "42", "'")
