@@ -159,7 +159,7 @@ class BeamDecoder:
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, before the first stream would wait for it."""
-        state = self.start(0, Bias.of([("a", 1.0)]))
+        state = self.start(0, Bias.of([("a", 1.0), ("zyzzyvas", 1.0)]))  # pronounced by rules, which are read now
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.search([state], rows)
         kernel.write_best(state.address, self._setup)
@@ -183,6 +183,7 @@ class BeamDecoder:
             heard = self._heard(bias)
             kernel.set_terms(address, heard.table, self._setup)
             state.bias, state.heard = bias, heard  # its arrays stay while the kernel reads them
+            state.shown = None  # words that key terms alone know are no longer written
 
     def _heard(self, bias: Bias) -> Bias:
         return bias if self.sounds is None else self.sounds.of(bias)

@@ -33,11 +33,15 @@ class Sounds:
         return _pronounced(self, bias) if bias else bias
 
     def spell(self, bias: Bias, symbols: Sequence[int]) -> str:
-        """The key term's word that has these phones, or that begins with them; empty if none does."""
+        """The key term's word that has these phones, or that begins with them.
+
+        Where none does, because the key terms were replaced, the phones themselves, until the search leaves them.
+        """
         sounds = tuple(symbol - 1 for symbol in symbols)
         if sounds in bias.spelled:
             return bias.spelled[sounds]
-        return next((word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds), "")
+        begun = (word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds)
+        return next(begun, "".join(self.phones[column] for column in sounds))
 
 
 def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Letters, ...]:

@@ -134,14 +134,14 @@ def _recognised(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
     if not isinstance(model, PublishedModel):  # whose outputs end with the audio
         pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
     (outputs,) = log_probs_of(model, [pcm])
-    decoder = decoder_of(model, decoder="greedy")
+    decoder = decoder_of(model, decoder="greedy" if isinstance(model, PublishedModel) else "auto")
     state = decoder.start(config.delay_frames)
     decoder.advance([state], outputs[np.newaxis])
-    numbers = tokens_of(outputs[config.delay_frames :], tokens.blank)
+    numbers = tokens_of(outputs[config.delay_frames :, : len(tokens.symbols)], tokens.blank)
     return {
         "file": path.name,
         "seconds": round(len(pcm) / config.sample_rate, 2),
-        "text": " ".join(word.text for word in decoder.words(state)),
+        "text": " ".join(word.text for word in decoder.take(state)),
         "sherpa": _sherpa(model, as_shown([tokens.symbols[number] for number in numbers]), pcm),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_the_wrapped_network_gives_the_same_log_probs_step_by_step(network: Netw
         parts.append(log_probs)
     found = torch.cat(parts, dim=1)
     assert torch.allclose(found[:, :, -1], whole[:, :, 0], atol=1e-4)  # the blank has moved to the end
-    assert torch.allclose(found[:, :, :-1], whole[:, :, 1:], atol=1e-4)
+    assert torch.allclose(found[:, :, :-1], whole[:, :, 1 : found.shape[2]], atol=1e-4)  # of the phones none are there
 
 
 @torch.inference_mode()
@@ -130,5 +131,5 @@ def test_sherpa_hears_a_shipped_recording(exported: Path, name: str) -> None:
     stream.accept_waveform(16_000, audio)
     while recognizer.is_ready(stream):
         recognizer.decode_streams([stream])
-    heard = recognizer.get_result(stream).split()
-    assert len(set(heard) & set(SPOKEN.text.split())) >= 6  # of nine words: features are sherpa's own
+    heard = recognizer.get_result(stream)
+    assert SequenceMatcher(None, heard, SPOKEN.text).ratio() >= 0.8  # letters, which spell by ear: "nombere"
