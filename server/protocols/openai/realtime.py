@@ -204,6 +204,7 @@ class RealtimeAdapter:
         for item in self._items.abandoned():
             yield self._completed(item)
         if reason in _ENDS:
+            yield from self._end_turn(self._received_s)  # of text whose segment had ended, which no final follows
             code, message = _ENDS[reason]
             yield self._error(RealtimeError(message, SERVER, code))
 
