@@ -258,8 +258,8 @@ class Segmenter:
                 events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
                 return
         stable = self._decoder.stable_words(self.state)
-        if rules.cuts(self.cursor_s - self._start_s, whole_words=not has_text or stable > 0):
-            paused = has_text and self._silence_s() >= PAUSE_S
+        paused = has_text and self._silence_s() >= PAUSE_S
+        if rules.cuts(self.cursor_s - self._start_s, whole_words=not has_text or paused or stable > 0):
             events.append(self._final(FinalReason.MAX_LEN, None if paused else stable or None))
         elif rules.every_step:
             events.append(self._partial(stable))

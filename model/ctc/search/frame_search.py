@@ -37,7 +37,7 @@ def search_frame(texts: Texts, stream: Stream, work: Work, kept: int, limits: Do
     if size == 0:  # no alignment is possible: the frame is no distribution over symbols
         return
     least = work.scores[_best(work, size)] - reach
-    merging = size == len(work.scores) and limits[MERGES] != 0
+    merging = limits[MERGES] != 0 and (texts.ranks > 0 or size == len(work.scores))
     size = _replace_hypotheses(texts, stream, work, size, least, merging)
     best = _best(work, size)
     stream.header[at.BEST], stream.header[at.QUIET] = best, 0

@@ -1,8 +1,9 @@
 """Recombination: of two hypotheses whose futures score alike, the better goes on with the probability of both.
 
 Futures score alike where the language model's state, the open word, the last symbol and the state of key terms are the
-same, whatever the words before were. Without it a beam fills with one ending after many beginnings. Where there is room
-for every hypothesis none is merged, and the search is exact.
+same, whatever the words before were. Without it a beam fills with one ending after many beginnings. Of letters none is
+merged where there is room for every hypothesis, and the search is exact; of phones always, or words that sound alike would
+stay open however much is said behind them.
 
 Source: Ney and Ortmanns 1999, "Dynamic programming search for continuous speech recognition", section on recombination.
 """
