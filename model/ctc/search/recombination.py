@@ -2,8 +2,8 @@
 
 Futures score alike where the language model's state, the open word, the last symbol and the state of key terms are the
 same, whatever the words before were. Without it a beam fills with one ending after many beginnings. Of letters none is
-merged where there is room for every hypothesis, and the search is exact; of phones always, or words that sound alike would
-stay open however much is said behind them.
+merged where there is room for every hypothesis, and the search is exact. Of phones they always are, or words that sound
+alike would stay open however much is said behind them.
 
 Source: Ney and Ortmanns 1999, "Dynamic programming search for continuous speech recognition", section on recombination.
 """
