@@ -82,7 +82,12 @@ class Connection:
     @property
     def heard(self) -> bool:
         """Return whether the server has sent a word."""
-        return any(result["channel"]["alternatives"][0]["transcript"] for result in self.results)
+        return self.heard_word("")
+
+    def heard_word(self, word: str) -> bool:
+        """Return whether the server has sent this word, the empty one being any."""
+        texts = (result["channel"]["alternatives"][0]["transcript"] for result in self.results)
+        return any(text and word in text.lower() for text in texts)
 
     @property
     def _websocket(self) -> list[tuple[int, bytes]]:

@@ -58,7 +58,7 @@ def restart(
         ]
         pipecat.begin("stream", **told["pipecat"], steps=steps)
         for relay in relays.values():
-            relay.wait(lambda relay=relay: relay.connections and relay.connections[0].heard)
+            relay.wait(lambda relay=relay: relay.connections and relay.connections[0].heard_word("order"))
             relay.target = server.port
         doomed_server.drain()
         for driver, relay in ((livekit, relays["livekit"]), (pipecat, relays["pipecat"])):
