@@ -51,7 +51,6 @@ SOURCES = (
     "ctc/search/logs",
     "ctc/search/prefix_score",
     "ctc/search/prefix_tree",
-    "ctc/search/text_score",
     "ctc/search/recombination",
     "instructions",
     "int8/features",

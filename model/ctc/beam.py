@@ -9,8 +9,8 @@ where its open phones are a word, the next phone may begin another. Words that s
 
 The decoder owns weights and language model; each state owns one block of memory that compiled code works on, and that
 is freed with it. The result of a frame depends on the stream's frames alone: never on the batch, nor on how the frames
-were divided into calls. Hypotheses whose futures score alike are merged where there is no room for both
-(`search/recombination`).
+were divided into calls. Hypotheses whose futures score alike are merged, those of letters where there is no room for
+both (`search/recombination`).
 
 Words that all hypotheses share are committed: they leave the tree, are stable and never change. When an open
 text no longer fits, only the hypotheses with the best one's first word stay, so memory and time per step are bounded.
@@ -123,7 +123,7 @@ class BeamDecoder:
 
         A `kept_share` of 1 keeps `kept_symbols` of each frame; hypotheses whose score, in nats, is more than `reach`
         below the best are dropped. Without `merges` those with the same future live on side by side, which finds a
-        worse best text and a longer list of others (`hypotheses`). Raises: VocabularyError for tokens that cannot be
+        worse best text unless there is room for all. Raises: VocabularyError for tokens that cannot be
         spelled, with a language model those that it has no letters for; ValueError.
         """
         if not 1 <= beams <= MAX_BEAMS:
@@ -142,14 +142,14 @@ class BeamDecoder:
             raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
         if not reach > 0:
             raise ValueError(f"a reach of {reach}, must be above 0")
-        self._first = 0 if sounds is None or isinstance(vocabulary, Tokens) else len(vocabulary)
         self._outputs = outputs or len(self.vocabulary)
+        self._first = 0 if sounds is None else self._outputs - len(self.vocabulary)  # column
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
         model, self._kept_alive = model_table(lm, sounds.trie if sounds is not None else None)
         limits = np.array([kept_share, kept_symbols, reach, merges], np.float64)
         symbols = self.symbols
-        self.limits = limits  # (2,) share of the probability and number of symbols that a frame keeps
+        self.limits = limits  # (4,) share of the probability and number of symbols that a frame keeps come first
         self._setup = Setup(
             beams, limits, symbols.blank, symbols.space, 1 + symbols.adds_boundaries, symbols.boundary, symbols.ranks,
             symbols.table, symbols.columns, weight_row(self.weights), model,
@@ -275,26 +275,6 @@ class BeamDecoder:
             count = kernel.write_best(address, self._setup) if state.has_text else 0
             state.shown = (*state.committed, *self._read(state, count)[0])
         return state.shown
-
-    def hypotheses(self, state: BeamState) -> dict[tuple[str, ...], tuple[float, float]]:
-        """Texts of all hypotheses of the open segment if it ends here, each with two scores, natural logarithms.
-
-        The first is that of sound, less the best hypothesis's; the second that of the text since the segment began:
-        language model with the end of the sentence, unknown words, word bonus, key terms. Raises: ReleasedState.
-        """
-        before, found = tuple(word.text for word in state.committed), dict[tuple[str, ...], tuple[float, float]]()
-        scores = np.empty(2, np.float64)
-        address = state.opened()
-        for number in range(self.beams):
-            count = kernel.write_hypothesis(address, number, self._setup, scores)
-            if count < 0:
-                break
-            text = (*before, *(word.text for word in self._read(state, count)[0]))
-            sound, language = scores.tolist()
-            if text in found:  # with a space at its end and without
-                sound = float(np.logaddexp(sound, found[text][0]))
-            found[text] = sound, language
-        return found
 
     def stable_words(self, state: BeamState) -> int:
         """Number of `words` that can no longer change: those that all hypotheses share."""

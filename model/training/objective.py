@@ -2,6 +2,10 @@
 
 Losses are sums over the micro-batch, so that those of an update can be added up and divided once. It knows neither
 processes nor updates.
+
+The phones of the text are a target beside its letters: English spelling is irregular, and a few hours of speech do not
+suffice to learn it together with the sounds. Source: Fernández et al. 2007 (hierarchical CTC), Sanabria and Metze 2018,
+arXiv:1807.06234.
 """
 
 from __future__ import annotations

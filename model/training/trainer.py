@@ -20,6 +20,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import TrainingError
+from model.lexicon.espeak import Pronunciations
 from model.network import Network
 from model.precision import DTYPES
 from model.recordings import Utterance, read_pcm
@@ -35,7 +36,6 @@ from model.training.optimizer.precision import LossScale, training_precision
 from model.training.optimizer.schedule import Schedule
 from model.training.parallel.team import Team
 from model.training.parallel.tree import TreeSum
-from model.training.phones import Pronunciations
 from model.training.recipe import Recipe
 
 FEATURE_SAMPLES = 300  # recordings that the features' statistics are taken from

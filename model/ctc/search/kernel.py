@@ -102,21 +102,6 @@ def write_best(address: int, setup: Setup) -> int:
 
 
 @entry_point
-def write_hypothesis(address: int, hypothesis: int, setup: Setup, scores: DoubleArray) -> int:
-    """Write the words of one hypothesis, without a change of state; return their number, -1 if there is no such one.
-
-    Into `scores` (2,): its log-probability less that of the best, and its text's score if it ends here.
-    """
-    stream = stream_at(address, setup.beams)
-    if hypothesis >= stream.header[at.HYPOTHESES]:
-        return -1
-    texts = texts_of(setup, stream.header)
-    scores[0] = stream.hypotheses_f[hypothesis, at.TOTAL_P]
-    scores[1] = ended_score(texts, stream, int(stream.hypotheses_i[hypothesis, at.NODE]))
-    return _write_path(texts, stream, hypothesis, True)
-
-
-@entry_point
 def take_words(address: int, beams: int, count: int, report: LongArray) -> None:
     """Commit the first `count` closed words of the best hypothesis; hypotheses with other words there are dropped."""
     stream = stream_at(address, beams)

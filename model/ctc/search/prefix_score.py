@@ -34,7 +34,7 @@ LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST = range(
 # limits, float64
 KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols that a frame keeps
 REACH = 2  # hypotheses that score this much less than the best are dropped
-MERGES = 3  # 1: hypotheses with the same future are merged where there is no room for all
+MERGES = 3  # 1: hypotheses with the same future are merged, those of letters where there is no room for all
 
 # model, int64: sizes and addresses
 HAS_LM, NODES, SPELLINGS, COLUMNS, SOUNDING = range(5)
@@ -59,7 +59,7 @@ class Setup(NamedTuple):
     symbols: IntArray  # (V + 1 or V + ranks, SYMBOL_INTS) `Symbols.table`, boundaries last
     columns: IntArray  # (N,) of their letters: a to z, apostrophe, space; -1 for others
     weights: DoubleArray  # (5,)
-    model: LongArray  # (12,)
+    model: LongArray  # (17,)
 
 
 class Texts(NamedTuple):

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from model.config import TAIL_FRAMES, ModelConfig
+from model.lexicon.espeak import Pronunciations
 from model.training.augment import Augmenter, Samples, to_tensor
 from model.training.data.corpus import Corpus
 from model.training.data.draws import Purpose, draws
 from model.training.data.epoch import Item, MicroBatch
-from model.training.phones import Pronunciations
 
 AHEAD = 2  # updates whose batches are made while another is computed
 Job = TypeVar("Job")

@@ -13,12 +13,12 @@ from model.config import ModelConfig
 from model.ctc.greedy import best_path
 from model.errors import AudioError, ManifestError, TrainingError
 from model.evaluation.whole import log_probs_of
+from model.lexicon.espeak import pronounce
 from model.recordings import read_manifest, read_pcm
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
 from model.training.data.corpus import Corpus, epoch_order
 from model.training.optimizer.schedule import Schedule
-from model.training.phones import pronounce
 from model.training.recipe import RECIPES, read_recipe
 from model.training.run import Places, train
 from model.training.trainer import Trainer
