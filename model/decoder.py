@@ -39,7 +39,7 @@ class Language:
 
     lm: LanguageModel | None = None
     sounds: Sounds | None = None
-    weights: DecodingWeights | None = None
+    weights: DecodingWeights = DecodingWeights()  # noqa: RUF009 - frozen
 
     @classmethod
     def load(cls, path: Path | None, phones: Sequence[str] = ()) -> Language:

@@ -171,7 +171,7 @@ def tune(
         acoustic = load_own(model, precision=precision)
         phones = acoustic.config.phones
         language = Language.load(path, phones)
-        first = DecodingWeights.load(start) if start is not None else language.weights or DecodingWeights()
+        first = DecodingWeights.load(start) if start is not None else language.weights
         utterances = read_manifests(manifest)
         heard = hear(acoustic, selected(utterances, part.value))
         rest = hear(acoustic, selected(utterances, "B")) if part is Part.A else []

@@ -101,7 +101,9 @@ def test_a_file_that_ends_early_is_refused(path: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"tutti lexicon 1\n", gzip.compress(b"\xff\n"), gzip.compress(b"x" * 99)[:-9]]
+    "content",
+    [b"", b"tutti lexicon 1\n", gzip.compress(b"\xff\n", mtime=0), gzip.compress(b"x" * 99, mtime=0)[:-9]],
+    ids=["empty", "not gzipped", "not UTF-8", "cut"],
 )
 def test_a_file_that_is_no_gzipped_text_is_refused_by_name(path: Path, content: bytes) -> None:
     path.write_bytes(content)
