@@ -50,12 +50,15 @@ class Objective:
         """`texts` are those of the training set, as letters, and then as phones if the network hears any."""
         self.network, self.recipe, self.dtype = network, recipe, DTYPES[precision]
         self.shares = (1 - recipe.phone_weight, recipe.phone_weight)[: len(texts)]
-        graphs = [
-            label_graph(each, recipe.denominator_order, recipe.denominator_states)
-            for each in texts
+        first = 0 if recipe.denominator_letters else len(texts) - 1  # the last ones are what a decoder searches
+        self.denominators = {
+            number: Denominator(
+                label_graph(texts[number], recipe.denominator_order, recipe.denominator_states),
+                network.head.weight.device,
+            )
+            for number in range(first, len(texts))
             if recipe.denominator
-        ]
-        self.denominators = [Denominator(graph, network.head.weight.device) for graph in graphs]
+        }
 
     def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
         """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
@@ -77,7 +80,7 @@ class Objective:
             loss = ctc = ctc_loss(log_probs, frames, targets.repeat(recipe.views))
             if recipe.consistency:
                 loss = loss + recipe.consistency * recipe.views * consistency_loss(log_probs, batch.frames)
-            if self.denominators and update >= recipe.denominator_from:
+            if number in self.denominators and update >= recipe.denominator_from:
                 loss = loss + recipe.denominator * self.denominators[number](log_probs, frames)
             each = letters / max(1, int(targets.lengths.sum()))  # a phone counts as a letter
             total = total + self.shares[number] * each * loss

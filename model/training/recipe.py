@@ -38,6 +38,7 @@ class Recipe:
     denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
     denominator_order: int = 4  # of the n-gram of labels that weighs them
     denominator_states: int = 3_000  # contexts of it
+    denominator_letters: bool = True  # of letters too where the network hears phones, which are what is searched then
     denominator_from: int = 0  # updates of plain CTC before it, which random weights need
     moving_average: float = 0.0  # share that the averaged weights keep at each update; 0 = the last weights
     clip_norm: float = 1.0

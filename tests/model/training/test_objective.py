@@ -78,6 +78,20 @@ def test_phones_take_their_share_whatever_else_the_recipe_adds():
     assert found.figures[1] == 10
 
 
+def test_letters_are_left_to_plain_ctc_where_the_recipe_says_so():
+    """The phones keep all their label sequences, since they are what a decoder searches."""
+    letters = Recipe(denominator=0.6, denominator_letters=False)
+    assert losses(letters)[0].total.item() == losses(Recipe(denominator=0.6))[0].total.item(), "there are no phones"
+    for share in (0.0, 1.0):
+        values = {"phone_weight": share, "denominator": 0.6}
+        both, plain, neither = (
+            losses(Recipe(**each), phones=True)[0].total.item()
+            for each in (values, values | {"denominator_letters": False}, {"phone_weight": share})
+        )
+        assert plain == (both if share else neither)
+        assert both < neither
+
+
 def test_a_phone_counts_as_much_as_a_letter_by_its_share():
     parts = [losses(Recipe(phone_weight=share), phones=True)[0] for share in (0.0, 0.4, 1.0)]
     letters, both, heard = (each.total.item() for each in parts)
