@@ -17,8 +17,7 @@ TAIL_FRAMES = 2
 """Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
 not at its start. Source: measured on recordings cut sharply, model/LOG.md."""
 MAX_BEAMS = 1_024  # beyond 512 nothing is gained; a stream then takes 3.5 MB. Source: model/LOG.md
-BEAMS = 128  # kept by default, of words by their sounds for the time of 64 in letters. Source: model/LOG.md
-SECOND_BEAMS = 512  # kept by default when a segment is decoded again at its end. Source: model/LOG.md
+BEAMS = 128  # kept by default. Source: model/LOG.md
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import model
 from model.acoustic import AcousticModel
-from model.config import BEAMS, SECOND_BEAMS, ModelConfig
+from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.ctc.sounds import Sounds
@@ -72,7 +72,7 @@ def default_weights(phones: Sequence[str]) -> DecodingWeights:
 class SecondSearch:
     """What decodes an ended segment again: hypotheses kept, and a language model, None for the first search's."""
 
-    beams: int = SECOND_BEAMS
+    beams: int = 512  # more gain nothing. Source: model/LOG.md
     lm: Path | None = None
 
 

@@ -14,6 +14,7 @@ from model.ctc.words import Decoder
 from model.decoder import SecondSearch, decoder_of
 from model.description import ModelDescription
 from model.runtime import set_up_torch
+from server.errors import SettingsError
 from server.model_entries import ModelEntry
 from server.model_names import is_language
 from server.settings import Settings
@@ -41,8 +42,12 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
 
 
 def second_of(settings: Settings) -> SecondSearch | None:
-    """The second decode that the settings ask for, of decoders that search."""
-    return None if settings.second_beams == "off" else SecondSearch(settings.second_beams, settings.second_lm)
+    """The second decode that the settings ask for, of decoders that search. Raises: SettingsError."""
+    if settings.second_beams != "off":
+        return SecondSearch(settings.second_beams, settings.second_lm)
+    if settings.second_lm is not None:
+        raise SettingsError("second-lm: nothing is decoded a second time; --second-beams 512 does that")
+    return None
 
 
 def load_vad(settings: Settings) -> VadModel | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from model.config import BEAMS, MAX_BEAMS, SECOND_BEAMS
+from model.config import BEAMS, MAX_BEAMS
 from server.model_entries import ModelEntry, is_named, named_models, read_models
 
 AUTO_SLOTS = 1_024  # more streams than one replica carries
@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     decoder: Literal["auto", "greedy", "beam"] = "auto"  # auto: beam where there is a language model
     beams: int = Field(BEAMS, ge=1, le=MAX_BEAMS)
     lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
-    second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = SECOND_BEAMS  # of an ended segment
+    second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = "off"  # of an ended segment
     second_lm: Path | None = None  # of the second decode; None: the first one's
 
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry

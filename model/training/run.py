@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from model.training.parallel.launch import Place
 from model.training.parallel.team import Team
 from model.training.recipe import Recipe
 from model.training.reporting import Reporting
-from model.training.snapshots import Snapshots, state_of
+from model.training.snapshots import Snapshots, alone, state_of
 from model.training.trainer import Trainer
 from model.training.validation import Validation, validate
 
@@ -87,14 +88,16 @@ def train(
     work = partial(_work, job, announce)
     if place is not None:
         launch.processes_for(place.size, recipe.micro_batches, place.size)
-        launch.join(place, work)
+        with alone(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
+            launch.join(place, work)
         return places.out
     size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(resolve_device(device)))
-    announce("reading the audio (decoded once, then cached)")
-    _corpora(config, places)
-    if recipe.denominator:
-        compile_ahead()
-    launch.run(size, work)
+    with alone(places.snapshots):
+        announce("reading the audio (decoded once, then cached)")
+        _corpora(config, places)
+        if recipe.denominator:
+            compile_ahead()
+        launch.run(size, work)
     return places.out
 
 

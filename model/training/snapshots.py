@@ -6,10 +6,12 @@ written beside its name and renamed, so that it is whole or not there; the diges
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,23 @@ class Snapshots:
             return []
         named = ((_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
         return sorted((int(match[1]), path) for match, path in named if match)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder until this one ends, in whatever way.
+
+    Raises: TrainingError if one is there, or if the folder cannot be made.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context((folder / "lock").open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TrainingError(f"another run writes to {folder}: end it first, or give another --out") from error
+        except OSError as error:
+            raise TrainingError(f"cannot write to {folder}: {error.strerror}") from error
+        yield
 
 
 def read(path: Path) -> bytes:

@@ -85,10 +85,10 @@ BeamsOption = Annotated[
 ]
 SecondBeamsOption = Annotated[
     str | None,
-    typer.Option(help="Hypotheses of the second decode of an ended segment, 1 to 1024; or off. Default: {default}."),
+    typer.Option(help="Hypotheses of a second decode of each ended segment, 1 to 1,024; or off. Default: {default}."),
 ]
 SecondLmOption = Annotated[
-    Path | None, typer.Option(help="Language model of the second decode. Default: the shipped one, or that of --lm.")
+    Path | None, typer.Option(help="Language model of the second decode. Default: that of the first.")
 ]
 LmOption = Annotated[
     str | None,

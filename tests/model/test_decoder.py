@@ -27,6 +27,7 @@ from model.decoder import (
 from model.errors import LexiconError, ModelError, VocabularyError
 from model.lexicon.lexicon import write_lexicon
 from model.lm.language_model import LanguageModel
+from server.errors import SettingsError
 from server.served_model import second_of
 from server.settings import Settings
 
@@ -114,7 +115,9 @@ def test_published_models_are_searched_again_only_where_they_are_searched(arpa: 
 def test_the_settings_say_whether_there_is_a_second_search() -> None:
     assert second_of(Settings(second_beams="off")) is None
     assert second_of(Settings(second_beams=32, second_lm=Path("x"))) == SecondSearch(32, Path("x"))
-    assert second_of(Settings()) == SecondSearch()
+    assert second_of(Settings()) is None
+    with pytest.raises(SettingsError, match=r"second-lm.*--second-beams"):
+        second_of(Settings(second_lm=Path("x")))
 
 
 def test_automatic_comes_to_beam_search_where_there_is_a_language_model() -> None:

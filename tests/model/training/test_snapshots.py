@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.errors import TrainingError
-from model.training.snapshots import Snapshots, read, state_of
+from model.training.snapshots import Snapshots, alone, read, state_of
 
 
 def saved(folder, *updates):
@@ -88,3 +88,17 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(TrainingError, match=str(tmp_path / "file")):
         saved(tmp_path / "file", 1)
     assert names(tmp_path) == ["file"]
+
+
+def test_a_second_run_in_one_folder_is_refused_until_the_first_one_has_ended(tmp_path):
+    folder = tmp_path / "model.run"
+    with alone(folder), pytest.raises(TrainingError, match=r"another run.*model\.run.*--out"), alone(folder):
+        pytest.fail("both write there")
+    with alone(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named_before_the_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match=r"cannot write to .*file"), alone(tmp_path / "file"):
+        pytest.fail("it is a file")
