@@ -19,8 +19,8 @@ class DecodingWeights:
 
     A word of the vocabulary scores `lm_weight` times its log-probability, any other costs `unknown_cost` and
     `unknown_letter_cost` for each letter; every word scores `word_bonus`. Each letter of a key term of weight 1 scores
-    `keyterm_boost`, of others in proportion. The defaults do well on the development set with the shipped model, with a
-    language model and without; `tutti lm tune` finds better ones for a given model.
+    `keyterm_boost`, of others in proportion. Each frame's blank costs `blank_penalty`: a network that is surer of
+    blanks than it should be leaves sounds out. `tutti lm tune` finds the weights for a given model.
     """
 
     lm_weight: float = 0.5
@@ -28,6 +28,7 @@ class DecodingWeights:
     unknown_cost: float = 8.0
     unknown_letter_cost: float = 1.0
     keyterm_boost: float = 1.0
+    blank_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises: ValueError for weights that are not finite, too large, or of the wrong sign."""
@@ -53,4 +54,6 @@ class DecodingWeights:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
-PHONES_WEIGHTS = DecodingWeights(lm_weight=1.0, word_bonus=1.0)  # of a search over phones with any language model
+PHONES_WEIGHTS = DecodingWeights(
+    lm_weight=1.0, word_bonus=0.5, blank_penalty=1.0
+)  # of a search over phones with any language model

@@ -250,12 +250,13 @@ def _named_texts(path: Path) -> dict[str, list[str]]:
 
 def _heading(sources: Sequence[str]) -> str:
     names = "".join(f"{source[:14]:>15}" for source in sources)
-    return f"{'lm':>6} {'word':>6} {'unk':>6} {'letter':>6} {'mean':>7} {'pooled':>7}{names}"
+    return f"{'lm':>6} {'word':>6} {'unk':>6} {'letter':>6} {'blank':>6} {'mean':>7} {'pooled':>7}{names}"
 
 
 def _row(trial: Trial, sources: Sequence[str]) -> str:
     weights = trial.weights
-    searched = (weights.lm_weight, weights.word_bonus, weights.unknown_cost, weights.unknown_letter_cost)
+    costs = (weights.unknown_cost, weights.unknown_letter_cost, weights.blank_penalty)
+    searched = (weights.lm_weight, weights.word_bonus, *costs)
     figures = "".join(f"{trial.sources[source].wer:15.4f}" for source in sources)
     left = " ".join(f"{value:6.3f}" for value in searched)
     return f"{left} {trial.loss('mean')[0]:7.4f} {trial.loss('pooled')[0]:7.4f}{figures}"

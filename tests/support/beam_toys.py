@@ -91,6 +91,13 @@ def speech_like(seed: int, frames: int, symbols: int = len(LETTERS)) -> np.ndarr
     return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
 
 
+def penalised(log_probs: np.ndarray, weights: DecodingWeights, blank: int = 0) -> np.ndarray:
+    """What a search reads of log-probs (T, V): the blank is the less likely by its penalty."""
+    read = log_probs.astype(np.float64)
+    read[:, blank] -= weights.blank_penalty
+    return read
+
+
 def all_texts(log_probs: np.ndarray, vocabulary: tuple[str, ...]) -> dict[str, float]:
     """Log-probability of every text: the sum over all alignments, each read by the rules of CTC."""
     totals: dict[str, float] = {}

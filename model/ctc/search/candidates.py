@@ -9,7 +9,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
 from model.ctc.search import layout as at
 from model.ctc.search.logs import exp
-from model.ctc.search.prefix_score import Texts
+from model.ctc.search.prefix_score import BLANK_PENALTY, Texts
 
 UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
@@ -57,7 +57,8 @@ def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: 
     """Keep the fewest symbols of a frame (V,) that have `share` of the probability together, at most `limit`.
 
     A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf, and so does one of a
-    symbol that writes nothing but the blank. Returns their number.
+    symbol that writes nothing but the blank. The blank is the less likely by its penalty, once all are kept. Returns
+    their number.
     """
     for c in range(len(row)):
         work.log_p[c] = -np.inf
@@ -78,6 +79,7 @@ def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: 
         work.kept[count], work.places[best] = best, count
         total += exp(np.float64(row[best]))
         count += 1
+    work.log_p[texts.blank] -= texts.weights[BLANK_PENALTY]
     return count
 
 

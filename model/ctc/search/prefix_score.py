@@ -29,7 +29,7 @@ from model.ctc.search.layout import SPACE_COLUMN, Stream
 from model.lm.score import lm_score
 
 # weights, float64
-LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST = range(5)
+LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST, BLANK_PENALTY = range(6)
 
 # limits, float64
 KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols that a frame keeps
@@ -58,7 +58,7 @@ class Setup(NamedTuple):
     ranks: int  # most words that sound alike; 0: symbols are letters
     symbols: IntArray  # (V + 1 or V + ranks, SYMBOL_INTS) `Symbols.table`, boundaries last
     columns: IntArray  # (N,) of their letters: a to z, apostrophe, space; -1 for others
-    weights: DoubleArray  # (5,)
+    weights: DoubleArray  # (6,)
     model: LongArray  # (17,)
 
 

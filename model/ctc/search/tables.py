@@ -23,6 +23,7 @@ def weight_row(weights: DecodingWeights) -> DoubleArray:
             weights.unknown_cost,
             weights.unknown_letter_cost,
             weights.keyterm_boost,
+            weights.blank_penalty,
         ],
         np.float64,
     )

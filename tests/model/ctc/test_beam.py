@@ -10,6 +10,7 @@ from ctc_symbols import log_probs, spell, symbols_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.ctc.beam import KEPT_SHARE
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder, best_path
 from model.ctc.weights import DecodingWeights
@@ -191,11 +192,11 @@ def test_revision_moves_only_with_the_words():
 
 
 def test_certain_blanks_change_only_the_count_of_frames():
-    """Blanks of 0.99 and more take the short cut; just below, the same frames take the full search."""
+    """Blanks of `KEPT_SHARE` and more take the short cut; just below, the same frames take the full search."""
     made, rows = decoder(), speech_like(3, 120)
     near = rows.copy()
-    sure = np.exp(rows[:, 0]) >= 0.99
-    near[sure, 1:], near[sure, 0] = -np.inf, np.log(0.9899)
+    sure = np.exp(rows[:, 0]) >= KEPT_SHARE
+    near[sure, 1:], near[sure, 0] = -np.inf, np.log(KEPT_SHARE - 1e-4)
     short, long = made.start(0), made.start(0)
     made.advance([short], rows[None])
     made.advance([long], near[None])

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from beam_toys import FRAME_S, all_texts, random_log_probs, toy_lm, words_score
+from beam_toys import FRAME_S, all_texts, penalised, random_log_probs, toy_lm, words_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +25,7 @@ all_weights = st.builds(
     unknown_cost=st.sampled_from([0.0, 2.0, 6.0]),
     unknown_letter_cost=st.sampled_from([0.0, 0.7]),
     keyterm_boost=st.sampled_from([0.5, 1.5]),
+    blank_penalty=st.sampled_from([0.0, 1.2]),
 )
 
 
@@ -45,9 +46,10 @@ def drawn(data, vocabulary):
     return random_log_probs(data.draw(seeds), frames, len(vocabulary), data.draw(st.sampled_from([0.3, 1.0, 3.0])))
 
 
-def holds(log_probs, vocabulary, text, worth):
+def holds(log_probs, vocabulary, weights, text, worth):
     """No text is worth more than the one found, but for rounding."""
-    scores = {t: log_p + worth(t.split()) for t, log_p in all_texts(log_probs, vocabulary).items()}
+    read = penalised(log_probs, weights)
+    scores = {t: log_p + worth(t.split()) for t, log_p in all_texts(read, vocabulary).items()}
     assert text in scores
     assert scores[text] >= max(scores.values()) - 1e-5
 
@@ -56,7 +58,8 @@ def holds(log_probs, vocabulary, text, worth):
 @settings(max_examples=60, deadline=None)
 def test_the_best_text_without_a_language_model(data, vocabulary, weights):
     log_probs = drawn(data, vocabulary)
-    holds(log_probs, vocabulary, found(log_probs, vocabulary, weights), lambda w: words_score(w, None, weights, set()))
+    text = found(log_probs, vocabulary, weights)
+    holds(log_probs, vocabulary, weights, text, lambda words: words_score(words, None, weights, set()))
 
 
 @given(st.data(), vocabularies, all_weights)
@@ -64,7 +67,7 @@ def test_the_best_text_without_a_language_model(data, vocabulary, weights):
 def test_the_best_text_with_a_language_model(data, vocabulary, weights):
     log_probs, lm = drawn(data, vocabulary), toy_lm()
     text = found(log_probs, vocabulary, weights, lm)
-    holds(log_probs, vocabulary, text, lambda words: words_score(words, lm, weights, set()))
+    holds(log_probs, vocabulary, weights, text, lambda words: words_score(words, lm, weights, set()))
 
 
 @given(
@@ -93,4 +96,4 @@ def test_the_best_text_with_a_key_term(data, vocabulary, weights, phrase, weight
         return words_score(words, lm, weights, forgiven) + earned
 
     text = found(log_probs, vocabulary, weights, lm, Bias.of([(phrase, weight)]))
-    holds(log_probs, vocabulary, text, worth)
+    holds(log_probs, vocabulary, weights, text, worth)

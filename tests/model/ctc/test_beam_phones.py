@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from beam_toys import LETTERS, random_log_probs, toy_lm
+from beam_toys import LETTERS, penalised, random_log_probs, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from phone_toys import OUTPUTS, PHONES, SPOKEN, phone_decoder
@@ -15,7 +15,7 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.weights import DecodingWeights
 
 WIDE = 2_000
-WEIGHTS = DecodingWeights(lm_weight=0.7, word_bonus=0.3, unknown_cost=2.0)
+WEIGHTS = DecodingWeights(lm_weight=0.7, word_bonus=0.3, unknown_cost=2.0, blank_penalty=0.4)
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_the_best_words_of_all(seed, frames, sharpness):
     log_probs = random_log_probs(seed, frames, 1 + len(PHONES), sharpness)
     made = phone_decoder(WIDE, weights=WEIGHTS, kept_share=1.0, reach=math.inf, merges=False)
     scored = {}
-    for phones, total in totals_of(log_probs).items():
+    for phones, total in totals_of(penalised(log_probs, WEIGHTS)).items():
         for words, cost in texts_of(phones):
             score = total + language(words) - cost
             scored[words] = max(score, scored.get(words, -math.inf))

@@ -113,7 +113,7 @@ def test_clear_speech_reads_as_the_greedy_decoder_reads_it(pieces):
 
 
 def test_a_word_is_stable_once_the_next_has_begun_in_all_hypotheses():
-    made = decoder(lm=False, weights=PLAIN)
+    made = decoder(lm=False, weights=PLAIN, kept_share=0.99)
     state = made.start(0)
     made.advance([state], log_probs_of(SYMBOLS, ["▁c", "_", "ab"], certainty=0.999)[None])
     assert made.stable_words(state) == 0

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from beam_toys import FRAME_S, random_log_probs, toy_lm
+from beam_toys import FRAME_S, penalised, random_log_probs, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from piece_toys import PIECES, all_sequences, best_texts, tokens_of
@@ -23,6 +23,7 @@ all_weights = st.builds(
     unknown_cost=st.sampled_from([0.0, 2.0, 6.0]),
     unknown_letter_cost=st.sampled_from([0.0, 0.7]),
     keyterm_boost=st.sampled_from([0.5, 1.5]),
+    blank_penalty=st.sampled_from([0.0, 1.2]),
 )
 
 
@@ -61,5 +62,5 @@ def test_the_best_sequence_of_pieces(data, symbols, weights, phrase, weight, wit
     lm = toy_lm() if with_lm else None
     bias = Bias.of([(phrase, weight)]) if phrase else NO_BIAS
     text = found(log_probs, symbols, weights, lm, bias)
-    totals = all_sequences(log_probs, symbols)
+    totals = all_sequences(penalised(log_probs, weights, symbols.index("<blk>")), symbols)
     assert text in best_texts(totals, lm, weights, tuple(phrase.split()), weight)

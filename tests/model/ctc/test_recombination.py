@@ -55,7 +55,7 @@ def test_doubtful_words_before_leave_room_for_doubt_about_the_last():
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=1, unknown_letter_cost=0)
     last = log_probs(spell("___a_ _"), certainty=0.97)
     last[1] = np.log([0.18, 0.01, 0.01, 0.73, 0.01])  # with or without a b before the a
-    made = decoder(8, weights=weights)
+    made = decoder(8, weights=weights, kept_share=0.99)
     state = made.start(0)
     made.advance([state], np.concatenate([doubtful_words(5), last])[None])
     assert made.words(state)[-1].text == "ba"
