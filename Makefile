@@ -84,14 +84,17 @@ DATA ?= ../shared/data
 SYNTHETIC := build/synthetic
 SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
 	speechocean762 fsdd_digits alnum_numbers mycroft_words wakewords_picovoice
-TRAIN = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
+TRAIN = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl) \
+	--validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
+FIRST := build/tutti-small-first.safetensors
 
 # A process of one thread a core; a passive wait lets them sleep while something else has a core.
 train: export OMP_WAIT_POLICY = passive
 train: setup  ## train the shipped model anew from $(DATA) and synthetic speech: hours; the same command goes on after a stop
 	@for seed in 1 2; do test -e $(SYNTHETIC)-$$seed/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(SYNTHETIC)-$$seed --hours 7 --seed $$seed || exit; done
-	@$(TRAIN) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl) --out build/tutti-small.safetensors
+	@$(TRAIN) --out $(FIRST)
+	@$(TRAIN) --init $(FIRST) --recipe model/training/recipes/small-again.json --out build/tutti-small.safetensors
 	@$(MAKE) quantize
 
 FLOATS ?= build/tutti-small.safetensors

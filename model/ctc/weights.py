@@ -54,6 +54,5 @@ class DecodingWeights:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
-PHONES_WEIGHTS = DecodingWeights(
-    lm_weight=1.0, word_bonus=0.5, blank_penalty=1.0
-)  # of a search over phones with any language model
+PHONES_WEIGHTS = DecodingWeights(lm_weight=1.0, word_bonus=0.5, blank_penalty=1.0)
+"""Of a search over phones with a language model for which none were tuned."""
