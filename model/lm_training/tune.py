@@ -28,7 +28,7 @@ RANGES = {
     "word_bonus": (-2.0, 4.0),
     "unknown_cost": (0.0, 16.0),
     "unknown_letter_cost": (0.0, 6.0),
-    "blank_penalty": (0.0, 2.0),
+    "blank_penalty": (0.0, 3.0),
 }
 _FIRST_STEP, _LAST_STEP = 0.4, 0.04  # share of the range
 _EXPLORED = 0.25  # share of the trials that are drawn from the whole ranges
