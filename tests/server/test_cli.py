@@ -77,7 +77,7 @@ COMMANDS = [
 IN_WORDS = {  # values that help texts describe
     "model": {"the shipped model"},
     "lm": {"the shipped one"},
-    "second_lm": {"the shipped one, or that of --lm"},
+    "second_lm": {"that of the first"},
     "models_file": {"none"},
     "vosk_port": {"none"},
     "threads": {"all cores but one"},

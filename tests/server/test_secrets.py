@@ -85,7 +85,7 @@ def served(tmp_path: Path, log_format: str) -> Iterator[SearchedServer]:
     rows = [hashlib.sha256(KEY.encode()).hexdigest(), f"{hashlib.sha256(SMALL.encode()).hexdigest()} streams=1"]
     keys.write_text("\n".join(rows))
     (tmp_path / "token_keys").write_text(TOKEN_KEY)
-    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--decoder", "greedy"]
+    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0"]
     command += ["--api-keys-file", str(keys), "--log-level", "debug", "--log-format", log_format]
     variables = os.environ | {"TUTTI_TOKEN_KEYS_FILE": str(tmp_path / "token_keys")}
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=variables) as process:
