@@ -21,7 +21,7 @@ from loadtest.keyterms.report import Keyterms, Row, row, table, write
 from loadtest.program import EXIT_OK, RESULTS, carry_out
 from loadtest.reports import environment, pages
 from model.acoustic import load_own, log_probs_of
-from model.config import MAX_BEAMS, ModelConfig
+from model.config import BEAMS, MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, LogProbs
 from model.decoder import language_model_path, make_decoder
@@ -125,7 +125,7 @@ def main(
     sentences: Annotated[int, typer.Option(help="Synthetic sentences with a name.", min=0)] = 160,
     distractors: Annotated[str, typer.Option(help="Lengths of the lists, with commas.")] = "10,50,100",
     weight: Annotated[float | None, typer.Option(help="Of every term. [default: 1]")] = None,
-    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=MAX_BEAMS)] = 16,
+    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=MAX_BEAMS)] = BEAMS,
     lm: Annotated[Path | None, typer.Option(help="Language model. [default: the shipped one]")] = None,
     model: Annotated[Path | None, typer.Option(help="Checkpoint. [default: the shipped one]")] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 or int8.")] = "auto",
