@@ -1,5 +1,6 @@
 """Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
 
+import json
 import signal
 
 import numpy as np
@@ -21,6 +22,7 @@ from model.training.data.corpus import Corpus, epoch_order
 from model.training.optimizer.schedule import Schedule
 from model.training.recipe import RECIPES, read_recipe
 from model.training.run import Places, train
+from model.training.snapshots import alone
 from model.training.trainer import Trainer
 
 
@@ -164,11 +166,25 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
     assert out.with_suffix(".png").exists()
 
 
-def test_the_shipped_recipe_can_be_read():
-    config, shipped = read_recipe(RECIPES / "small.json")
+def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(corpus_folder, tmp_path):
+    out = tmp_path / "tiny.safetensors"
+    with alone(places(corpus_folder, out).snapshots), pytest.raises(TrainingError, match="another run writes"):
+        train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=pytest.fail)
+
+
+@pytest.mark.parametrize("name", ["small.json", "small-again.json"])
+def test_the_shipped_recipes_can_be_read(name):
+    config, shipped = read_recipe(RECIPES / name)
     assert config.name == "tutti-small"
     assert shipped.weights["synthetic"] > 0
     assert shipped.micro_batches == 2
+
+
+def test_the_shipped_model_was_made_by_the_shipped_recipes():
+    second = json.loads(checkpoint.SHIPPED.with_suffix(".json").read_text(encoding="utf-8"))["training"]
+    for name, made in (("small.json", second["started_from"]), ("small-again.json", second)):
+        recipe_now = json.loads(json.dumps(read_recipe(RECIPES / name)[1].to_dict()))
+        assert recipe_now.items() >= made["recipe"].items(), name
 
 
 @pytest.mark.parametrize("values", ['{"updats": 3}', '{"micro_batches": 3}', '{"precision": "int8"}'])
