@@ -44,6 +44,7 @@ SOURCES = (
     "config",
     "ctc/kept_frames",
     "ctc/search/alignments",
+    "ctc/search/bounds",
     "ctc/search/candidates",
     "ctc/search/frame_search",
     "ctc/search/kernel",
@@ -60,6 +61,7 @@ SOURCES = (
     "int8/step",
     "int8/vectors",
     "lm/score",
+    "lm/spelling",
     "network",
     "published/states",
     "training/losses/forward_backward",
@@ -152,5 +154,6 @@ def _reader(element: Any) -> Callable[[int], Any]:
 uint8_at = _reader(_numba.types.uint8)
 int32_at = _reader(_numba.types.int32)
 int64_at = _reader(_numba.types.int64)
+uint64_at = _reader(_numba.types.uint64)
 float32_at = _reader(_numba.types.float32)
 float64_at = _reader(_numba.types.float64)

@@ -151,8 +151,8 @@ class BeamDecoder:
         symbols = self.symbols
         self.limits = limits  # (4,) share of the probability and number of symbols that a frame keeps come first
         self._setup = Setup(
-            beams, limits, symbols.blank, symbols.space, 1 + symbols.adds_boundaries, symbols.boundary, symbols.ranks,
-            symbols.table, symbols.columns, weight_row(self.weights), model,
+            beams, limits, symbols.blank, symbols.space, 1 + symbols.adds_boundaries, symbols.longest, symbols.boundary,
+            symbols.ranks, symbols.table, symbols.columns, weight_row(self.weights), model,
         )  # fmt: skip
         self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
         self._start_state = lm.start_state if lm is not None else 0

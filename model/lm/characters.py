@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from model.compiled import FloatArray, IntArray
+from model.lm.spelling import SpellingTrie, build_spelling
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 _COLUMN = {letter: column for column, letter in enumerate(LETTERS)}
-NO_CHILD = NO_WORD = -1
+NO_WORD = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CharacterTrie:
-    """Node 0 is the empty prefix.
+    """Column a..z, then apostrophe; word (nodes,) int32, the word that ends at a node or -1."""
 
-    child (nodes, 27) int32, column a..z then apostrophe, -1 for none; word (nodes,) int32, the word that ends here or
-    -1; best (nodes,) float32, the largest unigram natural log-probability of the words at and below the node.
-    """
-
-    child: IntArray
+    spelling: SpellingTrie
     word: IntArray
-    best: FloatArray
 
 
 def build_characters(words: Sequence[str], unigrams: FloatArray) -> CharacterTrie:
@@ -35,20 +30,9 @@ def build_characters(words: Sequence[str], unigrams: FloatArray) -> CharacterTri
         text = words[word_id].lower()
         if text and all(letter in _COLUMN for letter in text):
             spelled[text] = word_id
-    none = array("i", [NO_CHILD] * len(LETTERS))
-    child, ends, best = array("i", none), [NO_WORD], [-np.inf]
-    for text, word_id in sorted(spelled.items()):
-        node, score = 0, float(unigrams[word_id])
-        best[0] = max(best[0], score)
-        for letter in text:
-            place = node * len(LETTERS) + _COLUMN[letter]
-            if child[place] == NO_CHILD:
-                child[place] = len(ends)
-                child.extend(none)
-                ends.append(NO_WORD)
-                best.append(-np.inf)
-            node = child[place]
-            best[node] = max(best[node], score)
-        ends[node] = word_id
-    table = np.array(child, np.int32).reshape(-1, len(LETTERS))
-    return CharacterTrie(table, np.array(ends, np.int32), np.array(best, np.float32))
+    ids = np.array(list(spelled.values()), np.int32)
+    columns = [[_COLUMN[letter] for letter in text] for text in spelled]
+    spelling, at, _ = build_spelling(columns, ids, unigrams, len(LETTERS))
+    ends = np.full(len(spelling.best), NO_WORD, np.int32)
+    ends[at] = ids
+    return CharacterTrie(spelling, ends)

@@ -18,10 +18,11 @@ from model.lm.arpa import Ngrams, read_arpa
 from model.lm.cache import SUFFIX, read_cache, write_cache
 from model.lm.characters import CharacterTrie, build_characters
 from model.lm.score import ROOT, score_text
+from model.lm.spelling import SpellingTrie
 from model.lm.trie import END_ID, START_ID, UNKNOWN_ID, BackoffTrie, build_trie
 
 _TRIE = ("first", "word", "log_prob", "backoff", "suffix", "after")
-_CHARACTERS = ("child", "word", "best")
+_LETTERS = ("follows", "below", "best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,8 @@ class LanguageModel:
         """Write the memory-mapped form. Raises: OSError."""
         trie, characters = self.trie, self.characters
         arrays: dict[str, NDArray[Any]] = {name: getattr(trie, name) for name in _TRIE}
-        arrays |= {f"letters_{name}": getattr(characters, name) for name in _CHARACTERS}
+        arrays |= {f"letters_{name}": getattr(characters.spelling, name) for name in _LETTERS}
+        arrays["letters_word"] = characters.word
         arrays["words"] = np.frombuffer("\n".join(self.words).encode(), np.uint8)
         write_cache(path, {"order": trie.order, "digest": self.digest}, arrays)
 
@@ -158,7 +160,8 @@ class LanguageModel:
     @classmethod
     def _of_arrays(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> LanguageModel:
         trie = BackoffTrie(header["order"], *(arrays[name] for name in _TRIE))
-        characters = CharacterTrie(*(arrays[f"letters_{name}"] for name in _CHARACTERS))
+        spelling = SpellingTrie(*(arrays[f"letters_{name}"] for name in _LETTERS))
+        characters = CharacterTrie(spelling, arrays["letters_word"])
         return cls(arrays["words"].tobytes().decode().split("\n"), trie, characters, header["digest"])
 
     @classmethod

@@ -19,6 +19,7 @@ class Work(NamedTuple):
 
     kept: LongArray  # (V,) symbols that count in this frame, the likeliest first
     log_p: DoubleArray  # (V + 1,) of the symbols in this frame, -inf for those not kept
+    begins: DoubleArray  # (V + 1,) of those in `kept`: most that they add as first of a word; behind them the largest
     places: LongArray  # (V,) of the kept symbols, in `kept`
     written: LongArray  # (B,) bit k: the prefix longer by symbol kept[k] is also alive
     on_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses without a new symbol
@@ -38,6 +39,7 @@ def work_for(beams: int, symbols: int) -> Work:
     return Work(
         np.empty(symbols, np.int64),
         np.full(symbols + 1, -np.inf),
+        np.empty(symbols + 1, np.float64),
         np.empty(symbols, np.int64),
         np.empty(beams, np.int64),
         np.empty((beams, at.HYPOTHESIS_INTS), np.int32),

@@ -11,13 +11,12 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
+from model.ctc.search.bounds import highest_begun, highest_closed, highest_closed_as, highest_score, highest_with
 from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
-from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
+from model.ctc.search.layout import Stream, copy_row
 from model.ctc.search.prefix_score import (
-    KEYTERM_BOOST,
     MERGES,
     REACH,
-    WORD_BONUS,
     Texts,
     add_letters,
     close_word,
@@ -66,17 +65,21 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
     """
     full = len(work.scores)
     top = work.scores[_best(work, size)] if size > 0 else -np.inf
+    if texts.ranks > 0:
+        _bound_begins(texts, work, kept)
     for h in range(stream.header[at.HYPOTHESES] - 1, -1, -1):
         floats, node = stream.hypotheses_f[h], stream.hypotheses_i[h, at.NODE]
         repeat = stream.nodes_i[node, at.SYMBOL]
+        highest = highest_score(texts, stream, node)
         for k in range(kept):
             c = work.kept[k]
             if c == texts.blank or (work.written[h] >> k) & 1:
                 continue
             least = max(top - reach, work.scores[0]) if size == full else top - reach
+            if floats[at.TOTAL_P] + work.log_p[c] + highest <= least:  # nor can the symbols after it, as less likely
+                break
             log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
-            most = log_p + _highest_score(texts, stream, node, c)
-            if most <= least:  # cannot be among the best: not scored
+            if log_p + highest_with(texts, stream, node, c) <= least:  # cannot be among the best: not scored
                 continue
             score = log_p + _score(texts, stream, node, c)
             if score <= least:
@@ -101,20 +104,17 @@ def _begin_words(  # noqa: PLR0917
     Returns the number of candidates and the best one's score.
     """
     full, floats, node = len(work.scores), stream.hypotheses_f[h], int(stream.hypotheses_i[h, at.NODE])
-    boost = texts.weights[KEYTERM_BOOST]
-    most = stream.nodes_f[node, at.SCORE] - stream.nodes_f[node, at.LOOK] + max(0.0, texts.weights[WORD_BONUS])
-    most += 2 * boost * texts.values[0, at.TERM_GAIN]
+    least = max(top - reach, work.scores[0]) if size == full else top - reach
+    if floats[at.TOTAL_P] + work.begins[kept] + highest_closed(texts, stream, node) <= least:
+        return size, top
     repeat = stream.nodes_i[node, at.SYMBOL]
     for rank in range(ways_to_close(texts, stream, node)):
-        closed = False
+        closed, highest = False, highest_closed_as(texts, stream, node, rank)
         base, waived, state, boundary = 0.0, 0.0, ZERO, ZERO - 1
         for k in range(kept):
             c = work.kept[k]
-            if c == texts.blank:
-                continue
             least = max(top - reach, work.scores[0]) if size == full else top - reach
-            log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
-            if log_p + most <= least:
+            if floats[at.TOTAL_P] + work.begins[k] + highest <= least:
                 continue
             if not closed:
                 _, base, waived, _, state = close_word(texts, stream, node, rank)
@@ -123,6 +123,7 @@ def _begin_words(  # noqa: PLR0917
                 child = find_child(stream, boundary, c)
                 if child >= 0 and stream.nodes_i[child, at.HYPOTHESIS] >= 0:
                     continue
+            log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
             score = log_p + write_letters(texts, c, base, waived, state, 0, 0, 0.0)[0]
             if score <= least:
                 continue
@@ -137,18 +138,13 @@ def _begin_words(  # noqa: PLR0917
 
 
 @compiled
-def _highest_score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
-    """Upper bound of the score of a prefix extended by one symbol, -inf where there is none."""
-    letters, role = stream.nodes_i[node, at.LETTERS], texts.symbols[symbol, at.ROLE]
-    gain = texts.weights[KEYTERM_BOOST] * texts.values[0, at.TERM_GAIN]
-    most = stream.nodes_f[node, at.SCORE] + gain * texts.symbols[symbol, at.COUNT]
-    if role == at.SPACE:
-        return most - stream.nodes_f[node, at.LOOK] if letters > 0 else -np.inf
-    if role == at.BEGINS and letters > 0:
-        return float(most + gain - stream.nodes_f[node, at.LOOK] + max(0.0, texts.weights[WORD_BONUS]))
-    if letters >= MAX_LETTERS:
-        return -np.inf
-    return float(most + max(0.0, texts.weights[WORD_BONUS])) if letters == 0 else float(most)
+def _bound_begins(texts: Texts, work: Work, kept: int) -> None:
+    """Write what the kept phones add to a score at most where they begin a word, and the most of all behind them."""
+    work.begins[kept] = -np.inf
+    for k in range(kept):
+        c = work.kept[k]
+        work.begins[k] = -np.inf if c == texts.blank else work.log_p[c] + highest_begun(texts, c)
+        work.begins[kept] = max(work.begins[kept], work.begins[k])
 
 
 @compiled

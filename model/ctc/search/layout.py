@@ -93,7 +93,8 @@ LOOK = 2  # expected score of the open word
 WAIVED = 3  # cost of unknown words forgiven to the open key term
 WORD_SUM = 4  # of that word
 CLOSING = 5  # LM score of the open word, its first homophone, if it ended here; NaN until computed
-NODE_FLOATS = 6
+OTHERS = 6  # the largest of its other homophones
+NODE_FLOATS = 7
 
 # automaton of key terms: states
 TERM_START, TERM_ELSEWHERE = 0, 1  # no phrase begun: at a word boundary, inside a word

@@ -23,10 +23,12 @@ from model.compiled import (
     float32_at,
     float64_at,
     int32_at,
+    uint64_at,
 )
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, Stream
 from model.lm.score import lm_score
+from model.lm.spelling import Sets, next_spelling
 
 # weights, float64
 LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST, BLANK_PENALTY = range(6)
@@ -37,9 +39,11 @@ REACH = 2  # hypotheses that score this much less than the best are dropped
 MERGES = 3  # 1: hypotheses with the same future are merged, those of letters where there is no room for all
 
 # model, int64: sizes and addresses
-HAS_LM, NODES, SPELLINGS, COLUMNS, SOUNDING = range(5)
-FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER, CHILD, SPELLED, BEST, HOMOPHONES, SOUNDS_LIKE, LIKELIEST = range(5, 17)
+HAS_LM, NODES, SPELLINGS, SETS, SOUNDING = range(5)
+FIRST, WORD, LOG_PROB, BACKOFF, SUFFIX, AFTER = range(5, 11)
+FOLLOWS, BELOW, SPELLED, BEST, HOMOPHONES, SOUNDS_LIKE, LIKELIEST = range(11, 18)
 
+NO_TERMS = at.TERM_ELSEWHERE + 1  # states of an automaton without a phrase
 UNKNOWN_ID = 0
 END_ID = 2  # "</s>"
 UNFINISHED = -1  # homophone of a word whose end was not heard: the likeliest that begins so
@@ -54,12 +58,13 @@ class Setup(NamedTuple):
     blank: int
     space: int  # the symbol, -1 if there is none
     growth: int  # most nodes that a symbol adds: with the boundary, two
+    longest: int  # most letters that a symbol writes
     boundary: int  # first of the symbols that close a word without a sound, V
     ranks: int  # most words that sound alike; 0: symbols are letters
     symbols: IntArray  # (V + 1 or V + ranks, SYMBOL_INTS) `Symbols.table`, boundaries last
     columns: IntArray  # (N,) of their letters: a to z, apostrophe, space; -1 for others
     weights: DoubleArray  # (6,)
-    model: LongArray  # (17,)
+    model: LongArray  # (18,)
 
 
 class Texts(NamedTuple):
@@ -68,6 +73,7 @@ class Texts(NamedTuple):
     blank: int
     space: int
     growth: int
+    longest: int
     boundary: int
     ranks: int
     symbols: IntArray
@@ -80,7 +86,8 @@ class Texts(NamedTuple):
     backoff: FloatArray
     suffix: IntArray
     after: IntArray
-    child: IntArray  # (spellings, columns)
+    follows: Sets  # (spellings, W), as the next `SpellingTrie`
+    below: IntArray
     spelled: IntArray
     best: FloatArray
     homophones: IntArray  # (spellings + 1,) first word of each node in `sounds_like`; as the next, with `ranks` alone
@@ -88,6 +95,8 @@ class Texts(NamedTuple):
     likeliest: IntArray  # (spellings,)
     terms: IntArray
     values: DoubleArray
+    has_terms: bool
+    gain: float  # most that a letter or a space adds for key terms
 
 
 @compiled_maker
@@ -95,10 +104,12 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
     """Return the views of a decoder's and a stream's arrays."""
     model = setup.model
     nodes, spellings, states = model[NODES], model[SPELLINGS], header[at.BIAS_STATES]
+    values = carray(float64_at(header[at.BIAS_FLOATS]), (states, at.TERM_FLOATS), np.float64)
     return Texts(
         setup.blank,
         setup.space,
         setup.growth,
+        setup.longest,
         setup.boundary,
         setup.ranks,
         setup.symbols,
@@ -111,14 +122,17 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
         carray(float32_at(model[BACKOFF]), (nodes,), np.float32),
         carray(int32_at(model[SUFFIX]), (nodes,), np.int32),
         carray(int32_at(model[AFTER]), (nodes,), np.int32),
-        carray(int32_at(model[CHILD]), (spellings, model[COLUMNS]), np.int32),
+        carray(uint64_at(model[FOLLOWS]), (spellings, model[SETS]), np.uint64),
+        carray(int32_at(model[BELOW]), (spellings,), np.int32),
         carray(int32_at(model[SPELLED]), (spellings,), np.int32),
         carray(float32_at(model[BEST]), (spellings,), np.float32),
         carray(int32_at(model[HOMOPHONES]), (spellings + 1,), np.int32),
         carray(int32_at(model[SOUNDS_LIKE]), (model[SOUNDING],), np.int32),
         carray(int32_at(model[LIKELIEST]), (spellings,), np.int32),
         carray(int32_at(header[at.BIAS_INTS]), (states + 1, at.TERM_INTS), np.int32),
-        carray(float64_at(header[at.BIAS_FLOATS]), (states, at.TERM_FLOATS), np.float64),
+        values,
+        states > NO_TERMS,
+        setup.weights[KEYTERM_BOOST] * values[0, at.TERM_GAIN],
     )
 
 
@@ -156,6 +170,19 @@ def word_of(texts: Texts, spelling: int, rank: int) -> int:
         return int(texts.likeliest[spelling])
     place = int(texts.homophones[spelling]) + rank
     return int(texts.sounds_like[place]) if place < texts.homophones[spelling + 1] else -1
+
+
+@compiled_inline
+def spell_on(texts: Texts, spelling: int, column: int) -> int:
+    """The vocabulary's node one letter or phone further, -1 if no word is spelled so."""
+    return next_spelling(texts.follows, texts.below, spelling, column) if spelling >= 0 and column >= 0 else -1
+
+
+@compiled_inline
+def expected_score(texts: Texts, spelling: int, letters: int) -> float:
+    """Score of the likeliest word that begins like an open one of so many letters; -1 is a spelling of no word."""
+    unknown = unknown_score(texts, letters)
+    return max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown) if spelling >= 0 else unknown
 
 
 @compiled
@@ -210,13 +237,9 @@ def write_letters(  # noqa: PLR0917 - compiled code has no keywords
             base += texts.weights[WORD_BONUS]
             spelling = 0
         if texts.has_lm:
-            spelling = int(texts.child[spelling, column]) if spelling >= 0 and column >= 0 else -1
-            if spelling >= 0:
-                look = max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown_score(texts, letters))
-            elif not texts.terms[
-                state, at.TERM_COVERS
-            ]:  # an unknown word of a key term goes on as the likeliest word it began as
-                look = unknown_score(texts, letters)
+            spelling = spell_on(texts, spelling, column)
+            if spelling >= 0 or not texts.terms[state, at.TERM_COVERS]:
+                look = expected_score(texts, spelling, letters)  # an unknown word of a key term goes on as it began
     return base + look + boost * texts.values[state, at.TERM_VALUE], base, look, waived, spelling, state, letters
 
 
@@ -268,6 +291,19 @@ def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[fl
     )
     letters = int(stream.nodes_i[node, at.LETTERS])
     return texts.weights[LM_WEIGHT] * log_p if word >= 0 else unknown_score(texts, letters), after
+
+
+@compiled
+def closing_of_others(texts: Texts, stream: Stream, node: int) -> float:
+    """The largest language model score of the words that sound like the open one, if it ended here, but the first."""
+    floats = stream.nodes_f[node]
+    if np.isnan(floats[at.OTHERS]):
+        most = -np.inf
+        for rank in range(1, ways_to_close(texts, stream, node)):
+            word = word_of(texts, int(stream.nodes_i[node, at.SPELLING]), rank)
+            most = max(most, _close_by_lm(texts, stream, node, word)[0])
+        floats[at.OTHERS] = most
+    return float(floats[at.OTHERS])
 
 
 @compiled

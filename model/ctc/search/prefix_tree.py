@@ -74,7 +74,7 @@ def score_child(texts: Texts, stream: Stream, child: int) -> None:
         ints[child, at.SPELLING], floats[child, at.LOOK] = spelling, look
     floats[child, at.SCORE], floats[child, at.BASE], floats[child, at.WAIVED] = score, base, waived
     ints[child, at.LM_STATE], ints[child, at.BIAS_STATE] = lm_state, state
-    floats[child, at.CLOSING] = np.nan
+    floats[child, at.CLOSING] = floats[child, at.OTHERS] = np.nan
 
 
 @compiled
@@ -88,7 +88,7 @@ def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
     ints[0, at.SYMBOL], ints[0, at.LM_STATE] = symbol, lm_state
     for column in range(at.NODE_FLOATS):
         floats[0, column] = 0.0
-    floats[0, at.CLOSING] = np.nan
+    floats[0, at.CLOSING] = floats[0, at.OTHERS] = np.nan
 
 
 @compiled

@@ -56,6 +56,11 @@ class Symbols:
         return len(self.table) - 1
 
     @property
+    def longest(self) -> int:
+        """Most letters that a symbol writes."""
+        return int(self.table[:, at.COUNT].max())
+
+    @property
     def adds_boundaries(self) -> bool:
         """Whether a symbol may add a boundary to the tree besides itself."""
         return self.ranks > 0 or self.has_starts

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from model.compiled import DoubleArray, LongArray
 from model.ctc.weights import DecodingWeights
-from model.lm.characters import LETTERS
 from model.lm.language_model import LanguageModel
 from model.lm.pronounced import PhoneTrie
+from model.lm.spelling import SpellingTrie
+
+_NO_WORDS = SpellingTrie(np.zeros((1, 1), np.uint64), np.zeros(1, np.int32), np.zeros(1, np.float32))
 
 
 def weight_row(weights: DecodingWeights) -> DoubleArray:
@@ -36,15 +38,18 @@ def model_table(lm: LanguageModel | None, phones: PhoneTrie | None = None) -> tu
     """
     if lm is None:
         trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]
-        spelling = [np.full((1, len(LETTERS)), -1, np.int32), np.full(1, -1, np.int32), np.zeros(1, np.float32)]
+        letters, spelled = _NO_WORDS, np.full(1, -1, np.int32)
     else:
         trie = list(lm.trie.arrays)
-        spelling = [lm.characters.child, lm.characters.word, lm.characters.best]
+        letters, spelled = lm.characters.spelling, lm.characters.word
     if phones is None:
-        sounding = [np.zeros(1, np.int32)] * 3
+        spelling, sounding = letters, [np.zeros(1, np.int32)] * 3
     else:
-        spelling = [phones.child, np.zeros(1, np.int32), phones.best]
-        sounding = [phones.first, phones.words, phones.likeliest]
-    arrays = [np.ascontiguousarray(array) for array in (*trie, *spelling, *sounding)]
-    sizes = [lm is not None, len(arrays[1]), len(spelling[2]), spelling[0].shape[1], len(sounding[1])]
+        spelling, sounding = phones.spelling, [phones.first, phones.words, phones.likeliest]
+        spelled = np.zeros(1, np.int32)
+    arrays = [
+        np.ascontiguousarray(array)
+        for array in (*trie, spelling.follows, spelling.below, spelled, spelling.best, *sounding)
+    ]
+    sizes = [lm is not None, len(arrays[1]), *spelling.follows.shape, len(sounding[1])]
     return np.array([*sizes, *(array.ctypes.data for array in arrays)], np.int64), arrays

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_reference import Model, as_ngrams, backoff_log_prob
+from trie_walk import walk
 
 from model.lm.language_model import LanguageModel
 from model.lm.score import ROOT, lm_score
@@ -92,10 +93,8 @@ def test_the_letter_trie_leads_to_words_and_keeps_the_best_score_below_each_node
     from model.lm.characters import build_characters
 
     trie = build_characters(("<unk>", "<s>", "</s>", "Ab", "ab'c"), tables[0].log_prob)
-    node = 0
-    for column in (0, 1):
-        node = trie.child[node, column]
-    assert (trie.word[node], trie.best[node]) == (3, -1.0)
-    assert trie.word[trie.child[trie.child[node, 26], 2]] == 4
-    assert trie.child[0, 1] == -1
-    assert trie.best[0] == -1.0
+    node = walk(trie.spelling, [0, 1])
+    assert (trie.word[node], trie.spelling.best[node]) == (3, -1.0)
+    assert trie.word[walk(trie.spelling, [0, 1, 26, 2])] == 4
+    assert walk(trie.spelling, [1]) == -1
+    assert trie.spelling.best[0] == -1.0

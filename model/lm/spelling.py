@@ -1,0 +1,100 @@
+"""Words as a trie over letters or phones: which symbols may follow the beginning of a word, and the best word behind.
+
+What follows a node is a set of bits, one for each symbol, and the number of the first node below; those below one node
+have consecutive numbers, in the order of their symbols, so counting bits finds one. A table of all symbols would be
+twenty times as large, and the beam search waits for memory more than for anything else.
+Source: Bagwell 2000, "Ideal hash trees", for the counting of bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.compiled import FloatArray, IntArray, compiled_inline
+
+BITS = 64  # of one word of a set
+
+_ONE, _TWO, _FOUR, _BIT, _TOP_BYTE = (np.uint64(number) for number in (1, 2, 4, BITS - 1, BITS - 8))
+_ODD, _LOW_PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
+_LOW_FOURS, _LOWEST_OF_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
+
+Sets = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class SpellingTrie:
+    """Node 0 is the empty beginning.
+
+    follows (nodes, W) uint64, bit c % 64 of number c // 64 is set where symbol c may follow; below (nodes,) int32, the
+    node that the first of them leads to; best (nodes,) float32, the largest unigram natural log-probability of the
+    words at and below the node.
+    """
+
+    follows: Sets
+    below: IntArray
+    best: FloatArray
+
+
+def build_spelling(
+    spelled: Sequence[Sequence[int]], ids: IntArray, unigrams: FloatArray, symbols: int
+) -> tuple[SpellingTrie, NDArray[np.int64], IntArray]:
+    """Build the trie of spellings in symbols 0 to `symbols` - 1, one of word `ids[n]` each; none is empty.
+
+    Returns it, the node at which each spelling ends (N,), and of each node the likeliest word at or below it (nodes,),
+    the first of those as likely, -1 if there is none.
+    """
+    lengths = np.array([len(each) for each in spelled], np.int64)
+    rows = np.full((len(spelled), int(lengths.max(initial=0))), -1, np.int64)
+    for row, each in zip(rows, spelled, strict=True):
+        row[: len(each)] = each
+    at = np.zeros(len(rows), np.int64)  # the node that each spelling has come to
+    levels = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]  # the node above each node but the first, and the symbol
+    likeliest, count = [_likeliest(ids, unigrams, at)], 1
+    for depth in range(rows.shape[1]):
+        going = np.flatnonzero(lengths > depth)
+        keys, place = np.unique(at[going] * symbols + rows[going, depth], return_inverse=True)
+        levels.append((keys // symbols, keys % symbols))
+        likeliest.append(_likeliest(ids[going], unigrams, place))
+        at[going] = count + place
+        count += len(keys)
+    above, last = (np.concatenate(parts) for parts in zip(*levels, strict=True))
+    follows, below = np.zeros((count, -(-symbols // BITS)), np.uint64), np.zeros(count, np.int32)
+    np.bitwise_or.at(follows, (above, last // BITS), _ONE << (last % BITS).astype(np.uint64))
+    parents, first = np.unique(above, return_index=True)
+    below[parents] = 1 + first
+    words = np.concatenate(likeliest) if len(rows) else np.full(1, -1, np.int32)
+    best = np.where(words < 0, np.float32(-np.inf), unigrams[words]).astype(np.float32)
+    return SpellingTrie(follows, below, best), at, words
+
+
+def _likeliest(ids: IntArray, unigrams: FloatArray, place: NDArray[np.int64]) -> IntArray:
+    """Of the words `ids` (N,) the likeliest at each place 0 to max(place)."""
+    order = np.lexsort((-ids, unigrams[ids], place))
+    last = np.flatnonzero(np.diff(place[order], append=-1))
+    return ids[order[last]]
+
+
+@compiled_inline
+def next_spelling(follows: Sets, below: IntArray, node: int, symbol: int) -> int:
+    """The node that `symbol` leads to from `node`, -1 if no word goes on like that."""
+    word, bit = symbol // BITS, np.uint64(symbol) & _BIT
+    found = follows[node, word]
+    if not (found >> bit) & _ONE:
+        return -1
+    after = int(below[node]) + _bits(found & ((_ONE << bit) - _ONE))
+    for before in range(word):
+        after += _bits(follows[node, before])
+    return after
+
+
+@compiled_inline
+def _bits(x: np.uint64) -> int:
+    """Number of bits that are set. Source: Warren, Hacker's Delight, 5-1; compilers know it as one instruction."""
+    x = x - ((x >> _ONE) & _ODD)
+    x = (x & _LOW_PAIRS) + ((x >> _TWO) & _LOW_PAIRS)
+    x = (x + (x >> _FOUR)) & _LOW_FOURS
+    return int((x * _LOWEST_OF_BYTES) >> _TOP_BYTE)

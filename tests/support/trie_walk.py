@@ -1,0 +1,24 @@
+"""The way through a trie of spellings, by the compiled function that the beam search follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from model.compiled import IntArray, LongArray, entry_point
+from model.lm.spelling import Sets, SpellingTrie, next_spelling
+
+
+@entry_point
+def _walk(follows: Sets, below: IntArray, symbols: LongArray) -> int:
+    node = 0
+    for symbol in symbols:
+        if node >= 0:
+            node = next_spelling(follows, below, node, symbol)
+    return node
+
+
+def walk(trie: SpellingTrie, symbols: Sequence[int]) -> int:
+    """The node of a beginning, -1 if no word begins so."""
+    return int(_walk(trie.follows, trie.below, np.array(symbols, np.int64)))
