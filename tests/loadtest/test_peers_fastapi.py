@@ -20,7 +20,7 @@ from loadtest.peers.stream import Stream
 from model import precision
 from model.recordings import read_pcm
 
-SHORT = next(u for u in samples() if u.audio.stem == "seven")  # which greedy decoding over letters reads right
+SHORT = next(u for u in samples() if u.audio.stem == "stop")  # which greedy decoding over letters reads right
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["as written", "recorded"])

@@ -137,7 +137,7 @@ class Stream(NamedTuple):
 
 def tree_nodes_of(beams: int) -> int:
     """Rows of the tree: live prefixes are a few dozen more than beams, the rest makes compaction rare."""
-    return 24 * beams + 256
+    return 22 * beams + 256
 
 
 tree_nodes = compiled(tree_nodes_of)
