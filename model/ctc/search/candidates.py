@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_maker
+from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_inline, compiled_maker
 from model.ctc.search import layout as at
 from model.ctc.search.logs import exp
 from model.ctc.search.prefix_score import BLANK_PENALTY, Texts
@@ -85,6 +85,22 @@ def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: 
     return count
 
 
+@compiled_inline
+def least_of(work: Work, size: int, reached: float) -> float:
+    """What a new one of `size` candidates must score more than: `reached`, and if all places are taken the worst."""
+    return float(max(reached, work.scores[0])) if size == len(work.scores) else reached
+
+
+@compiled_inline
+def admit(work: Work, size: int, score: float, origin: int, symbol: int) -> int:
+    """Add a candidate, in place of the worst if all places are taken; return their number."""
+    if size < len(work.scores):
+        push(work, size, score, origin, symbol)
+        return size + 1
+    _replace_worst(work, size, score, origin, symbol)
+    return size
+
+
 @compiled
 def push(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
     """Add a candidate to a heap of `size`."""
@@ -97,7 +113,7 @@ def push(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
 
 
 @compiled
-def replace_worst(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
+def _replace_worst(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
     """Replace the worst of `size` candidates."""
     place = 0
     while True:

@@ -12,7 +12,7 @@ from model.compiled import ZERO, DoubleArray, compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
 from model.ctc.search.bounds import highest_begun, highest_closed, highest_closed_as, highest_score, highest_with
-from model.ctc.search.candidates import UNEXTENDED, Work, push, replace_worst
+from model.ctc.search.candidates import UNEXTENDED, Work, admit, least_of
 from model.ctc.search.layout import Stream, copy_row
 from model.ctc.search.prefix_score import (
     MERGES,
@@ -63,7 +63,6 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
 
     The worst hypothesis was the first of the heap: from the last one on, few that are tried early are replaced later.
     """
-    full = len(work.scores)
     top = work.scores[_best(work, size)] if size > 0 else -np.inf
     if texts.ranks > 0:
         _bound_begins(texts, work, kept)
@@ -75,7 +74,7 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
             c = work.kept[k]
             if c == texts.blank or (work.written[h] >> k) & 1:
                 continue
-            least = max(top - reach, work.scores[0]) if size == full else top - reach
+            least = least_of(work, size, top - reach)
             if floats[at.TOTAL_P] + work.log_p[c] + highest <= least:  # nor can the symbols after it, as less likely
                 break
             log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
@@ -85,11 +84,7 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
             if score <= least:
                 continue
             top = max(top, score)
-            if size < full:
-                push(work, size, score, h, c)
-                size += 1
-            else:
-                replace_worst(work, size, score, h, c)
+            size = admit(work, size, score, h, c)
         if texts.ranks > 0:
             size, top = _begin_words(texts, stream, work, kept, h, size, top, reach)
     return size
@@ -103,8 +98,8 @@ def _begin_words(  # noqa: PLR0917
 
     Returns the number of candidates and the best one's score.
     """
-    full, floats, node = len(work.scores), stream.hypotheses_f[h], int(stream.hypotheses_i[h, at.NODE])
-    least = max(top - reach, work.scores[0]) if size == full else top - reach
+    floats, node = stream.hypotheses_f[h], int(stream.hypotheses_i[h, at.NODE])
+    least = least_of(work, size, top - reach)
     if floats[at.TOTAL_P] + work.begins[kept] + highest_closed(texts, stream, node) <= least:
         return size, top
     repeat = stream.nodes_i[node, at.SYMBOL]
@@ -113,7 +108,7 @@ def _begin_words(  # noqa: PLR0917
         base, waived, state, boundary = 0.0, 0.0, ZERO, ZERO - 1
         for k in range(kept):
             c = work.kept[k]
-            least = max(top - reach, work.scores[0]) if size == full else top - reach
+            least = least_of(work, size, top - reach)
             if floats[at.TOTAL_P] + work.begins[k] + highest <= least:
                 continue
             if not closed:
@@ -129,11 +124,7 @@ def _begin_words(  # noqa: PLR0917
                 continue
             top = max(top, score)
             code = c + (rank + 1) * texts.boundary
-            if size < full:
-                push(work, size, score, h, code)
-                size += 1
-            else:
-                replace_worst(work, size, score, h, code)
+            size = admit(work, size, score, h, code)
     return size, top
 
 

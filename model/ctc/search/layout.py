@@ -92,9 +92,9 @@ SCORE = 1  # BASE with the expected scores of the open word and the open key ter
 LOOK = 2  # expected score of the open word
 WAIVED = 3  # cost of unknown words forgiven to the open key term
 WORD_SUM = 4  # of that word
+OTHERS = 4  # behind the first phone of a word, which alone records one: the largest CLOSING of its other homophones
 CLOSING = 5  # LM score of the open word, its first homophone, if it ended here; NaN until computed
-OTHERS = 6  # the largest of its other homophones
-NODE_FLOATS = 7
+NODE_FLOATS = 6
 
 # automaton of key terms: states
 TERM_START, TERM_ELSEWHERE = 0, 1  # no phrase begun: at a word boundary, inside a word
@@ -137,7 +137,7 @@ class Stream(NamedTuple):
 
 def tree_nodes_of(beams: int) -> int:
     """Rows of the tree: live prefixes are a few dozen more than beams, the rest makes compaction rare."""
-    return 22 * beams + 256
+    return 24 * beams + 256
 
 
 tree_nodes = compiled(tree_nodes_of)

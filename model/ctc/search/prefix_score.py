@@ -296,14 +296,16 @@ def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[fl
 @compiled
 def closing_of_others(texts: Texts, stream: Stream, node: int) -> float:
     """The largest language model score of the words that sound like the open one, if it ended here, but the first."""
-    floats = stream.nodes_f[node]
-    if np.isnan(floats[at.OTHERS]):
-        most = -np.inf
-        for rank in range(1, ways_to_close(texts, stream, node)):
-            word = word_of(texts, int(stream.nodes_i[node, at.SPELLING]), rank)
-            most = max(most, _close_by_lm(texts, stream, node, word)[0])
+    floats, kept = stream.nodes_f[node], stream.nodes_i[node, at.LETTERS] > 1
+    if kept and not np.isnan(floats[at.OTHERS]):
+        return float(floats[at.OTHERS])
+    most = -np.inf
+    for rank in range(1, ways_to_close(texts, stream, node)):
+        word = word_of(texts, int(stream.nodes_i[node, at.SPELLING]), rank)
+        most = max(most, _close_by_lm(texts, stream, node, word)[0])
+    if kept:
         floats[at.OTHERS] = most
-    return float(floats[at.OTHERS])
+    return most
 
 
 @compiled

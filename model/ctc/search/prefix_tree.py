@@ -71,10 +71,10 @@ def score_child(texts: Texts, stream: Stream, child: int) -> None:
         score, base, look, waived, spelling, state, letters = add_letters(texts, stream, node, symbol)
         lm_state = ints[node, at.LM_STATE]
         ints[child, at.LETTERS] = letters
-        ints[child, at.SPELLING], floats[child, at.LOOK] = spelling, look
+        ints[child, at.SPELLING], floats[child, at.LOOK], floats[child, at.OTHERS] = spelling, look, np.nan
     floats[child, at.SCORE], floats[child, at.BASE], floats[child, at.WAIVED] = score, base, waived
     ints[child, at.LM_STATE], ints[child, at.BIAS_STATE] = lm_state, state
-    floats[child, at.CLOSING] = floats[child, at.OTHERS] = np.nan
+    floats[child, at.CLOSING] = np.nan
 
 
 @compiled
@@ -88,7 +88,7 @@ def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
     ints[0, at.SYMBOL], ints[0, at.LM_STATE] = symbol, lm_state
     for column in range(at.NODE_FLOATS):
         floats[0, column] = 0.0
-    floats[0, at.CLOSING] = floats[0, at.OTHERS] = np.nan
+    floats[0, at.CLOSING] = np.nan
 
 
 @compiled
