@@ -25,7 +25,7 @@ from model.quantization.calibration import in_rows
 from model.quantization.simulated import SimulatedNetwork, SimulatedProduct
 from model.training.augment import Augmenter, to_tensor
 from model.training.data.corpus import Corpus, epoch_order
-from model.training.optimizer.schedule import Schedule
+from model.training.optimizer.optimizers import Schedule
 from model.training.recipe import Recipe
 
 STEPS = 50  # steps of a row: 4 s

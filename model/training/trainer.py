@@ -31,9 +31,8 @@ from model.training.data.draws import Purpose, draws
 from model.training.data.epoch import MicroBatch, epoch_updates, part_of, timed
 from model.training.moving_average import MovingAverage
 from model.training.objective import FIGURES, Objective
-from model.training.optimizer.optimizers import Optimizers
+from model.training.optimizer.optimizers import Optimizers, Schedule
 from model.training.optimizer.precision import LossScale, training_precision
-from model.training.optimizer.schedule import Schedule
 from model.training.parallel.team import Team
 from model.training.parallel.tree import TreeSum
 from model.training.recipe import Recipe

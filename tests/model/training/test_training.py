@@ -19,7 +19,7 @@ from model.recordings import read_manifest, read_pcm
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
 from model.training.data.corpus import Corpus, epoch_order
-from model.training.optimizer.schedule import Schedule
+from model.training.optimizer.optimizers import Schedule
 from model.training.recipe import RECIPES, read_recipe
 from model.training.run import Places, train
 from model.training.snapshots import alone
