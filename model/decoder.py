@@ -24,7 +24,8 @@ from model.lm.language_model import LanguageModel
 from model.published.published_model import PublishedModel
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
-SHIPPED_LEXICON = SHIPPED_LM.with_name("tutti-words" + LEXICON_SUFFIX)
+OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # beside it, by language
+GRAMMARS = SHIPPED_LM.with_name("grammars")  # LANGUAGE-NAME.arpa
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
@@ -42,8 +43,8 @@ class Language:
     weights: DecodingWeights = DecodingWeights()  # noqa: RUF009 - frozen
 
     @classmethod
-    def load(cls, path: Path | None, phones: Sequence[str] = ()) -> Language:
-        """Read a language model, the lexicon beside it or else the shipped one, and the weights tuned for it.
+    def load(cls, path: Path | None, phones: Sequence[str] = (), language: str = "en") -> Language:
+        """Read a language model, the lexicon beside it or else the language's, and the weights tuned for it.
 
         Raises: LanguageModelError, LexiconError, and ModelError for the weights.
         """
@@ -51,14 +52,15 @@ class Language:
             return cls()
         lm, weights = LanguageModel.load(path), weights_path(path, phones)
         tuned = DecodingWeights.load(weights) if weights.exists() else default_weights(phones)
-        return cls(lm, sounds_of(lm, path, phones) if phones else None, tuned)
+        return cls(lm, sounds_of(lm, path, phones, language) if phones else None, tuned)
 
 
-def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str]) -> Sounds:
-    """The sounds of a language model's words. Raises: LexiconError."""
-    beside = path.with_name(path.name.partition(".")[0] + LEXICON_SUFFIX)
+def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> Sounds:
+    """The sounds of a language model's words, by the lexicon beside it or else the language's. Raises: LexiconError."""
+    beside = lexicon_path(path)
+    shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
-        return Sounds.of_model(phones, Lexicon.load(beside if beside.exists() else SHIPPED_LEXICON), lm)
+        return Sounds.of_model(phones, Lexicon.load(beside if beside.exists() else shipped), lm)
     except ValueError as error:
         raise LexiconError(f"{path}: {error}") from error
 
@@ -90,12 +92,32 @@ def make_decoder(
     """
     if resolve_decoder(decoder, lm) == "greedy":
         return GreedyDecoder(config.vocabulary, config.frame_s)
-    path, phones = language_model_path(lm), config.phones
+    path, phones = language_model_path(lm, config.language), config.phones
 
     def search(beams: int, language: Language) -> BeamDecoder:
         return own_search(config, beams, language)
 
-    return _searches(search, Language.load(path, phones), beams=beams, second=second, phones=phones)
+    known = Language.load(path, phones, config.language)
+    return _searches(search, known, beams=beams, second=second, phones=phones)
+
+
+def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
+    """Searches for one kind of phrase, by the names that clients choose them by.
+
+    They are n-grams `LANGUAGE-NAME.arpa` of the language: those that ship, and those of the operator's folder, which
+    come first. Models that are published have none. Raises: LanguageModelError, LexiconError.
+    """
+    if isinstance(acoustic, PublishedModel):
+        return {}
+    config, begin = acoustic.config, f"{acoustic.config.language}-"
+    paths = [path for place in (GRAMMARS, folder) if place is not None for path in place.glob(f"{begin}*.arpa")]
+    found = {path.stem.removeprefix(begin): path for path in paths}
+    searches = {}
+    for name, path in sorted(found.items()):
+        language = Language.load(path, config.phones, config.language)
+        searches[name] = own_search(config, beams, language, keeps_blank=True)
+        searches[name].warm_up()
+    return searches
 
 
 def own_search(config: ModelConfig, beams: int, language: Language, **options: Any) -> BeamDecoder:
@@ -184,13 +206,24 @@ def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["gre
     return "greedy" if language_model_path(lm) is None else "beam"
 
 
-def language_model_path(lm: LanguageModelName) -> Path | None:
+def language_model_path(lm: LanguageModelName, language: str = "en") -> Path | None:
     """The language model's file: the one that is named, or the shipped one if there is one; None for none."""
     if lm == "off":
         return None
     if lm is not None:
         return lm
-    return SHIPPED_LM if SHIPPED_LM.exists() else None
+    if language == "en":
+        shipped = SHIPPED_LM
+    elif language in OTHER_LMS:
+        shipped = SHIPPED_LM.with_name(OTHER_LMS[language])
+    else:
+        return None
+    return shipped if shipped.exists() else None
+
+
+def lexicon_path(path: Path) -> Path:
+    """Where the pronunciations of a language model's words lie: beside it."""
+    return path.with_name(path.name.partition(".")[0] + LEXICON_SUFFIX)
 
 
 def weights_path(path: Path, phones: Sequence[str] = ()) -> Path:

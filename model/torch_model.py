@@ -59,7 +59,7 @@ class TorchModel:
     @classmethod
     def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> TorchModel:
         """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
-        network, digest = checkpoint.load(path or checkpoint.SHIPPED)
+        network, digest = checkpoint.load(checkpoint.SHIPPED if path is None else checkpoint.named(path))
         return cls(network, digest, device=device, precision=precision)
 
     @classmethod

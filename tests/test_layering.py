@@ -18,8 +18,8 @@ PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
 THIRD_PARTIES = {  # that a package may import
     "batching": {"numpy"},
     "model": {
-        "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnxruntime", "rich",
-        "safetensors", "silero_vad", "soundfile", "soxr", "torch", "triton", "typer",
+        "cn2an", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnxruntime", "opencc",
+        "pypinyin", "rich", "safetensors", "silero_vad", "soundfile", "soxr", "torch", "triton", "typer",
     },
     "tutti_asr_client": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
 }  # fmt: skip

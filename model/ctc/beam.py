@@ -115,6 +115,7 @@ class BeamDecoder:
         kept_symbols: int = KEPT_SYMBOLS,
         reach: float = REACH,
         merges: bool = True,
+        keeps_blank: bool = False,
     ) -> None:
         """A vocabulary has single characters, the first is the blank, ""; `Tokens` are spelled letter by letter.
 
@@ -122,9 +123,10 @@ class BeamDecoder:
         blank and phones, and they alone are read.
 
         A `kept_share` of 1 keeps `kept_symbols` of each frame; hypotheses whose score, in nats, is more than `reach`
-        below the best are dropped. Without `merges` those with the same future live on side by side, which finds a
-        worse best text unless there is room for all. Raises: VocabularyError for tokens that cannot be
-        spelled, with a language model those that it has no letters for; ValueError.
+        below the best are dropped. With `keeps_blank` a frame keeps the blank too, which a vocabulary of few words
+        needs: in other speech some frames have no symbol that goes on. Without `merges` those with the same future live
+        on side by side, which finds a worse best text unless there is room for all. Raises: VocabularyError for tokens
+        that cannot be spelled, with a language model those that it has no letters for; ValueError.
         """
         if not 1 <= beams <= MAX_BEAMS:
             raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
@@ -138,7 +140,7 @@ class BeamDecoder:
         else:
             self.vocabulary = tuple(vocabulary)
             self.symbols = Symbols.of_characters(vocabulary)
-        if not (0 < kept_share <= 1 and 1 <= min(kept_symbols, len(self.vocabulary)) <= MAX_KEPT_SYMBOLS):
+        if not (0 < kept_share <= 1 and 1 <= min(kept_symbols, len(self.vocabulary)) <= MAX_KEPT_SYMBOLS - keeps_blank):
             raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
         if not reach > 0:
             raise ValueError(f"a reach of {reach}, must be above 0")
@@ -147,9 +149,9 @@ class BeamDecoder:
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
         model, self._kept_alive = model_table(lm, sounds.trie if sounds is not None else None)
-        limits = np.array([kept_share, kept_symbols, reach, merges], np.float64)
+        limits = np.array([kept_share, kept_symbols, reach, merges, keeps_blank], np.float64)
         symbols = self.symbols
-        self.limits = limits  # (4,) share of the probability and number of symbols that a frame keeps come first
+        self.limits = limits  # (5,) share of the probability and number of symbols that a frame keeps come first
         self._setup = Setup(
             beams, limits, symbols.blank, symbols.space, 1 + symbols.adds_boundaries, symbols.longest, symbols.boundary,
             symbols.ranks, symbols.table, symbols.columns, weight_row(self.weights), model,

@@ -23,9 +23,11 @@ import numpy as np
 from model.compiled import DoubleArray, IntArray
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, TERM_FLOATS, TERM_INTS
+from model.ctc.tokens import is_ideograph
 from model.errors import ModelError
 from model.lm.characters import LETTERS
 
+LETTERS_ALONE = frozenset(LETTERS)
 MAX_PHRASES = 1_000
 MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most as many states and two more
 MAX_WORDS = 20  # of one phrase
@@ -93,10 +95,13 @@ class Bias:
 
 
 def spell(phrase: str) -> str:
-    """Write a phrase with the letters a to z, apostrophes and spaces; accents fall off, other signs part words."""
+    """Write a phrase with the letters a to z, apostrophes and spaces; accents fall off, other signs part words.
+
+    A Chinese character is a word of its own.
+    """
     plain = unicodedata.normalize("NFKD", phrase.replace("’", "'")).casefold()
     kept = (c for c in plain if not unicodedata.combining(c))
-    words = "".join(c if c in LETTERS else " " for c in kept).split()
+    words = "".join(c if c in LETTERS else f" {c} " if is_ideograph(c) else " " for c in kept).split()
     return " ".join(word for word in words if word.strip("'"))
 
 
@@ -131,8 +136,9 @@ _States = dict[tuple[Sounds, Letters], _State]
 
 @lru_cache(maxsize=256)
 def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
-    words = {_columns(word): word for phrase, _ in phrases for word in phrase}
-    spelled = {tuple(map(_columns, phrase)): boost for phrase, boost in phrases}
+    written = [(phrase, boost) for phrase, boost in phrases if all(map(LETTERS_ALONE.issuperset, phrase))]
+    words = {_columns(word): word for phrase, _ in written for word in phrase}
+    spelled = {tuple(map(_columns, phrase)): boost for phrase, boost in written}
     return _automaton(tuple((" ".join(phrase), boost) for phrase, boost in phrases), words, spelled)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from model.ctc.bias import Bias, Letters
+from model.ctc.tokens import is_ideograph
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
-from model.lm.pronounced import PhoneTrie, build_phones
+from model.lm.pronounced import MOST_ALIKE, PhoneTrie, build_phones
 
 
 @dataclass(frozen=True, eq=False)  # by identity: it is a key of a cache
@@ -26,7 +27,8 @@ class Sounds:
         place = {phone: column for column, phone in enumerate(phones)}
         unigrams = lm.trie.log_prob[1 : 1 + len(lm.words)]
         words = {word: _columns(lexicon.pronounce(word.lower()), place) for word in lm.words if word[0] != "<"}
-        return cls(tuple(phones), lexicon, build_phones(lm.words, unigrams, words, len(phones)))
+        most = len(words) if all(map(is_ideograph, words)) else MOST_ALIKE  # sixty characters are read as one syllable
+        return cls(tuple(phones), lexicon, build_phones(lm.words, unigrams, words, len(phones), most))
 
     def of(self, bias: Bias) -> Bias:
         """The key terms by their sounds."""

@@ -25,6 +25,16 @@ IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0
 _IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 
 
+def has_ideographs(text: str) -> bool:
+    """Whether a text has a character of such a script."""
+    return not text.isascii() and _IDEOGRAPH.search(text) is not None
+
+
+def is_ideograph(text: str) -> bool:
+    """Whether a text is one character of a script that is written without spaces."""
+    return _IDEOGRAPH.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """Symbols by number, and of each: whether a word begins or ends with it, and the bytes that it adds to the word."""

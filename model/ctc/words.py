@@ -19,7 +19,7 @@ LogProbs = NDArray[np.float32]
 SecondPass = Callable[[], "tuple[Word, ...]"]
 """Decodes a segment again; on any thread."""
 
-_BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}]) (?=[{IDEOGRAPHS}])")
+_BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}，。？]) (?=[{IDEOGRAPHS}])")  # or behind a mark
 
 
 @dataclass(frozen=True, slots=True)

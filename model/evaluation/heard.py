@@ -14,7 +14,7 @@ import numpy as np
 
 from model.acoustic import OwnModel, log_probs_of
 from model.config import TAIL_FRAMES
-from model.ctc.words import Decoder, LogProbs
+from model.ctc.words import Decoder, LogProbs, joined
 from model.evaluation.scoring import Score, by_source
 from model.recordings import Utterance, read_pcm
 
@@ -46,7 +46,7 @@ def text_of(decoder: Decoder, item: Heard) -> str:
     """Decode one recording, from start to end."""
     state = decoder.start(0)
     decoder.advance([state], item.log_probs[None])
-    return " ".join(word.text for word in decoder.take(state))
+    return joined(word.text for word in decoder.take(state))
 
 
 def decode(decoder: Decoder, heard: Sequence[Heard], executor: Executor) -> dict[str, Score]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from model.ctc.tokens import has_ideographs
+
 
 def edit_distance(reference: Sequence[object], hypothesis: Sequence[object]) -> int:
     """Levenshtein distance: substitutions, deletions and insertions, one each."""
@@ -49,7 +51,13 @@ class Score:
 
 
 def score(reference: str, hypothesis: str) -> Score:
-    """Score one utterance; white space is folded."""
+    """Score one utterance; white space is folded. Of a Chinese reference each character is a word."""
+    if has_ideographs(reference):
+        from model.mandarin.text import characters_of
+
+        left, right = characters_of(reference), characters_of(hypothesis)
+        errors = edit_distance(left, right)
+        return Score(errors, len(left), errors, len(left), 1)
     expected, found = reference.split(), hypothesis.split()
     left, right = " ".join(expected), " ".join(found)
     return Score(edit_distance(expected, found), len(expected), edit_distance(left, right), len(left), 1)

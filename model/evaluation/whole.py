@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.config import TAIL_FRAMES
-from model.ctc.words import Decoder, LogProbs
+from model.ctc.words import Decoder, LogProbs, joined
 from model.evaluation.scoring import Score, by_source
 from model.network import Network
 from model.recordings import Utterance
@@ -52,7 +52,7 @@ def score_decoder(decoder: Decoder, utterances: Sequence[Utterance], log_probs: 
     for utterance, row in zip(utterances, log_probs, strict=True):
         state = decoder.start(0)
         decoder.advance([state], row[None])  # (1, T, V)
-        text = " ".join(word.text for word in decoder.take(state))
+        text = joined(word.text for word in decoder.take(state))
         decoder.release(state)
         rows.append((utterance.source, utterance.text, text))
     return by_source(rows)

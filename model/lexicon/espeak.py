@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from model.errors import TrainingError
 
@@ -44,26 +43,6 @@ SIMPLER = {  # espeak-ng's symbols by those of about forty that occur often enou
 PHONES = frozenset(  # what is left for English; sounds that fewer than one word in 8,000 has are not among them
     "aɪ aʊ b d dʒ eɪ f h i j k l m n oʊ p s t tʃ u v w z æ ð ŋ ɑ ɔ ɔɪ ə ɚ ɛ ɡ ɪ ɹ ɾ ʃ ʊ ʌ ʒ θ".split()  # noqa: SIM905  (41 quotes hide them)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pronunciations:
-    """Phones by word, as indices from 1 into `phones`; 0 is the blank."""
-
-    phones: tuple[str, ...]
-    words: Mapping[str, tuple[int, ...]]
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> Pronunciations:
-        """Pronounce every word of the texts with espeak-ng. Raises: TrainingError if it is missing or fails."""
-        spoken = pronounce(sorted({word for text in texts for word in text.split()}))
-        phones = tuple(sorted({phone for sounds in spoken.values() for phone in sounds}))
-        index = {phone: number for number, phone in enumerate(phones, 1)}
-        return cls(phones, {word: tuple(index[phone] for phone in sounds) for word, sounds in spoken.items()})
-
-    def target(self, text: str) -> list[int]:
-        """Phones of a text, without word boundaries."""
-        return [phone for word in text.split() for phone in self.words[word]]
 
 
 def pronounce(words: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from model.compiled import FloatArray, IntArray
 from model.lm.spelling import SpellingTrie, build_spelling
 
 MOST_ALIKE = 8
-"""Words that sound alike and are told apart by the language model; the less likely ones beyond are left out."""
+"""English words that sound alike and are told apart by the language model; the less likely ones beyond are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,15 @@ class PhoneTrie:
 
 
 def build_phones(
-    words: Sequence[str], unigrams: FloatArray, spoken: Mapping[str, Sequence[Sequence[int]]], phones: int
+    words: Sequence[str],
+    unigrams: FloatArray,
+    spoken: Mapping[str, Sequence[Sequence[int]]],
+    phones: int,
+    most_alike: int = MOST_ALIKE,
 ) -> PhoneTrie:
     """Build the trie of all words that have pronunciations, of columns 0 to `phones` - 1.
+
+    Of words that sound alike the `most_alike` likeliest stay.
 
     Raises: ValueError if no word has one.
     """
@@ -49,6 +55,6 @@ def build_phones(
     order = np.argsort(at, kind="stable")  # the words of a node stay in order
     ends = at[order]
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends)
-    kept = rank < MOST_ALIKE
+    kept = rank < most_alike
     first = np.searchsorted(ends[kept], np.arange(len(likeliest) + 1)).astype(np.int32)
     return PhoneTrie(spelling, first, ids[order][kept], likeliest)

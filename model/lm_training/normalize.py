@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from model.ctc.tokens import IDEOGRAPHS
 from model.synthesis.spoken_numbers import DIGITS, cardinal, ordinal
 
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "´": "'", "`": "'", "—": " ", "–": " ", "‑": "-"})
@@ -44,12 +45,15 @@ _SHORT_RE = re.compile(
 _MONEY = re.compile(r"([$£€])\s?(\d+(?:,\d{3})*(?:\.\d+)?)(\s(?:million|billion|trillion|thousand|hundred))?")
 _COIN = {"$": "dollars", "£": "pounds", "€": "euros"}
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:st|nd|rd|th|s)?(?![a-z\d])")
+_CHARACTER = re.compile(f"[{IDEOGRAPHS}]")
 _REST = re.compile(r"[^a-z' ]+")
 _EDGES = re.compile(r"(?<![a-z])'+|'+(?![a-z])")
 
 
 def spoken(text: str) -> str:
     """Return the words of a text as said: "Dr. Smith paid $3.50 in 1984" -> "doctor smith paid three point …"."""
+    if characters := _CHARACTER.findall(text):  # Chinese: each is a word, and anything else was left out before
+        return " ".join(characters)
     text = unicodedata.normalize("NFKD", text.translate(_QUOTES).lower())
     text = "".join(_LETTERS.get(letter, letter) for letter in text if not unicodedata.combining(letter))
     text = _SHORT_RE.sub(lambda found: _SHORT[found[0]], text)

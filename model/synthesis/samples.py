@@ -72,22 +72,55 @@ SAMPLES: tuple[Sample, ...] = (
 )
 
 
+_PINYIN = "cmn-latn-pinyin"
+
+# In Mandarin: what is said in pinyin, which the synthesizer reads, and in characters.
+MANDARIN_SAMPLES: tuple[tuple[Sample, str], ...] = (
+    (
+        Sample(
+            "mandarin_weather.flac", Voice("espeak-ng", f"{_PINYIN}+f3", 45, 170), ("jin1 tian1 tian1 qi4 hen3 hao3",)
+        ),
+        "今天天气很好",
+    ),
+    (
+        Sample("mandarin_china.flac", Voice("espeak-ng", f"{_PINYIN}+m3", 45, 170), ("ta1 shi4 zhong1 guo2 ren2",)),
+        "他是中国人",
+    ),
+    (
+        Sample("mandarin_beijing.flac", Voice("espeak-ng", f"{_PINYIN}+f2", 45, 170), ("wo3 men5 qu4 bei3 jing1",)),
+        "我们去北京",
+    ),
+    (
+        Sample("mandarin_digits.flac", Voice("espeak-ng", f"{_PINYIN}+m1", 45, 170), ("san1 qi1 jiu3 er4 ling2 wu3",)),
+        "三七九二零五",
+    ),
+)
+
+
 def make_samples(out: Path = SAMPLES_FOLDER) -> Path:
-    """Write every sample and ``samples.jsonl`` into ``out``; return the path of the manifest.
+    """Write every sample with ``samples.jsonl``, those in Mandarin with ``mandarin.jsonl``, into ``out``.
+
+    Returns the path of the first manifest.
 
     Raises:
         SynthesizerError: a synthesizer is missing or fails.
     """
     require_engines()
     out.mkdir(parents=True, exist_ok=True)
-    rows = [_write(out, sample) for sample in SAMPLES]
+    for sample in SAMPLES:
+        assert set(sample.texts) <= sample_texts(), sample  # else training could hear the answer
     manifest = out / "samples.jsonl"
-    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    _list(manifest, [_write(out, sample) for sample in SAMPLES])
+    _list(out / "mandarin.jsonl", [_write(out, sample) | {"text": text} for sample, text in MANDARIN_SAMPLES])
     return manifest
 
 
+def _list(manifest: Path, rows: list[dict[str, str | float]]) -> None:
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    manifest.write_text("".join(lines), encoding="utf-8")
+
+
 def _write(out: Path, sample: Sample) -> dict[str, str | float]:
-    assert set(sample.texts) <= sample_texts(), sample  # else training could hear the answer
     audio = _render(sample)
     soundfile.write(out / sample.file, audio, sample.rate_hz, subtype="PCM_16")
     return {

@@ -18,12 +18,14 @@ import numpy as np
 import soundfile
 from rich.progress import Progress
 
+from model.synthesis.mandarin import mandarin_sentences
 from model.synthesis.sentences import Sentence, Split, sentences
 from model.synthesis.voices import (
     SAMPLE_RATE_HZ,
     Engine,
     FloatArray,
     Voice,
+    random_mandarin_voice,
     random_voice,
     require_engines,
     speak,
@@ -53,15 +55,17 @@ class Utterance:
     gain_dbfs: float
 
 
-def plan(seed: int, split: Split = "train") -> Iterator[Utterance]:
-    """Yield utterances without end."""
+def plan(seed: int, split: Split = "train", mandarin: Path | None = None) -> Iterator[Utterance]:
+    """Yield utterances without end: English ones, or Mandarin ones of the texts of a folder."""
     rng = Random(f"{seed}/{split}/voices")  # apart from the text, so that a new voice leaves the sentences alone
-    for index, sentence in enumerate(sentences(seed, split)):
+    texts = sentences(seed, split) if mandarin is None else mandarin_sentences(seed, mandarin)
+    draw = random_voice if mandarin is None else random_mandarin_voice
+    for index, sentence in enumerate(texts):
         yield Utterance(
             audio=f"{index // _FILES_PER_FOLDER:03d}/{index:06d}.flac",
             sentence=sentence,
             spoken=_with_pauses(sentence, rng),
-            voice=random_voice(rng),
+            voice=draw(rng),
             lead_s=rng.uniform(*_SILENCE_S),
             trail_s=rng.uniform(*_SILENCE_S),
             gain_dbfs=rng.uniform(*_GAIN_DBFS),
@@ -76,16 +80,21 @@ def render(utterance: Utterance) -> FloatArray:
     return np.pad(speech, silences)  # (S,) -> (lead + S + trail,)
 
 
-def synthesize(out: Path, hours: float, seed: int, jobs: int, split: Split = "train") -> Path:
+def synthesize(
+    out: Path, hours: float, seed: int, jobs: int, *, split: Split = "train", mandarin: Path | None = None
+) -> Path:
     """Fill the folder ``out`` with ``hours`` of speech and return the path of its manifest.
+
+    It is English, or with a folder of texts Mandarin.
 
     Raises:
         SynthesizerError: a synthesizer is missing or fails.
+        LanguageModelError: the folder has no texts.
     """
     require_engines()
     out.mkdir(parents=True, exist_ok=True)
     manifest = out / "synthetic.jsonl"
-    utterances, done_s, goal_s = plan(seed, split), 0.0, hours * 3600
+    utterances, done_s, goal_s = plan(seed, split, mandarin), 0.0, hours * 3600
     pool = ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_parent)
     try:
         with _progress(goal_s) as report, manifest.open("w", encoding="utf-8") as rows:
@@ -125,7 +134,7 @@ def _row(utterance: Utterance, duration_s: float) -> dict[str, str | float]:
         "audio": utterance.audio,
         "text": utterance.sentence.text,
         "speaker": utterance.voice.speaker,
-        "source": "synthetic",
+        "source": "synthetic" if utterance.sentence.kind != "mandarin" else "synthetic_zh",
         "duration": round(duration_s, 3),
         "licence": LICENCES[utterance.voice.engine],
         "origin": utterance.voice.engine,

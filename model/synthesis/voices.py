@@ -37,6 +37,7 @@ _ESPEAK_ACCENTS = (
     "en-029",
     "en-us-nyc",
 )
+_ESPEAK_PINYIN = "cmn-latn-pinyin"  # espeak-ng has no dictionary of Chinese characters
 # Left out: whispering, croaking, Klatt and "robo" variants, which no caller sounds like.
 _ESPEAK_VARIANTS = (
     *("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "f1", "f2", "f3", "f4", "f5"),
@@ -79,6 +80,13 @@ def random_voice(rng: Random) -> Voice:
         return Voice("flite", name, pitch, pace, rng.choice(_FLITE_WARPS_PERCENT))
     name = f"{rng.choice(_ESPEAK_ACCENTS)}+{rng.choice(_ESPEAK_VARIANTS)}"
     return Voice("espeak-ng", name, rng.randint(25, 80), rng.randint(120, 200))
+
+
+def random_mandarin_voice(rng: Random) -> Voice:
+    """Return a voice that reads pinyin, drawn from all variants of espeak-ng's."""
+    return Voice(
+        "espeak-ng", f"{_ESPEAK_PINYIN}+{rng.choice(_ESPEAK_VARIANTS)}", rng.randint(25, 80), rng.randint(170, 290)
+    )
 
 
 def require_engines() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import TrainingError
-from model.lexicon.espeak import Pronunciations
+from model.lexicon.spoken import Pronunciations
 from model.network import Network
 from model.precision import DTYPES
 from model.recordings import Utterance, read_pcm
@@ -96,7 +96,7 @@ class Trainer:
         self.asked_to_stop = asked_to_stop
         self.precision = training_precision(recipe.precision, device)
         texts = [u.text for u in corpus.utterances]
-        spoken = Pronunciations.of(texts) if recipe.phone_weight else None
+        spoken = Pronunciations.of(texts, config.language) if recipe.phone_weight else None
         if spoken is not None:
             config = dataclasses.replace(config, phones=spoken.phones)
         self.network = Network(config, recipe.dropout).to(device)
@@ -150,10 +150,18 @@ class Trainer:
         self.average.begin(self.network)
 
     def start_from(self, network: Network) -> None:
-        """Take over weights and feature statistics of another run. Raises: TrainingError if the sizes differ."""
+        """Take over weights and feature statistics of another run; phones of another language keep their random ones.
+
+        Raises: TrainingError if the sizes differ.
+        """
         self._fresh = False
+        weights, own = network.state_dict(), self.network.config
+        if own.phones != network.config.phones and own.vocabulary == network.config.vocabulary:
+            letters = len(own.vocabulary)
+            for name, rows in self.network.head.state_dict(prefix="head.").items():
+                weights[name] = torch.cat([weights[name][:letters], rows[letters:].to(weights[name].device)])
         try:
-            self.network.load_state_dict(network.state_dict())
+            self.network.load_state_dict(weights)
         except RuntimeError as error:
             raise TrainingError(f"the checkpoint to start from has other sizes than the recipe: {error}") from error
         self.average.begin(self.network)

@@ -41,7 +41,9 @@ def validate(network: Network, corpus: Corpus, team: Team) -> Validation:
     network.train()
     rows = {index: row for part in team.objects(own) for index, row in part.items()}
     losses, letters, texts = zip(*(rows[index] for index in range(len(corpus))), strict=True)
-    scored = ((u.source, u.text, text) for u, text in zip(corpus.utterances, texts, strict=True))
+    vocabulary = frozenset(network.config.vocabulary)  # numbers of tones are no letters
+    written = ("".join(c for c in u.text if c in vocabulary) for u in corpus.utterances)
+    scored = ((u.source, text, found) for u, text, found in zip(corpus.utterances, written, texts, strict=True))
     return Validation(sum(losses) / max(1, sum(letters)), by_source(scored))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_inline, compiled_maker
 from model.ctc.search import layout as at
 from model.ctc.search.logs import exp
-from model.ctc.search.prefix_score import BLANK_PENALTY, Texts
+from model.ctc.search.prefix_score import BLANK_PENALTY, KEEPS_BLANK, KEPT_SHARE, KEPT_SYMBOLS, Texts
 
 UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
@@ -55,8 +55,8 @@ def work_for(beams: int, symbols: int) -> Work:
 
 
 @compiled
-def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: Work) -> int:
-    """Keep the fewest symbols of a frame (V,) that have `share` of the probability together, at most `limit`.
+def keep_symbols(texts: Texts, row: FloatArray, limits: DoubleArray, work: Work) -> int:
+    """Keep the fewest symbols of a frame (V,) that have the share of the probability together that `limits` say.
 
     A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf, and so does one of a
     symbol that writes nothing but the blank. The blank is the less likely by its penalty, once all are kept. Returns
@@ -64,8 +64,8 @@ def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: 
     """
     for c in range(len(row)):
         work.log_p[c] = -np.inf
-    count, total = 0, 0.0
-    while count < min(limit, len(row)) and (total < share or share >= 1.0):
+    count, total, share = 0, 0.0, limits[KEPT_SHARE]
+    while count < min(int(limits[KEPT_SYMBOLS]), len(row)) and (total < share or share >= 1.0):
         best = -1
         for c in range(len(row)):
             if (
@@ -80,6 +80,10 @@ def keep_symbols(texts: Texts, row: FloatArray, share: float, limit: int, work: 
         work.log_p[best] = row[best]
         work.kept[count], work.places[best] = best, count
         total += exp(np.float64(row[best]))
+        count += 1
+    if limits[KEEPS_BLANK] != 0 and work.log_p[texts.blank] == -np.inf and abs(row[texts.blank]) < np.inf:
+        work.log_p[texts.blank] = row[texts.blank]
+        work.kept[count], work.places[texts.blank] = texts.blank, count
         count += 1
     work.log_p[texts.blank] -= texts.weights[BLANK_PENALTY]
     return count

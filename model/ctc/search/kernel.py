@@ -13,7 +13,6 @@ from model.ctc.search.layout import Stream, stream_at, tree_nodes
 from model.ctc.search.logs import add_logs, exp
 from model.ctc.search.prefix_score import (
     KEPT_SHARE,
-    KEPT_SYMBOLS,
     Setup,
     Texts,
     best_rank,
@@ -86,7 +85,7 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
         if header[at.NODES] + beams * texts.growth > tree_nodes(beams):
             make_room(stream, work.moved)
         before = stream.hypotheses_i[header[at.BEST], at.NODE]
-        kept = keep_symbols(texts, row, limits[KEPT_SHARE], int(limits[KEPT_SYMBOLS]), work)
+        kept = keep_symbols(texts, row, limits, work)
         search_frame(texts, stream, work, kept, limits)
         if stream.hypotheses_i[header[at.BEST], at.NODE] != before:
             header[at.CHANGES] += 1

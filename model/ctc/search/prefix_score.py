@@ -37,6 +37,7 @@ LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST, BLANK_P
 KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols that a frame keeps
 REACH = 2  # hypotheses that score this much less than the best are dropped
 MERGES = 3  # 1: hypotheses with the same future are merged, those of letters where there is no room for all
+KEEPS_BLANK = 4  # 1: each frame keeps the blank, too, so that a vocabulary of few words always has a way on
 
 # model, int64: sizes and addresses
 HAS_LM, NODES, SPELLINGS, SETS, SOUNDING = range(5)
@@ -54,7 +55,7 @@ class Setup(NamedTuple):
     """Arguments of a decoder to compiled code at each call."""
 
     beams: int
-    limits: DoubleArray  # (4,)
+    limits: DoubleArray  # (5,)
     blank: int
     space: int  # the symbol, -1 if there is none
     growth: int  # most nodes that a symbol adds: with the boundary, two

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from model.config import TAIL_FRAMES, ModelConfig
-from model.lexicon.espeak import Pronunciations
+from model.lexicon.spoken import Pronunciations
 from model.training.augment import Augmenter, Samples, to_tensor
 from model.training.data.corpus import Corpus
 from model.training.data.draws import Purpose, draws

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from phone_toys import OUTPUTS, PHONES, SPOKEN, phone_decoder
 
 from model.ctc import beam
+from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.sounds import Sounds
 from model.ctc.weights import DecodingWeights
+from model.lexicon.lexicon import Lexicon
+from model.lm.language_model import LanguageModel
 
 WIDE = 2_000
 WEIGHTS = DecodingWeights(lm_weight=0.7, word_bonus=0.3, unknown_cost=2.0, blank_penalty=0.4)
@@ -129,3 +133,30 @@ def test_frames_of_another_width_are_refused():
     made = phone_decoder()
     with pytest.raises(ValueError, match="symbols"):
         made.advance([made.start(0)], np.zeros((1, 2, OUTPUTS + 1), np.float32))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), frames=st.integers(4, 60))
+def test_with_the_blank_in_every_frame_speech_that_is_no_word_is_never_written_as_phones(seed, frames):
+    """One symbol is kept of a frame: without the blank there may be no way on but out of the vocabulary."""
+    rows = np.full((frames, len(PHONES) + 1), -9.0, np.float32)
+    rows[np.arange(frames), np.random.default_rng(seed).integers(1, len(PHONES) + 1, frames)] = -0.001
+    words = found(phone_decoder(8, kept_symbols=1, keeps_blank=True), rows)
+    assert set(words) <= set(SPOKEN)
+
+
+def test_a_frame_has_room_for_the_blank():
+    with pytest.raises(ValueError, match="a frame cannot keep 63 symbols"):
+        BeamDecoder(["", *map(chr, range(0x4E00, 0x4E00 + 80))], 0.04, kept_symbols=63, keeps_blank=True)
+
+
+def test_all_characters_that_sound_alike_are_there(tmp_path):
+    """More than the eight of English: sixty characters are read as one Mandarin syllable."""
+    characters = [chr(0x4E00 + i) for i in range(20)]
+    lines = [f"{-1.5 - i / 10:.2f}\t{character}" for i, character in enumerate(characters)]
+    head = ["\\data\\", f"ngram 1={len(lines) + 3}", "", "\\1-grams:", "-9\t<unk>", "-99\t<s>", "-1\t</s>"]
+    path = tmp_path / "toy.arpa"
+    path.write_text("\n".join([*head, *lines, "", "\\end\\", ""]), encoding="utf-8")
+    lm = LanguageModel.load(path, cache_dirs=[tmp_path])
+    lexicon = Lexicon(("i4",), dict.fromkeys(characters, (("i4",),)), "toy")
+    assert Sounds.of_model(("i4",), lexicon, lm).trie.ranks == len(characters)

@@ -5,7 +5,7 @@ from needs import need_programs
 
 from model.errors import TrainingError
 from model.lexicon import espeak
-from model.lexicon.espeak import Pronunciations
+from model.lexicon.spoken import Pronunciations
 
 
 def test_words_that_sound_alike_have_the_same_phones_and_others_differ():

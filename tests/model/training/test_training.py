@@ -175,17 +175,23 @@ def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(cor
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
 
 
-@pytest.mark.parametrize("name", SHIPPED_RECIPES)
+MANDARIN_RECIPES = ("mandarin.json", "mandarin-again.json")  # which go on from the English model
+
+
+@pytest.mark.parametrize("name", SHIPPED_RECIPES + MANDARIN_RECIPES)
 def test_the_shipped_recipes_can_be_read(name):
     config, shipped = read_recipe(RECIPES / name)
-    assert config.name == "tutti-small"
-    assert shipped.weights["synthetic"] > 0
+    mandarin = name in MANDARIN_RECIPES
+    assert (config.name, config.language) == (("tutti-mandarin", "zh") if mandarin else ("tutti-small", "en"))
+    assert shipped.weights["synthetic_zh" if mandarin else "synthetic"] > 0
     assert shipped.micro_batches == 2
 
 
-def test_the_shipped_model_was_made_by_the_shipped_recipes():
-    made = json.loads(checkpoint.SHIPPED.with_suffix(".json").read_text(encoding="utf-8"))["training"]
-    for name in reversed(SHIPPED_RECIPES):
+@pytest.mark.parametrize(("language", "recipes"), [("en", SHIPPED_RECIPES), ("zh", SHIPPED_RECIPES + MANDARIN_RECIPES)])
+def test_the_shipped_models_were_made_by_the_shipped_recipes(language, recipes):
+    described = checkpoint.shipped_for(language).with_suffix(".json")
+    made = json.loads(described.read_text(encoding="utf-8"))["training"]
+    for name in reversed(recipes):
         recipe_now = json.loads(json.dumps(read_recipe(RECIPES / name)[1].to_dict()))
         assert recipe_now.items() >= made["recipe"].items(), name
         made = made.get("started_from")

@@ -1,0 +1,1 @@
+"""Texts and recordings of Mandarin, to make a model of; how transcripts of it are compared."""

@@ -1,0 +1,101 @@
+"""Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR`.
+
+Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings, and
+`digits.txt`, made-up strings of digits, for telephone numbers are said so; a character is a word. Sentences that share
+six characters in a row with a held-out transcript are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+from model.errors import LanguageModelError, ModelError
+from model.mandarin.text import sentences_of
+
+SHARED = 6  # characters in a row
+STRINGS = 20_000  # of digits
+DIGITS = "零一二三四五六七八九"
+ONE_OF_TELEPHONES = "幺"
+LENGTHS = (3, 12)  # of those strings
+SHARE_OF_YAO = 0.5  # of the strings say 一 as 幺
+
+
+def prompts(folder: Path) -> Iterator[str]:
+    """Sentences of all texts of a folder. Raises: LanguageModelError."""
+    paths = sorted(folder.glob("*.txt.xz"))
+    if not paths:
+        raise LanguageModelError(f"{folder} has no .txt.xz")
+    for path in paths:
+        try:
+            for line in lzma.decompress(path.read_bytes()).decode().splitlines():
+                yield from sentences_of(line)
+        except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+            raise LanguageModelError(f"cannot read {path}: {error}") from error
+
+
+def digit_strings(seed: int) -> Iterator[str]:
+    """Strings of digits as they are read out one by one."""
+    rng = Random(seed)
+    for _ in range(STRINGS):
+        digits = "".join(rng.choice(DIGITS) for _ in range(rng.randint(*LENGTHS)))
+        yield digits.replace("一", ONE_OF_TELEPHONES) if rng.random() < SHARE_OF_YAO else digits
+
+
+def overlaps(held_out: Iterable[str]) -> set[str]:
+    """All runs of `SHARED` characters of the held-out texts."""
+    return {text[at : at + SHARED] for text in held_out for at in range(len(text) - SHARED + 1)}
+
+
+def without(sentences: Iterable[str], runs: set[str]) -> Iterator[str]:
+    """Sentences that have none of the runs, and are more than one of the held-out ones."""
+    for text in sentences:
+        if not any(text[at : at + SHARED] in runs for at in range(len(text) - SHARED + 1)):
+            yield text
+
+
+def transcripts(manifest: Path) -> list[str]:
+    """Sentences of a manifest's texts. Raises: LanguageModelError."""
+    try:
+        rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise LanguageModelError(f"cannot read {manifest}: {error}") from error
+    return [sentence for row in rows for sentence in sentences_of(row.get("characters") or row["text"])]
+
+
+def write(out: Path, text: Path, speech: Path) -> dict[str, int]:
+    """Write the three texts; returns their numbers of characters. Raises: LanguageModelError."""
+    out.mkdir(parents=True, exist_ok=True)
+    runs = overlaps(transcripts(speech / "dev.jsonl"))
+    said = [sentence for path in sorted(speech.glob("train-*.jsonl")) for sentence in transcripts(path)]
+    sources = {"prompts": prompts(text), "speech": said, "digits": digit_strings(1)}
+    counts = {}
+    for name, sentences in sources.items():
+        kept = list(sentences if name == "digits" else without(sentences, runs))
+        (out / f"{name}.txt").write_text("".join(" ".join(each) + "\n" for each in kept), encoding="utf-8")
+        counts[name] = sum(map(len, kept))
+    return counts
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder of the texts")
+    parser.add_argument("--text", type=Path, required=True, help="folder with .txt.xz, a sentence a line")
+    parser.add_argument("--speech", type=Path, required=True, help="folder that model.mandarin.speech wrote")
+    options = parser.parse_args()
+    try:
+        counts = write(options.out, options.text, options.speech)
+    except (ModelError, OSError) as error:
+        sys.exit(f"error: {error}")
+    for name, count in counts.items():
+        print(f"{name}: {count:,} characters")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What Mandarin voices say: sentences of a text and strings of digits, as syllables with the numbers of their tones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from model.errors import LanguageModelError
+from model.synthesis.sentences import Sentence
+
+LONGEST = 22  # syllables
+DIGITS_SHARE = 0.15  # of the sentences are strings of digits
+
+
+def mandarin_sentences(seed: int, texts: Path) -> Iterator[Sentence]:
+    """Yield sentences of the texts that `model.mandarin.texts` wrote, without end. Raises: LanguageModelError."""
+    from model.lexicon.pinyin import are_syllables, syllables_of
+
+    digits, others = _lines(texts / "digits.txt"), _lines(texts / "prompts.txt") + _lines(texts / "speech.txt")
+    rng = Random(f"{seed}/mandarin")
+    while True:
+        said = syllables_of(rng.choice(digits if rng.random() < DIGITS_SHARE else others))
+        if said and len(said) <= LONGEST and are_syllables(said):
+            yield Sentence(" ".join(said), "mandarin")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.replace(" ", "") for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except OSError as error:
+        raise LanguageModelError(
+            f"cannot read {path}: {error.strerror}; python -m model.mandarin.texts writes it"
+        ) from error

@@ -1,0 +1,92 @@
+"""The shipped Mandarin model, through everything: files, sessions, engine, decoding; alone, and beside English."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import pytest
+from needs import need_package
+from speech import ROOT, samples
+
+from model import checkpoint
+from model.acoustic import load_own
+from model.decoder import language_model_path, lexicon_path
+from model.errors import CheckpointError
+from model.evaluation.digest import committed_digest, log_probs_digest
+from model.recordings import Utterance, read_manifest
+from server.settings import Settings
+from server.tools.evaluate import evaluate
+from server.tools.local import open_local
+
+MODEL = checkpoint.shipped_for("zh")
+SPOKEN = read_manifest(ROOT / "model" / "samples" / "mandarin.jsonl")
+DIGITS = [utterance for utterance in SPOKEN if utterance.audio.stem == "mandarin_digits"]
+BEIJING = [utterance for utterance in SPOKEN if utterance.audio.stem == "mandarin_beijing"]
+
+
+def texts(utterances: list[Utterance], model: Path = MODEL, **query: object) -> list[str]:
+    settings = Settings(model=model, max_batch=8)
+    return list(asyncio.run(evaluate(utterances, lambda: open_local(settings, **query), 8)).texts)
+
+
+def test_its_recordings_are_transcribed_in_characters_without_spaces() -> None:
+    easy = [utterance for utterance in SPOKEN if utterance not in BEIJING]
+    assert len(easy) == 3
+    assert texts(easy) == [utterance.text for utterance in easy]
+
+
+def test_key_terms_are_characters() -> None:
+    """Two words that are said alike but for tones: the key term tells which."""
+    assert texts(BEIJING) != ["我们去北京"]
+    assert texts(BEIJING, keyterm="北京") == ["我们去北京"]
+
+
+def test_the_digits_grammar_writes_digits_alone() -> None:
+    assert texts(DIGITS, grammar="digits") == [DIGITS[0].text]
+    assert set("".join(texts(SPOKEN, grammar="digits"))) <= set("零一幺二三四五六七八九")
+
+
+def test_the_english_digits_grammar_writes_digits_alone() -> None:
+    spoken = [utterance for utterance in samples() if utterance.audio.stem in {"number", "seven", "name"}]
+    words = " ".join(texts(spoken, checkpoint.SHIPPED, grammar="digits")).split()
+    assert set(words) <= set("zero oh one two three four five six seven eight nine".split())  # noqa: SIM905 - eleven quotes
+    assert "seven" in words
+
+
+def test_its_log_probabilities_are_those_that_were_committed() -> None:
+    assert log_probs_digest(load_own(MODEL, device="cpu", precision="int8")) == committed_digest(MODEL.name)
+
+
+def test_the_card_tells_what_ships() -> None:
+    model = load_own(MODEL, device="cpu", precision="int8")
+    card = (checkpoint.WEIGHTS / "MANDARIN.md").read_text(encoding="utf-8")
+    assert model.config.language == "zh"
+    assert model.config.version in card
+    assert model.digest in card
+    facts = model.config.training
+    assert facts["updates"] == facts["recipe"]["updates"], "the run was not finished"
+    sums = (checkpoint.WEIGHTS / "SHA256SUMS").read_text(encoding="ascii")
+    lm = language_model_path(None, "zh")
+    assert lm is not None
+    for path in (MODEL, lm, lexicon_path(lm)):
+        assert f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" in sums
+
+
+def test_shipped_models_are_found_by_language_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checkpoint.shipped_for("zh-CN") == checkpoint.shipped_for("cmn") == checkpoint.named(Path("tutti-mandarin"))
+    assert checkpoint.shipped_for("EN_us") == checkpoint.SHIPPED
+    with pytest.raises(CheckpointError, match="'de' is shipped; there is en, zh"):
+        checkpoint.shipped_for("de")
+    assert checkpoint.named(Path("other")) == Path("other")
+    monkeypatch.chdir(tmp_path)
+    Path("tutti-small").touch()
+    assert checkpoint.named(Path("tutti-small")) == Path("tutti-small"), "a file of that name comes first"
+
+
+def test_its_texts_are_judged_by_simplified_characters() -> None:
+    need_package("opencc")
+    settings = Settings(model=MODEL, max_batch=8)
+    found = asyncio.run(evaluate(DIGITS, lambda: open_local(settings), 8)).figures()
+    assert (found["wer"], found["cer"]) == (0.0, 0.0)
