@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from model.config import MACRO_LANGUAGES
 from server.errors import BadParameter
 
 MULTI = "multi"  # Deepgram's word for several languages at once: the default model
@@ -112,7 +113,8 @@ class ModelNames:
 
 
 def _parts(tag: str) -> list[str]:
-    return tag.replace("_", "-").lower().split("-")
+    first, *rest = tag.replace("_", "-").lower().split("-")
+    return [MACRO_LANGUAGES.get(first, first), *rest]
 
 
 def _closeness(asked: str, languages: tuple[str, ...]) -> float:

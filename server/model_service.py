@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import SecretStr
@@ -19,7 +19,7 @@ from model.ctc.words import Decoder
 from model.description import ModelDescription
 from server.access.keys import read_secrets
 from server.errors import BadParameter, ServerFull, SettingsError
-from server.model_names import ModelNames, is_english
+from server.model_names import SHOWN, ModelNames, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
 from server.recognition.decoding.second_decodes import SecondDecodes
@@ -46,6 +46,7 @@ class ModelService:
     config: ModelDescription
     card: ModelCard
     decoder: Decoder
+    grammars: Mapping[str, Decoder]
     recognizer: Recognizer
     metrics: ModelMetrics
     tickets: TicketService
@@ -58,8 +59,16 @@ class ModelService:
         return is_english(self.languages)
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
-        """Make the session of one connection or upload."""
-        return self.make_session(options, self.config, self.decoder, limits, self.window_samples)
+        """Make the session of one connection or upload. Raises: BadParameter for a grammar that there is not."""
+        decoder = self.grammars[options.grammar] if self.has_grammar(options.grammar) else self.decoder
+        return self.make_session(options, self.config, decoder, limits, self.window_samples)
+
+    def has_grammar(self, name: str) -> bool:
+        """Whether a grammar was asked for; "" is none. Raises: BadParameter for one that this model does not have."""
+        if name and name not in self.grammars:
+            there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
+            raise BadParameter(f"grammar: the model {self.name!r} does not have {name[:SHOWN]!r}; {there}")
+        return bool(name)
 
     def check_keyterms(self, parameters: Iterable[str]) -> None:
         """Refuse key terms that a published model cannot take; our own, decoded greedily, ignores them and says so.
@@ -186,6 +195,7 @@ class ServiceBuilder:
             config,
             model.card,
             model.decoder,
+            model.grammars,
             recognizer,
             metrics,
             tickets,
@@ -255,7 +265,8 @@ class ServiceBuilder:
 
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
-            return model.acoustic.digest, model.acoustic.precision, model.decoder.digest, repr(rules)
+            decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
+            return model.acoustic.digest, model.acoustic.precision, *decoders, repr(rules)
 
         return TicketService(
             self._resume_keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time, own_key=self._own_key

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from batching.slot_model import SlotModel
 from model.acoustic import load_model
 from model.ctc.words import Decoder
-from model.decoder import SecondSearch, decoder_of
+from model.decoder import SecondSearch, decoder_of, grammars_of
 from model.description import ModelDescription
 from model.runtime import set_up_torch
 from server.errors import SettingsError
@@ -36,9 +37,10 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     decoder = decoder_of(
         model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
     )
+    grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
     if entry is None:
-        return LoadedModel.of(model, decoder)
-    return LoadedModel.of(model, decoder, entry.name, entry.languages)
+        return LoadedModel.of(model, decoder, grammars=grammars)
+    return LoadedModel.of(model, decoder, entry.name, entry.languages, grammars)
 
 
 def second_of(settings: Settings) -> SecondSearch | None:
@@ -99,16 +101,25 @@ class VadModel(Servable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model and its decoder, with the name that it is served under and its languages; none: not known."""
+    """A model and its decoder, with the name that it is served under and its languages; none: not known.
+
+    `grammars` are decoders of one kind of phrase, which clients choose by name.
+    """
 
     name: str
     languages: tuple[str, ...]
     acoustic: ServedModel
     decoder: Decoder
+    grammars: Mapping[str, Decoder] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, acoustic: ServedModel, decoder: Decoder, name: str | None = None, languages: tuple[str, ...] = ()
+        cls,
+        acoustic: ServedModel,
+        decoder: Decoder,
+        name: str | None = None,
+        languages: tuple[str, ...] = (),
+        grammars: Mapping[str, Decoder] | None = None,
     ) -> LoadedModel:
         """Name a model, by itself if not told otherwise.
 
@@ -116,7 +127,7 @@ class LoadedModel:
         """
         name = name or acoustic.config.name
         languages = languages or acoustic.config.languages or ((name,) if is_language(name) else ())
-        return cls(name, languages, acoustic, decoder)
+        return cls(name, languages, acoustic, decoder, grammars or {})
 
     @property
     def card(self) -> ModelCard:

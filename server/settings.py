@@ -36,6 +36,8 @@ class Settings(BaseSettings):
     second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = "off"  # of an ended segment
     second_lm: Path | None = None  # of the second decode; None: the first one's
 
+    grammars: Path | None = None  # folder of LANGUAGE-NAME.arpa, besides those that ship
+
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry
     max_batch: int = Field(128, ge=1)
     policy: Literal["eager", "deadline", "single"] = "eager"

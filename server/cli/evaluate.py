@@ -11,8 +11,11 @@ import typer
 from server.cli.options import (
     EXIT_INTERRUPTED,
     DeviceSetting,
+    GrammarOption,
+    GrammarsOption,
     JsonOption,
     KeyOption,
+    LanguageOption,
     ManifestOption,
     ModelOption,
     Part,
@@ -21,6 +24,7 @@ from server.cli.options import (
     SecondLmOption,
     UrlOption,
     fail,
+    model_for,
     settings_from,
 )
 
@@ -42,6 +46,7 @@ def evaluate(
     lm: Annotated[
         str | None, typer.Option(help="An .arpa or .lm language model, or off. Default: the shipped one.")
     ] = None,
+    grammars: GrammarsOption = None,
     second_beams: SecondBeamsOption = None,
     second_lm: SecondLmOption = None,
     keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
@@ -57,6 +62,8 @@ def evaluate(
     texts: Annotated[Path | None, typer.Option(help="Write every transcript there, as JSON lines.")] = None,
     concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 32,
     api_key: KeyOption = None,
+    language: LanguageOption = None,
+    grammar: GrammarOption = None,
     model: ModelOption = None,
     device: DeviceSetting = None,
 ) -> None:
@@ -69,9 +76,13 @@ def evaluate(
     from server.tools.evaluate import EvaluationFailed
     from server.tools.evaluate_runs import Asked, run_local, run_remote
 
-    asked = Asked(manifest, concurrency, keyterm or (), texts, partials, as_json, _codecs(codec), part.value)
-    ours = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device}
-    ours |= {"second_beams": second_beams, "second_lm": second_lm}
+    query: dict[str, Any] = {"keyterm": tuple(keyterm or ())}
+    query |= {"grammar": grammar} if grammar else {}
+    query |= {"language": language} if language and url is not None else {}
+    asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value)
+    ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}
+    ours |= {"model": model_for(language, model)}
+    ours |= {"grammars": grammars, "second_beams": second_beams, "second_lm": second_lm}
     try:
         if url is not None:
             _refuse({**ours, "codec": codec})

@@ -157,7 +157,7 @@ def tune(
     from model.acoustic import load_own
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
-    from model.decoder import SHIPPED_LM, Language, own_search, weights_path
+    from model.decoder import Language, language_model_path, own_search, weights_path
     from model.errors import ModelError
     from model.evaluation.heard import decode, hear
     from model.evaluation.parts import selected
@@ -166,10 +166,12 @@ def tune(
     from model.runtime import keep_kernels
 
     keep_kernels()
-    path = language_model or SHIPPED_LM
     try:
         acoustic = load_own(model, precision=precision)
         phones = acoustic.config.phones
+        path = language_model_path(language_model, acoustic.config.language)
+        if path is None:
+            fail(f"no language model of {acoustic.config.language!r} is shipped: --lm names one")
         language = Language.load(path, phones)
         first = DecodingWeights.load(start) if start is not None else language.weights
         utterances = read_manifests(manifest)

@@ -64,11 +64,23 @@ class SettingsCommand(TyperCommand):
                 option.help = text.replace("{default}", shown)  # type: ignore[attr-defined]
 
 
-ModelOption = Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(help="A .safetensors checkpoint, or the name of a shipped one. Default: the shipped model."),
+]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(help="What is spoken: en or zh; with --url, what the server has. Default: en."),
+]
+GrammarOption = Annotated[str | None, typer.Option(help="The one kind of phrase that is said: digits. Default: none.")]
+GrammarsOption = Annotated[
+    Path | None, typer.Option(help="Folder of own grammars, LANGUAGE-NAME.arpa, besides digits. Default: none.")
+]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A .safetensors checkpoint; or several as NAME=PATH, the default first. Default: the shipped model."
+        help="A .safetensors checkpoint or a shipped one's name; or several as NAME=PATH, the default first. "
+        "Default: the shipped model."
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help=DEVICES, default_factory=default_of("device"))]
@@ -119,6 +131,19 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
             option = f"--{str(problem['loc'][0]).replace('_', '-')}: " if problem["loc"] else ""
             typer.echo(option + problem["msg"].removeprefix("Value error, "), err=True)
         raise typer.Exit(EXIT_USAGE) from None
+
+
+def model_for(language: str | None, model: Path | None) -> Path | None:
+    """The model that was named, or the shipped one of a language; None for the default. Raises: typer.Exit."""
+    if language is None or model is not None:
+        return model
+    from model.checkpoint import shipped_for
+    from model.errors import ModelError
+
+    try:
+        return shipped_for(language)
+    except ModelError as error:
+        fail(error)
 
 
 def fail(error: Exception | str) -> NoReturn:

@@ -67,13 +67,16 @@ def synthesize(
     seed: Annotated[int, typer.Option(help="Decides texts and voices.")] = 1,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     dev: Annotated[bool, typer.Option("--dev", help="Sentences of the held-out split.")] = False,
+    mandarin: Annotated[
+        Path | None, typer.Option(help="Mandarin in place of English: texts of `python -m model.mandarin.texts`.")
+    ] = None,
 ) -> None:
     """Make synthetic speech for training with espeak-ng and flite, in many voices."""
     from model.errors import ModelError
     from model.synthesis.synthesize import synthesize as make
 
     try:
-        typer.echo(make(out, hours, seed, jobs, "dev" if dev else "train"))
+        typer.echo(make(out, hours, seed, jobs, split="dev" if dev else "train", mandarin=mandarin))
     except ModelError as error:
         fail(error)
     except KeyboardInterrupt:

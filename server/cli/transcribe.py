@@ -11,7 +11,10 @@ from server.cli.options import (
     BeamsOption,
     DecoderOption,
     DeviceOption,
+    GrammarOption,
+    GrammarsOption,
     KeyOption,
+    LanguageOption,
     LmOption,
     ModelOption,
     PrecisionOption,
@@ -19,6 +22,7 @@ from server.cli.options import (
     SecondLmOption,
     UrlOption,
     fail,
+    model_for,
     settings_from,
 )
 
@@ -46,8 +50,11 @@ def transcribe(
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
+    grammars: GrammarsOption = None,
     second_beams: SecondBeamsOption = None,
     second_lm: SecondLmOption = None,
+    language: LanguageOption = None,
+    grammar: GrammarOption = None,
     model: ModelOption = None,
     device: DeviceOption,
     precision: PrecisionOption,
@@ -63,7 +70,9 @@ def transcribe(
     # Only the options that were given: the address may have a query of its own.
     asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
     asked |= {"smart_format": True} if smart_format else {}
+    asked |= {"grammar": grammar} if grammar else {}
     if url is not None:
+        asked |= {"language": language} if language else {}
         code = run_remote(
             files,
             url=url,
@@ -80,8 +89,9 @@ def transcribe(
     from server.errors import SettingsError
     from server.tools.local import open_local
 
-    options = {"decoder": decoder, "beams": beams, "lm": lm, "model": model, "device": device, "precision": precision}
-    options |= {"second_beams": second_beams, "second_lm": second_lm}
+    options: dict[str, Any] = {"decoder": decoder, "beams": beams, "lm": lm, "device": device, "precision": precision}
+    options |= {"model": model_for(language, model)}
+    options |= {"grammars": grammars, "second_beams": second_beams, "second_lm": second_lm}
     # A slot is free again only after its recording's last batch.
     settings = settings_from({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
     try:

@@ -42,6 +42,7 @@ class Wanted:
     endpointing_ms: float | None
     keyterms: Keyterms
     style: Style
+    grammar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Recordings:
             wanted.multichannel,
             endpointing_ms=wanted.endpointing_ms,
             keyterms=wanted.keyterms,
+            grammar=wanted.grammar,
         )
         replica.sessions.refuse_if_draining()
         session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))

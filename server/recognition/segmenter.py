@@ -102,6 +102,11 @@ class Segmenter:
         self._closing = Closing.NO
 
     @property
+    def decoder(self) -> Decoder:
+        """What its state belongs to."""
+        return self._decoder
+
+    @property
     def closed(self) -> bool:
         """Whether the last final is out."""
         return self._closing is not Closing.NO and not self._flushes

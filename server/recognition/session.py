@@ -40,6 +40,7 @@ class SessionOptions:
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
+    grammar: str = ""  # by name, of those that the model has; "": none
 
     @property
     def streams(self) -> int:

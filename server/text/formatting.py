@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from model.ctc.tokens import has_ideographs
 from model.ctc.words import Word, joined
 from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
 from model.punctuation.rules import capital_i, capitalised, is_question
@@ -30,6 +31,7 @@ class Style:
 
 
 PLAIN = Style()
+FULL_WIDTH = ("", "，", "。", "？")  # the marks, in text that is written without spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> 
 
 def _shown(text: str, first: Labelled, last: Labelled) -> str:
     """The text of a word, or of a number, between the capital of its first word and the mark of its last."""
-    return (capitalised(text) if first.capital else capital_i(text)) + MARKS[last.mark]
+    marks = FULL_WIDTH if has_ideographs(text) else MARKS
+    return (capitalised(text) if first.capital else capital_i(text)) + marks[last.mark]
 
 
 def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +121,9 @@ async def evaluate(
     return Evaluation(utterances, texts, elapsed_s, watch.stability() if watch is not None else None)
 
 
-def remote(url: str, api_key: str | None, keyterms: Sequence[str]) -> OpenTranscriber:
-    """Return a function that opens a transcriber of a running server."""
-    transcriber = RemoteTranscriber(url, api_key=api_key, keyterm=tuple(keyterms))
+def remote(url: str, api_key: str | None, query: Mapping[str, Any]) -> OpenTranscriber:
+    """Return a function that opens a transcriber of a running server, with these parameters of /v1/listen."""
+    transcriber = RemoteTranscriber(url, api_key=api_key, **query)
     return lambda: nullcontext(transcriber)
 
 

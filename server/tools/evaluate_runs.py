@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -32,7 +33,7 @@ class Asked:
 
     manifests: Sequence[Path]
     concurrency: int
-    keyterms: Sequence[str] = ()
+    query: Mapping[str, Any] = field(default_factory=dict)  # parameters of /v1/listen
     texts: Path | None = None
     partials: bool = False
     as_json: bool = False
@@ -48,7 +49,7 @@ class Asked:
 def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
     """Evaluate a running server. Raises: ManifestError, EvaluationFailed."""
     utterances = asked.utterances
-    _report(asked, [_run(asked, utterances, remote(url, api_key, asked.keyterms), {"url": url})])
+    _report(asked, [_run(asked, utterances, remote(url, api_key, asked.query), {"url": url})])
 
 
 def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
@@ -57,19 +58,19 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
     runs = [
-        _run(asked, utterances, _opener(settings, codec, asked.keyterms), shared | ({"codec": codec} if codec else {}))
+        _run(asked, utterances, _opener(settings, codec, asked.query), shared | ({"codec": codec} if codec else {}))
         for settings, shared in zip(combinations, facts, strict=True)
         for codec in asked.codecs
     ]
     _report(asked, runs)
 
 
-def _opener(settings: Settings, codec: str | None, keyterms: Sequence[str]) -> OpenTranscriber:
+def _opener(settings: Settings, codec: str | None, query: Mapping[str, Any]) -> OpenTranscriber:
     if _decoder_name(settings) == "greedy":
-        keyterms = ()  # it takes none, and the same command may compare both decoders
+        query = {**query, "keyterm": ()}  # it takes none, and the same command may compare both decoders
     if codec is None:
-        return partial(open_local, settings, keyterm=keyterms)
-    return partial(open_coded, settings, codec, keyterm=keyterms)
+        return partial(open_local, settings, **query)
+    return partial(open_coded, settings, codec, **query)
 
 
 def _decoder_name(settings: Settings) -> str:
@@ -111,9 +112,10 @@ def _run(
     asked: Asked, utterances: Sequence[Utterance], opener: OpenTranscriber, facts: Figures
 ) -> tuple[Figures, Evaluation]:
     evaluation = asyncio.run(evaluate(utterances, opener, asked.concurrency, partials=asked.partials))
-    terms = {"keyterms": list(asked.keyterms)} if asked.keyterms else {}
+    told = {name: value for name, value in asked.query.items() if value and name != "keyterm"}
+    told |= {"keyterms": list(asked.query["keyterm"])} if asked.query.get("keyterm") else {}
     parts = {"by_part": evaluation.by_part()} if asked.part == "all" else {"part": asked.part}
-    return {**evaluation.figures(), **parts, **facts, **terms}, evaluation
+    return {**evaluation.figures(), **parts, **facts, **told}, evaluation
 
 
 def _report(asked: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:

@@ -19,6 +19,7 @@ from model.acoustic import AcousticModel, load_model, log_probs_of
 from model.checkpoint import SHIPPED
 from model.config import BLANK
 from model.ctc.tokens import Tokens
+from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.published.published_model import PublishedModel
 from model.published.rows import SIZES, check_rows, tokens_of
@@ -141,7 +142,7 @@ def _recognised(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
     return {
         "file": path.name,
         "seconds": round(len(pcm) / config.sample_rate, 2),
-        "text": " ".join(word.text for word in decoder.take(state)),
+        "text": joined(word.text for word in decoder.take(state)),
         "sherpa": _sherpa(model, as_shown([tokens.symbols[number] for number in numbers]), pcm),
     }
 

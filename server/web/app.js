@@ -34,7 +34,8 @@ function keyterms() {
 }
 
 function openStream(sampleRate) {
-  const query = { stable_words: true, smart_format: $("format").checked, keyterm: keyterms() };
+  const language = $("language").value || undefined;
+  const query = { stable_words: true, smart_format: $("format").checked, keyterm: keyterms(), language };
   const stream = new TuttiStream(listenUrl(), { key: $("key").value.trim(), sampleRate, query, resumable: true });
   return stream
     .on("open", () => (say("live", "Listening"), complain(null)))
@@ -208,10 +209,26 @@ function wire() {
   };
   $("terms").onchange = () => run?.stream.configure(keyterms());
   $("key").value = sessionStorage.getItem("tutti-key") ?? "";
-  $("key").onchange = () => sessionStorage.setItem("tutti-key", $("key").value.trim());
+  $("key").onchange = () => {
+    sessionStorage.setItem("tutti-key", $("key").value.trim());
+    offerLanguages();
+  };
   document.querySelector("form").onsubmit = (event) => event.preventDefault();
   $("settings").open = matchMedia("(min-width: 56rem)").matches;
   wireDrop();
+  offerLanguages();
+}
+
+/** Let the user choose among the languages of the served models, if there are several, each by its own name. */
+async function offerLanguages() {
+  const key = $("key").value.trim();
+  const answer = await fetch("v1/models", { headers: key ? { Authorization: `Token ${key}` } : {} }).catch(() => null);
+  if (!answer?.ok) return; // without a key that the server wants, its default is used
+  const { data } = await answer.json();
+  const tags = [...new Set(data.flatMap(({ languages }) => languages))];
+  const named = (tag) => new Option(new Intl.DisplayNames([tag], { type: "language" }).of(tag), tag);
+  $("language").replaceChildren(...tags.map(named));
+  for (const part of document.querySelectorAll("#language, [for=language]")) part.hidden = tags.length < 2;
 }
 
 function wireDrop() {

@@ -1,5 +1,6 @@
 /** The transcript on the page: finals as paragraphs, and one open line whose last words may still change. */
 
+const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
 const UNSURE = 0.6; // below it a word is underlined as well as shaded: not everyone sees colours
 
 /** Draws into two elements: a log that screen readers announce, and the open line, which they do not. */
@@ -36,15 +37,24 @@ export class Transcript {
 
   /** Show a result of the stream: stable words are solid, the others faded. */
   show({ words, stableWords, isFinal, start }) {
-    const spans = words.flatMap((word, i) => [i ? " " : "", wordSpan(word, i < stableWords)]);
+    const spans = words.flatMap((word, i) => [between(words[i - 1], word), wordSpan(word, i < stableWords)]);
     this.#open.replaceChildren(...(isFinal ? [] : spans));
     if (isFinal && words.length) this.#log.append(paragraph(spans, words[0].start ?? start));
   }
 }
 
-function wordSpan({ word, punctuated_word: shown, confidence }, stable) {
+const written = ({ word, punctuated_word: shown }) => shown ?? word;
+
+/** What stands between two words: a space, unless both are of a script that is written without. */
+function between(before, after) {
+  if (!before) return "";
+  return UNSPACED.test(written(before).at(-1)) && UNSPACED.test(written(after)[0]) ? "" : " ";
+}
+
+function wordSpan(word, stable) {
+  const { confidence } = word;
   const span = document.createElement("span");
-  span.textContent = shown ?? word;
+  span.textContent = written(word);
   span.className = stable ? "word stable" : "word unstable";
   span.title = `${Math.round(confidence * 100)} % sure`;
   if (stable) span.style.setProperty("--doubt", (1 - confidence).toFixed(2));

@@ -80,6 +80,7 @@ IN_WORDS = {  # values that help texts describe
     "second_lm": {"that of the first"},
     "models_file": {"none"},
     "vosk_port": {"none"},
+    "grammars": {"none"},
     "threads": {"all cores but one"},
 }
 OWN_DEFAULTS = {  # options of the same name as a setting, with another meaning

@@ -50,6 +50,7 @@ class QueryReader:
         replica, query = self._replica, dict(pairs)
         model = replica.models.choose(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(name for name in BIASING & query.keys() if query[name].strip()))
+        model.has_grammar(query.get("grammar", ""))
         request = parse_query(
             pairs,
             replica.settings.max_channels,
@@ -134,7 +135,9 @@ class Transcribe:
         self, request: Request, asked: ListenRequest, model: ModelService, body: bytes, request_id: str
     ) -> bytes:
         created = created_now()
-        wanted = Wanted(model, asked.form, asked.multichannel, asked.endpointing_ms, asked.keyterms, asked.style)
+        wanted = Wanted(
+            model, asked.form, asked.multichannel, asked.endpointing_ms, asked.keyterms, asked.style, asked.grammar
+        )
         recognised = await self._recordings.recognise(request, body, wanted)
         return recording_answer(
             recognised.words,

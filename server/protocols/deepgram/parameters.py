@@ -69,6 +69,9 @@ PARAMETERS = (
         "a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next"),
     Parameter("keywords", TEXTS, "–", "The older form: `word` or `word:boost`; repeatable.",
         "the older form: `word` or `word:boost`, a boost below 0 for words not to hear; repeatable"),
+    Parameter("grammar", TEXT, "–", "the one kind of phrase that is said.",
+        "the one kind of phrase that is said: `digits`; another is refused with the list of what the model has",
+        ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, a guess from the words; interim results have "
         "the capital of the first word, other languages a mark at the end too"),

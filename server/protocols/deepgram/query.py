@@ -56,6 +56,7 @@ class ListenRequest:
     punctuated_words: bool
     keyterms: Keyterms
     resumable: bool
+    grammar: str
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
 
@@ -75,6 +76,7 @@ class ListenRequest:
             utterance_end_ms=self.utterance_end_ms,
             keyterms=self.keyterms,
             resumable=self.resumable,
+            grammar=self.grammar,
         )
 
 
@@ -119,6 +121,7 @@ def parse_query(
         punctuated_words=any(_is_on(query, name) for name in _FORMATTING),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
+        grammar=query.get("grammar", ""),
         tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
         ignored=tuple(ignored[:MAX_IGNORED]),
     )

@@ -133,7 +133,7 @@ class BatchDecoder:
         """
         began_s = self._clock()
         try:
-            self._decoder.advance([route.channel.state for route, _ in due], outputs)
+            self._advance([route.channel for route, _ in due], outputs)
             events_by_row = [route.active.session.decoded(route.channel, row.tag) for route, row in due]
         except Exception as error:  # noqa: BLE001 - as a failed model step: these streams end, and no others
             self._metrics.errors.labels("decode").inc()
@@ -154,6 +154,17 @@ class BatchDecoder:
                 )
                 self._decode_again(route, timing)
                 route.active.sink.on_events(events, timing)
+
+    def _advance(self, channels: Sequence[Segmenter], outputs: Outputs) -> None:
+        """Advance the states over their rows, those of each grammar together; most streams have none."""
+        others = {channel.decoder for channel in channels if channel.decoder is not self._decoder}
+        if not others:
+            self._decoder.advance([channel.state for channel in channels], outputs)
+            return
+        for decoder in (self._decoder, *others):
+            rows = [row for row, channel in enumerate(channels) if channel.decoder is decoder]
+            if rows:
+                decoder.advance([channels[row].state for row in rows], outputs[rows])
 
     def _decode_again(self, route: Route, timing: StepTiming) -> None:
         """Hand the finals that this step opened to the threads; the step and those behind it wait."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 from server.text.formatting import PLAIN, Sentences, Style, format_words
 from server.text.numerals import PAUSE_S
 
@@ -184,3 +184,10 @@ def test_which_words_are_numbers(text: str, expected: str) -> None:
 def test_pause_separates_the_parts_of_a_year_and_digits() -> None:
     for text, expected in (("nineteen eighty", "19 80"), ("five oh two", "5 oh two")):
         assert [f.text for f in format_words(say(text, gap_s=PAUSE_S + 0.01), NUMERALS)] == expected.split()
+
+
+def test_chinese_ends_with_its_own_mark() -> None:
+    words = [Word(character, 0.1 * i, 0.1 * i + 0.1, 1.0) for i, character in enumerate("今天很好")]
+    formatted = format_words(words, Style(punctuate=True, english=False))
+    assert joined(word.text for word in formatted) == "今天很好。"
+    assert joined(["今天很好。", "明天"]) == "今天很好。明天"

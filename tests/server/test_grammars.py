@@ -1,0 +1,84 @@
+"""Grammars: a stream that names one is decoded by it, beside streams of the same batch that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from live_server import LiveServer, transcript
+from resume_client import ResumingClient
+from spelling import CONFIG, SpellingModel, silence, spell, spelling_decoder
+from uploaded import encoded, said
+from websockets.exceptions import InvalidStatus
+
+from model.ctc.greedy import GreedyDecoder, GreedyState
+from model.ctc.words import Word
+from server.resume.seal import new_key
+from server.served_model import LoadedModel
+
+Start = Callable[..., LiveServer]
+
+
+class Loud(GreedyDecoder):
+    """Writes what it decodes in capitals, so that each word shows which decoder it is of."""
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
+
+    @property
+    def digest(self) -> str:
+        return "loud"
+
+    def words(self, state: GreedyState) -> tuple[Word, ...]:
+        return tuple(replace(word, text=word.text.upper()) for word in super().words(state))
+
+    def take(self, state: GreedyState, count: int | None = None) -> tuple[Word, ...]:
+        return tuple(replace(word, text=word.text.upper()) for word in super().take(state, count))
+
+
+def models() -> list[LoadedModel]:
+    return [LoadedModel.of(SpellingModel(), spelling_decoder(), "en", ("en",), {"loud": Loud()})]
+
+
+@pytest.fixture
+def server(live_server: Start) -> LiveServer:
+    return live_server(model=models())
+
+
+def test_streams_with_a_grammar_and_without_share_batches(server: LiveServer) -> None:
+    texts = ["one two", "three", "four five six", "seven"]
+    clients = [server.listen(**({"grammar": "loud"} if number % 2 else {})) for number in range(len(texts))]
+    for client, text in zip(clients, texts, strict=True):
+        client.send(np.concatenate([spell(text), silence(1.0)]))
+    heard = [transcript(client.finish()) for client in clients]
+    assert heard == ["one two", "THREE", "four five six", "SEVEN"]
+
+
+def test_uploads_have_one_too(server: LiveServer) -> None:
+    body = encoded(spell("one two"), "wav")
+    assert said(server.http.post("/v1/listen", params={"grammar": "loud"}, content=body).json()) == "ONE TWO"
+    assert said(server.http.post("/v1/listen", content=body).json()) == "one two"
+
+
+def test_another_one_is_refused_with_what_there_is(server: LiveServer, live_server: Start) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen(grammar="quiet")
+    assert refused.value.response.status_code == 400
+    assert b"grammar: the model 'en' does not have 'quiet'; there is loud" in refused.value.response.body
+    assert (
+        server.http.post("/v1/listen", params={"grammar": "x"}, content=encoded(spell("a"), "wav")).status_code == 400
+    )
+    with pytest.raises(InvalidStatus) as refused:
+        live_server().listen(grammar="loud")
+    assert b"it has none" in refused.value.response.body
+
+
+def test_a_stream_keeps_its_grammar_on_another_server() -> None:
+    audio = np.concatenate([part for text in ("ab", "cd", "ef") for part in (spell(text), silence(0.9))])[:, None]
+    keys = (new_key(),)
+    with LiveServer(model=models(), resume_keys=keys) as one, LiveServer(model=models(), resume_keys=keys) as other:
+        moved = ResumingClient([one, other], audio, 16_000, grammar="loud").run([1.5])
+    texts = [final["channel"]["alternatives"][0]["transcript"] for final in moved.finals]
+    assert [text for text in texts if text] == ["AB", "CD", "EF"]

@@ -1,0 +1,98 @@
+"""English and Mandarin in one server: each protocol chooses by language, and neither changes the other's text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import pytest
+from browser import PROGRAM, OpenPage, chromium, microphone_file
+from live_server import LiveServer
+from needs import need_programs
+from playwright.sync_api import Browser
+from speech import ROOT, samples
+
+from model.recordings import Utterance, read_manifest
+from server.served_model import LoadedModel, load_served
+from server.settings import Settings
+from server.tools.evaluate import evaluate
+from server.tools.local import open_local
+from tutti_asr_client.files.transcriber import RemoteTranscriber
+
+Start = Callable[..., LiveServer]
+MANDARIN = read_manifest(ROOT / "model" / "samples" / "mandarin.jsonl")
+WEATHER = next(utterance for utterance in MANDARIN if utterance.audio.stem == "mandarin_weather")
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[LoadedModel, ...]:
+    return load_served(Settings(model=["en=tutti-small", "zh=tutti-mandarin"]))[0]
+
+
+@pytest.fixture
+def server(live_server: Start, models: tuple[LoadedModel, ...]) -> LiveServer:
+    return live_server(model=models, max_streams=64)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    need_programs(PROGRAM)
+    with chromium(microphone_file(WEATHER.audio, tmp_path_factory.mktemp("microphone"))) as started:
+        yield started
+
+
+def alone(utterances: list[Utterance], model: str) -> tuple[str, ...]:
+    settings = Settings(model=[model], max_batch=8)
+    return asyncio.run(evaluate(utterances, lambda: open_local(settings), 8)).texts
+
+
+def test_streams_of_both_at_once_have_the_texts_that_each_model_gives_alone(server: LiveServer) -> None:
+    async def both() -> tuple[tuple[str, ...], ...]:
+        def over(utterances: list[Utterance], **query: str):
+            remote = RemoteTranscriber(f"ws://{server.host}", **query)
+            return evaluate(utterances, lambda: nullcontext(remote), 8)
+
+        found = await asyncio.gather(over(samples()), over(MANDARIN * 3, language="zh"))
+        return tuple(each.texts for each in found)
+
+    english, mandarin = asyncio.run(both())
+    assert english == alone(samples(), "tutti-small")
+    assert mandarin == alone(MANDARIN, "tutti-mandarin") * 3
+
+
+@pytest.mark.parametrize("tag", ["zh", "zh-CN", "cmn", "cmn-Hans-CN"])
+def test_uploads_choose_by_any_tag_of_mandarin(server: LiveServer, tag: str) -> None:
+    body = WEATHER.audio.read_bytes()
+    answer = server.http.post("/v1/listen", params={"language": tag}, content=body).json()
+    assert answer["results"]["channels"][0]["alternatives"][0]["transcript"] == WEATHER.text
+    files = {"file": ("a.flac", body), "language": (None, tag), "model": (None, "whisper-1")}
+    spoken = server.http.post("/v1/audio/transcriptions", files=files | {"response_format": (None, "verbose_json")})
+    assert (spoken.json()["text"], spoken.json()["language"]) == (f"{WEATHER.text}。", "chinese")
+
+
+def test_other_languages_are_refused_with_what_there_is(server: LiveServer) -> None:
+    refused = server.http.post("/v1/listen", params={"language": "de"}, content=b"x")
+    assert refused.status_code == 400
+    assert "there is en (en), zh (zh)" in refused.text
+
+
+def test_the_page_offers_both_languages_and_shows_characters(server: LiveServer, browser: Browser) -> None:
+    page = OpenPage(browser, server).plain().fast()
+    page.page.wait_for_function("document.querySelectorAll('#language option').length === 2")
+    assert page.page.locator("#language option").all_inner_texts() == ["English", "中文"]
+    page.page.select_option("#language", "zh")
+    page.page.set_input_files("#file", WEATHER.audio)
+    page.wait_idle()
+    assert page.said() == WEATHER.text
+    page.page.select_option("#language", "en")
+    page.page.set_input_files("#file", next(one.audio for one in samples() if one.audio.stem == "order"))
+    page.wait_idle()
+    assert page.said().endswith("where is my order")
+    assert page.problems == []
+
+
+def test_a_page_of_one_language_offers_none(live_server: Start, browser: Browser) -> None:
+    page = OpenPage(browser, live_server())
+    page.page.wait_for_function("document.querySelectorAll('#language option').length === 1")
+    assert not page.page.locator("#language").is_visible()
