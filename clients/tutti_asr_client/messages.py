@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from tutti_asr_client.errors import BadMessage
+from tutti_asr_client.joining import joined
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -212,10 +213,11 @@ def without_words_before(results: Results, seconds: float) -> Results:
     readings = []
     for reading in results.channel.alternatives:
         words = tuple(word for word in reading.words if (word.start + word.end) / 2 > seconds)
-        readings.append(change(reading, words=words, transcript=" ".join(_shown(word) for word in words)))
+        readings.append(change(reading, words=words, transcript=joined(shown(word) for word in words)))
     channel = change(results.channel, alternatives=tuple(readings))
     return change(results, start=seconds, duration=results.cursor_s - seconds, channel=channel)
 
 
-def _shown(word: Word) -> str:
+def shown(word: Word) -> str:
+    """A word as it is written, with marks and capitals if the client asked for them."""
     return word.word if word.punctuated_word is msgspec.UNSET else word.punctuated_word

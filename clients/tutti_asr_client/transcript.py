@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tutti_asr_client.messages import Results, Word
+from tutti_asr_client.joining import joined
+from tutti_asr_client.messages import Results, Word, shown
 
 
 class Transcript:
@@ -25,15 +26,15 @@ class Transcript:
             self._words.extend(results.words)
             self._partial, self._stable = (), 0
             return
-        words = tuple(results.text.split())
+        words = tuple(map(shown, results.words)) or tuple(results.text.split())
         stated = None if results.tutti is None else results.tutti.stable_words
         self._stable = min(len(words), self._agreed(words) if stated is None else stated)
         self._partial = words
 
     @property
     def text(self) -> str:
-        """All finals, joined by spaces."""
-        return " ".join(self._texts)
+        """All finals side by side."""
+        return joined(self._texts)
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -43,12 +44,12 @@ class Transcript:
     @property
     def stable(self) -> str:
         """The part of the open partial that is not expected to change."""
-        return " ".join(self._partial[: self._stable])
+        return joined(self._partial[: self._stable])
 
     @property
     def unstable(self) -> str:
         """The rest of the open partial."""
-        return " ".join(self._partial[self._stable :])
+        return joined(self._partial[self._stable :])
 
     def _agreed(self, words: tuple[str, ...]) -> int:
         """Estimate without the server's count: leading words that two partials share, but for the last word."""

@@ -14,8 +14,19 @@ from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 from tutti_asr_client.address import http_url, is_loopback, listen_url
 from tutti_asr_client.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
+from tutti_asr_client.joining import joined
 from tutti_asr_client.live import connect
-from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Metadata, Results, decode
+from tutti_asr_client.messages import (
+    Alternative,
+    Channel,
+    ConfigureFailure,
+    ConfigureSuccess,
+    Metadata,
+    Results,
+    StepTimings,
+    Word,
+    decode,
+)
 from tutti_asr_client.transcript import Transcript
 
 # Addresses
@@ -84,6 +95,21 @@ def test_stable_words_are_the_servers_count_or_what_two_partials_share() -> None
     assert (transcript.stable, transcript.unstable) == ("the cart is", "here")
     transcript.add(results("the cart is here", final=True))
     assert (transcript.stable, transcript.unstable) == ("", "")
+
+
+def test_chinese_is_written_without_spaces() -> None:
+    def told(text: str, *, final: bool, stable: int) -> Results:
+        words = tuple(Word(word=character, start=0.0, end=0.0, confidence=1.0) for character in text)
+        channel = Channel((Alternative(text, words=words),))
+        return Results(channel=channel, is_final=final, tutti=StepTimings(stable_words=stable))
+
+    transcript = Transcript()
+    transcript.add(told("打开", final=True, stable=0))
+    transcript.add(told("空调一", final=False, stable=2))
+    assert (transcript.text, transcript.stable, transcript.unstable) == ("打开", "空调", "一")
+    transcript.add(told("空调", final=True, stable=0))
+    assert transcript.text == "打开空调"
+    assert joined(["ok", "打", "开", "it", "is"]) == "ok 打开 it is"
 
 
 # The live client

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tutti_asr_client.files.file_result import Failed, FileResult, file_result_line, final_line
+from tutti_asr_client.joining import joined
 from tutti_asr_client.messages import Results
 from tutti_asr_client.transcript import Transcript
 
@@ -108,11 +109,9 @@ class TerminalDisplay:
 
 def growing(path: Path, transcript: Transcript) -> Text:
     """Return the line of a file that is being recognised."""
-    solid = " ".join(part for part in (transcript.text, transcript.stable) if part)
-    line = Text.assemble((f"{path.name}  ", "cyan"), (solid, "default"))
-    if transcript.unstable:
-        line.append(f" {transcript.unstable}" if solid else transcript.unstable, style="dim")
-    return line
+    solid = joined(part for part in (transcript.text, transcript.stable) if part)
+    whole = joined(part for part in (solid, transcript.unstable) if part)
+    return Text.assemble((f"{path.name}  ", "cyan"), (solid, "default"), (whole[len(solid) :], "dim"))
 
 
 def finished(result: FileResult) -> Text:
