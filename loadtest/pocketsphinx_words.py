@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.lexicon.espeak import Pronunciations
+from model.lexicon.spoken import Pronunciations
 
 # espeak-ng's American English beside CMUdict's phones, by the sounds that both describe:
 # `ᵻ` is the vowel of "roses", `ɐ` that of "about", `ɾ` the t of "water".
