@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,9 +61,16 @@ def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: st
     beside = lexicon_path(path)
     shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
-        return Sounds.of_model(phones, Lexicon.load(beside if beside.exists() else shipped), lm)
+        lexicon = _kept_lexicon(shipped) if beside == shipped or not beside.exists() else Lexicon.load(beside)
+        return Sounds.of_model(phones, lexicon, lm)
     except ValueError as error:
         raise LexiconError(f"{path}: {error}") from error
+
+
+@lru_cache(maxsize=2)
+def _kept_lexicon(path: Path) -> Lexicon:
+    """A language's lexicon, which the search and its grammars share: 50 MB in memory. Raises: LexiconError."""
+    return Lexicon.load(path)
 
 
 def default_weights(phones: Sequence[str]) -> DecodingWeights:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import lzma
+import sys
 from pathlib import Path
 
 import pytest
 
-from model.errors import LanguageModelError
+from model.errors import LanguageModelError, ModelError
 from model.evaluation.scoring import score
 from model.lm_training.normalize import spoken
+from model.mandarin import text
 from model.mandarin.text import characters_of, sentences_of
 from model.mandarin.texts import SHARED, overlaps, without, write
 
@@ -52,3 +54,11 @@ def test_texts_are_written_and_a_folder_without_any_is_named(tmp_path: Path) -> 
     assert (tmp_path / "out" / "prompts.txt").read_text(encoding="utf-8") == "明 天 天 气 不 好\n"
     assert (tmp_path / "out" / "speech.txt").read_text(encoding="utf-8") == "你 好\n"
     assert counts["digits"] > 100_000
+
+
+def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text._converter.cache_clear()
+    monkeypatch.setitem(sys.modules, "opencc", None)
+    with pytest.raises(ModelError, match=r"opencc: pip install .*\[mandarin\]"):
+        characters_of("打开")
+    assert characters_of("a 1") == "a1", "which needs none"
