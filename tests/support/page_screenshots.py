@@ -1,6 +1,7 @@
 """Takes the pictures of the page that the documents show: `python tests/support/page_screenshots.py`, into docs/images.
 
-The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken.
+The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken. One more has
+recordings in Mandarin.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from browser import OpenPage, chromium, microphone_file
 from live_server import LiveServer
 from speech import ROOT, SAMPLES
 
-from model.acoustic import load_model
-from model.decoder import make_decoder
+from server.served_model import load_served
+from server.settings import Settings
 
 IMAGES = ROOT / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -32,9 +33,8 @@ LOOKS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Write one picture for each look."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    model = load_model()
-    decoder = make_decoder(config=model.config)
-    with tempfile.TemporaryDirectory() as folder, LiveServer(model=model, decoder=decoder) as server:
+    models = load_served(Settings(model=["en=tutti-small", "zh=tutti-mandarin"]))[0]
+    with tempfile.TemporaryDirectory() as folder, LiveServer(model=models) as server:
         with chromium(microphone_file(SAMPLES.parent / "order.flac", Path(folder))) as browser:
             for name, look in LOOKS.items():
                 page = OpenPage(browser, server, **look)
@@ -42,6 +42,12 @@ def main() -> None:
                 page.page.locator("#open").filter(has_text="call me back").wait_for()
                 page.page.screenshot(path=IMAGES / f"page-{name}.png")
                 page.page.close()
+            page = OpenPage(browser, server, **LOOKS["desktop"]).plain().fast()
+            page.page.select_option("#language", "zh")
+            for name in ("weather", "china", "digits"):
+                page.page.set_input_files("#file", SAMPLES.parent / f"mandarin_{name}.flac")
+                page.wait_idle()
+            page.page.screenshot(path=IMAGES / "page-mandarin.png")
         server.wait_idle()
 
 

@@ -28,11 +28,13 @@ import numpy as np
 import torch
 from numba.core.registry import cpu_target
 from model.acoustic import load_model, log_probs_of
+from model.checkpoint import shipped_for
 from model.ctc.search.logs import add_logs
 from model.decoder import make_decoder
-from model.evaluation.digest import digest_of, sample_recordings
+from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.instructions import instruction_set
 from model.int8.model import Int8Model
+from model.recordings import read_manifest, read_pcm
 
 torch.set_num_threads(1)
 model = load_model(device="cpu", precision="int8")
@@ -66,6 +68,15 @@ for name in ("beam", "greedy"):
         decoded.update(repr(decoder.words(state)).encode())
         decoded.update(decoder.save(state))
 
+mandarin = load_model(shipped_for("zh"), device="cpu", precision="int8")
+spoken = [read_pcm(one.audio) for one in read_manifest(SAMPLES.with_name("mandarin.jsonl"))]
+search = make_decoder(config=mandarin.config)
+
+def words_of(rows):
+    state = search.start(mandarin.config.lookahead)
+    search.advance([state], rows[None])
+    return search.words(state)
+
 @numba.njit
 def sums(a, b, own, library):
     for i in range(len(a)):
@@ -83,6 +94,8 @@ print(json.dumps({
     "phones": digest_of(log_probs_of(phones, recordings[:3])),
     "alone": digest_of([log_probs_of(phones, [each])[0] for each in recordings[:3]]),
     "decoded": decoded.hexdigest(),
+    "mandarin": digest_of(log_probs_of(mandarin, recordings)),
+    "characters": ["".join(word.text for word in words_of(each)) for each in log_probs_of(mandarin, spoken)],
     "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
     "instructions": instruction_set(),
     "processor": cpu_target.target_context.codegen().magic_tuple()[1],
@@ -153,9 +166,16 @@ def test_words_times_confidences_and_states_of_the_search_are_the_same(switches:
     assert process(switches)["decoded"] == process({})["decoded"]
 
 
-def test_the_shipped_digest_is_of_the_shipped_checkpoint_and_no_other_is_named() -> None:
+@pytest.mark.parametrize("switches", [{}, AVX2, BASELINE, OLD_LIBRARIES], ids=["this", "AVX2", "x86-64", "libraries"])
+def test_the_mandarin_model_has_the_same_log_probabilities_and_characters(switches: Mapping[str, str]) -> None:
+    found = process(switches)
+    assert found["mandarin"] == digest.committed_digest(checkpoint.shipped_for("zh").name)
+    assert found["characters"] == process({})["characters"]
+
+
+def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:
     rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
-    assert [row.split("  ")[1] for row in rows] == [checkpoint.SHIPPED.name]
+    assert [row.split("  ")[1] for row in rows] == [path.name for path in checkpoint.SHIPPED_BY_LANGUAGE.values()]
     assert digest.committed_digest("another.safetensors") is None
 
 
