@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from browser import PROGRAM, OpenPage, chromium, microphone_file
+from fakes import WAIT_S
 from live_server import LiveServer
-from needs import need_programs
+from needs import need_package, need_programs
 from playwright.sync_api import Browser
 from speech import ROOT, samples
+from websockets.sync.client import connect
 
-from model.recordings import Utterance, read_manifest
+from model.recordings import Utterance, read_manifest, read_pcm
 from server.served_model import LoadedModel, load_served
 from server.settings import Settings
 from server.tools.evaluate import evaluate
@@ -69,6 +74,44 @@ def test_uploads_choose_by_any_tag_of_mandarin(server: LiveServer, tag: str) -> 
     files = {"file": ("a.flac", body), "language": (None, tag), "model": (None, "whisper-1")}
     spoken = server.http.post("/v1/audio/transcriptions", files=files | {"response_format": (None, "verbose_json")})
     assert (spoken.json()["text"], spoken.json()["language"]) == (f"{WEATHER.text}。", "chinese")
+
+
+def test_deepgrams_sdk_chooses_by_language(server: LiveServer) -> None:
+    need_package("deepgram")
+    from deepgram import DeepgramClient
+    from deepgram.core.events import EventType
+    from deepgram.environment import DeepgramClientEnvironment
+
+    http, ws = f"http://{server.host}", f"ws://{server.host}"
+    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+    finals: list[str] = []
+
+    def heard(message: Any) -> None:
+        if message.type == "Results" and message.is_final:
+            finals.append(message.channel.alternatives[0].transcript)
+
+    options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "language": "zh-CN"}
+    with DeepgramClient(api_key="any", environment=here).listen.v1.connect(model="nova-3", **options) as stream:
+        stream.on(EventType.MESSAGE, heard)
+        reader = threading.Thread(target=stream.start_listening)
+        reader.start()
+        stream.send_media(read_pcm(WEATHER.audio).tobytes())
+        stream.send_close_stream()
+        reader.join(timeout=WAIT_S)
+    assert "".join(finals) == WEATHER.text
+
+
+def test_vosks_protocol_chooses_by_language(server: LiveServer) -> None:
+    url = f"ws://{server.host}/vosk?language=zh"
+    with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
+        socket.send('{"config":{"sample_rate":16000}}')
+        socket.send(read_pcm(WEATHER.audio).tobytes())
+        socket.send('{"eof":1}')
+        answers = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
+    texts = [answer.get("text", "") for answer in answers]
+    assert "".join(texts) == WEATHER.text
+    words = [word["word"] for answer in answers for word in answer.get("result", ())]
+    assert words == list(WEATHER.text)
 
 
 def test_other_languages_are_refused_with_what_there_is(server: LiveServer) -> None:
