@@ -1,5 +1,6 @@
 """Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
 
+import dataclasses
 import json
 import signal
 
@@ -15,6 +16,7 @@ from model.ctc.greedy import best_path
 from model.errors import AudioError, ManifestError, TrainingError
 from model.evaluation.whole import log_probs_of
 from model.lexicon.espeak import pronounce
+from model.network import Network
 from model.recordings import read_manifest, read_pcm
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
@@ -105,6 +107,18 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(corpus_f
     second.resume(first.state_dict())
     resumed = weights_after(second)
     assert all(torch.equal(undisturbed[name], resumed[name]) for name in undisturbed)
+
+
+def test_phones_of_another_language_begin_at_random_and_all_else_as_it_was(corpus_folder):
+    need_programs("espeak-ng")
+    made = trainer(corpus_folder, recipe(updates=1, phone_weight=0.5))
+    torch.manual_seed(9)
+    other = Network(dataclasses.replace(TINY, phones=("x", "y")))
+    letters, before = len(TINY.vocabulary), made.network.head.weight.clone()
+    made.start_from(other)
+    assert torch.equal(made.network.head.weight[:letters], other.head.weight[:letters])
+    assert torch.equal(made.network.head.weight[letters:], before[letters:])
+    assert torch.equal(made.network.dense.weight, other.dense.weight)
 
 
 def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_folder, tmp_path):
