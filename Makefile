@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-zh quantize lm lm-zh punctuation evaluate samples screenshots
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-zh quantize lm lm-zh grammars punctuation evaluate samples screenshots
 .PHONY: lexicon wheels clean dashboard help
 
 help:  ## show the targets
@@ -132,12 +132,18 @@ train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English
 		--out build/tutti-mandarin.safetensors
 	@$(BIN)/tutti quantize build/tutti-mandarin.safetensors $(ZH_TRAIN) --seed 2 --out build/tutti-mandarin-int8.safetensors
 
+grammars: setup  ## make the grammars of digits anew
+	@for language in en zh; do $(BIN)/python -m model.synthesis.digits $$language build/digits-$$language.txt && \
+		$(BIN)/tutti lm train build/digits-$$language.txt --order 2 --digits 3 \
+		--out model/weights/grammars/$$language-digits.arpa || exit; done
+
 lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew
 	@$(BIN)/python -m model.mandarin.speech $(MANDARIN)/speech --data $(DATA)
 	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech
 	@$(BIN)/tutti lm train $(MANDARIN)/text/prompts.txt:0.85 $(MANDARIN)/text/speech.txt:0.1 $(MANDARIN)/text/digits.txt:0.05 \
 		--order 4 --digits 3 --out $(MANDARIN)/large.arpa.gz
 	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 1e-7 --digits 2 --out model/weights/tutti-characters.arpa.gz
+	@$(MAKE) grammars
 	@$(BIN)/python -m model.lexicon.characters --lm model/weights/tutti-characters.arpa.gz \
 		--out model/weights/tutti-characters.lexicon.gz
 
@@ -161,7 +167,7 @@ evaluate: setup  ## word error rates of the shipped model on $(DATA)/dev.jsonl
 samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
 	@$(BIN)/python -c 'from model.synthesis.samples import make_samples; print(make_samples())'
 
-screenshots: setup  ## picture the browser page anew (chromium)
+screenshots: setup  ## picture the browser page anew (chromium, fonts-wqy-zenhei)
 	@$(BIN)/python tests/support/page_screenshots.py
 
 dashboard: setup  ## generate the Grafana dashboard anew

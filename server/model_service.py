@@ -59,16 +59,15 @@ class ModelService:
         return is_english(self.languages)
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
-        """Make the session of one connection or upload. Raises: BadParameter for a grammar that there is not."""
-        decoder = self.grammars[options.grammar] if self.has_grammar(options.grammar) else self.decoder
+        """Make the session of one connection or upload, whose grammar was checked."""
+        decoder = self.grammars[options.grammar] if options.grammar else self.decoder
         return self.make_session(options, self.config, decoder, limits, self.window_samples)
 
-    def has_grammar(self, name: str) -> bool:
-        """Whether a grammar was asked for; "" is none. Raises: BadParameter for one that this model does not have."""
+    def check_grammar(self, name: str) -> None:
+        """Refuse a grammar that this model does not have; "" is none. Raises: BadParameter."""
         if name and name not in self.grammars:
             there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
             raise BadParameter(f"grammar: the model {self.name!r} does not have {name[:SHOWN]!r}; {there}")
-        return bool(name)
 
     def check_keyterms(self, parameters: Iterable[str]) -> None:
         """Refuse key terms that a published model cannot take; our own, decoded greedily, ignores them and says so.

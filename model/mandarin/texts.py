@@ -13,17 +13,12 @@ import lzma
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from random import Random
 
 from model.errors import LanguageModelError, ModelError
 from model.mandarin.text import sentences_of
+from model.synthesis.digits import digit_strings
 
 SHARED = 6  # characters in a row
-STRINGS = 20_000  # of digits
-DIGITS = "零一二三四五六七八九"
-ONE_OF_TELEPHONES = "幺"
-LENGTHS = (3, 12)  # of those strings
-SHARE_OF_YAO = 0.5  # of the strings say 一 as 幺
 
 
 def prompts(folder: Path) -> Iterator[str]:
@@ -39,21 +34,13 @@ def prompts(folder: Path) -> Iterator[str]:
             raise LanguageModelError(f"cannot read {path}: {error}") from error
 
 
-def digit_strings(seed: int) -> Iterator[str]:
-    """Strings of digits as they are read out one by one."""
-    rng = Random(seed)
-    for _ in range(STRINGS):
-        digits = "".join(rng.choice(DIGITS) for _ in range(rng.randint(*LENGTHS)))
-        yield digits.replace("一", ONE_OF_TELEPHONES) if rng.random() < SHARE_OF_YAO else digits
-
-
 def overlaps(held_out: Iterable[str]) -> set[str]:
     """All runs of `SHARED` characters of the held-out texts."""
     return {text[at : at + SHARED] for text in held_out for at in range(len(text) - SHARED + 1)}
 
 
 def without(sentences: Iterable[str], runs: set[str]) -> Iterator[str]:
-    """Sentences that have none of the runs, and are more than one of the held-out ones."""
+    """Sentences that have none of the runs."""
     for text in sentences:
         if not any(text[at : at + SHARED] in runs for at in range(len(text) - SHARED + 1)):
             yield text
@@ -73,7 +60,11 @@ def write(out: Path, text: Path, speech: Path) -> dict[str, int]:
     out.mkdir(parents=True, exist_ok=True)
     runs = overlaps(transcripts(speech / "dev.jsonl"))
     said = [sentence for path in sorted(speech.glob("train-*.jsonl")) for sentence in transcripts(path)]
-    sources = {"prompts": prompts(text), "speech": said, "digits": digit_strings(1)}
+    sources = {
+        "prompts": prompts(text),
+        "speech": said,
+        "digits": (line.replace(" ", "") for line in digit_strings("zh")),
+    }
     counts = {}
     for name, sentences in sources.items():
         kept = list(sentences if name == "digits" else without(sentences, runs))

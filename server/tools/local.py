@@ -65,7 +65,7 @@ class LocalTranscriber:
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
             self._model.check_keyterms(sorted(name for name in BIASING & asked.keys() if asked[name]))
-            self._model.has_grammar(str(asked.get("grammar", "")))
+            self._model.check_grammar(str(asked.get("grammar", "")))
             self._request = parse_query(
                 query_pairs(asked),
                 replica.settings.max_channels,

@@ -50,7 +50,7 @@ class QueryReader:
         replica, query = self._replica, dict(pairs)
         model = replica.models.choose(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(name for name in BIASING & query.keys() if query[name].strip()))
-        model.has_grammar(query.get("grammar", ""))
+        model.check_grammar(query.get("grammar", ""))
         request = parse_query(
             pairs,
             replica.settings.max_channels,
