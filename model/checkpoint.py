@@ -17,12 +17,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from model.config import MACRO_LANGUAGES, ModelConfig
+from model.config import MACRO_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
 from model.network import Network
 
-WEIGHTS = Path(__file__).parent / "weights"
+WEIGHTS = SHIPPED_WEIGHTS
 SHIPPED = WEIGHTS / "tutti-small.safetensors"
 SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensors"}
 
@@ -143,10 +143,24 @@ def _write(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
     write_atomically(path, save_tensors(tensors))
 
 
+def outline(path: Path) -> tuple[ModelConfig, str]:
+    """Read a checkpoint's configuration, and its file's sha256; no weights. Raises: CheckpointError."""
+    config, blob = _files(path)
+    return config, hashlib.sha256(blob).hexdigest()
+
+
 def _read(path: Path) -> tuple[ModelConfig, dict[str, Tensor], str]:
+    config, blob = _files(path)
+    try:
+        return config, load_tensors(blob), hashlib.sha256(blob).hexdigest()
+    except Exception as error:  # safetensors raises its own untyped error
+        raise _does_not_fit(path, error) from error
+
+
+def _files(path: Path) -> tuple[ModelConfig, bytes]:
     try:
         blob = path.read_bytes()
-        config = ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+        return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))), blob
     except OSError as error:
         raise CheckpointError(
             f"cannot read {error.filename}: {error.strerror}; `--model` takes a .safetensors file "
@@ -154,10 +168,6 @@ def _read(path: Path) -> tuple[ModelConfig, dict[str, Tensor], str]:
         ) from error
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
-    try:
-        return config, load_tensors(blob), hashlib.sha256(blob).hexdigest()
-    except Exception as error:  # safetensors raises its own untyped error
-        raise _does_not_fit(path, error) from error
 
 
 def _does_not_fit(path: Path, error: Exception) -> CheckpointError:

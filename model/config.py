@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 FORMAT_VERSION = 4  # of those read too, 3 has no language, 2 no phones either, 1 no 8-bit integers either
 _READ = (1, 2, 3, FORMAT_VERSION)
+SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
 TAIL_FRAMES = 2

@@ -175,6 +175,13 @@ class GRULayer(nn.Module):
         nn.init.zeros_(self.input.bias)
         nn.init.ones_(self.input.bias[hidden : 2 * hidden])  # start by remembering
 
+    def mute(self) -> None:
+        """Give the candidate no weights: states that were zeros stay so until training changes them."""
+        with torch.no_grad():
+            for product in (self.input, self.recurrent):
+                for parameter in product.parameters():
+                    parameter[2 * self.hidden :] = 0
+
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Training takes the scan (cuDNN on a GPU), serving the plain loop over the few frames of a step."""
         if not torch.is_grad_enabled():

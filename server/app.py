@@ -33,7 +33,7 @@ from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import VoskEndpoint, VoskListener
 from server.recognition.session import Session
 from server.replica import STOP_TIMEOUT_S, Replica, build_replica
-from server.served_model import LoadedModel, VadModel
+from server.served_model import LoadedModel, ModelOutline, VadModel
 from server.settings import Settings
 
 
@@ -53,9 +53,13 @@ def create_app(
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,
+    outlines: Sequence[ModelOutline] = (),
 ) -> Application:
-    """Build the app around loaded models. Their engines run from the app's start-up to its shutdown."""
-    replica = build_replica(settings, models, vad_model, clock, make_session=make_session)
+    """Build the app around loaded models. Their engines run from the app's start-up to its shutdown.
+
+    `outlines` are of models that can be loaded, or loaded again, while it runs.
+    """
+    replica = build_replica(settings, models, vad_model, clock, make_session=make_session, outlines=outlines)
     vosk_endpoint = VoskEndpoint(replica)
     vosk = None
     if settings.vosk_port is not None:
@@ -68,8 +72,11 @@ def create_app(
             replica.sessions,
             replica.drain,
             replica.clock,
-            engines=[_watched(service, settings.engine_timeout_s) for service in replica.models],
             engine_timeout_s=settings.engine_timeout_s,
+        )
+        replica.models.tell(
+            on_loaded=lambda service: watchdog.watch(_watched(service, settings.engine_timeout_s)),
+            on_unloaded=lambda service: watchdog.forget(service.name),
         )
         await replica.models.start()
         watchdog.start()
@@ -81,6 +88,7 @@ def create_app(
             vosk.stop()
         watchdog.stop()
         replica.decoding.close()
+        replica.models.close()
         await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(
@@ -92,7 +100,7 @@ def create_app(
     app.include_router(page_router())
     app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
-    app.include_router(admin_router(replica.drain, load_admin_keys(settings)))
+    app.include_router(admin_router(replica, load_admin_keys(settings)))
     add_health(app, replica)
     describe(app)
     describe_sockets(app)

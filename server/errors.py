@@ -100,6 +100,14 @@ class IllegalTransition(ServerError):
     """A connection was told of what cannot happen in its state: a defect of this server."""
 
 
+class UnknownModel(ServerError):
+    """An operator's name of a model that is none here."""
+
+
+class ModelStays(ServerError):
+    """A model that cannot be unloaded, or not be loaded again; the message says why."""
+
+
 class SettingsError(ServerError):
     """A setting that cannot be applied."""
 

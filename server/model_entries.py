@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model.config import MAX_BEAMS
+from model.config import MAX_BEAMS, SHIPPED_WEIGHTS
 from server.errors import SettingsError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # safe in a URL, in a metric label and in a header
@@ -34,6 +34,7 @@ class ModelEntry(BaseModel):
     device: str | None = None
     precision: str | None = None
     default: bool = False
+    on_demand: bool = False  # loaded with the first request for it
 
     @property
     def own(self) -> dict[str, object]:
@@ -88,7 +89,13 @@ def _entry(file: Path, number: int, table: Any) -> ModelEntry:
         raise SettingsError(f"models_file: {file}: [[{TABLE}]] {number}{called}: {key}: {said}") from None
     lm = entry.lm if entry.lm is None or entry.lm == "off" else file.parent / entry.lm
     second_lm = None if entry.second_lm is None else file.parent / entry.second_lm
-    return entry.model_copy(update={"path": file.parent / entry.path, "lm": lm, "second_lm": second_lm})
+    return entry.model_copy(update={"path": _path(file.parent, entry.path), "lm": lm, "second_lm": second_lm})
+
+
+def _path(folder: Path, path: Path) -> Path:
+    """A path relative to the file's folder; a shipped model's name that is no file there stays."""
+    found = folder / path
+    return path if (SHIPPED_WEIGHTS / f"{path}.safetensors").exists() and not found.exists() else found
 
 
 def distinct(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
@@ -99,7 +106,12 @@ def distinct(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
         if entry.name.casefold() in names:
             raise ValueError(f"name: two models are named {entry.name!r}")
         names.add(entry.name.casefold())
+    if listed and all(entry.on_demand for entry in listed):
+        raise ValueError("on_demand: one model has to be loaded at the start, the default")
     defaults = [entry.name for entry in listed if entry.default]
     if len(defaults) > 1:
         raise ValueError(f"default: only one model can be the default, and {' and '.join(map(repr, defaults))} are")
-    return tuple(sorted(listed, key=lambda entry: not entry.default))
+    waiting = [entry.name for entry in listed if entry.default and entry.on_demand]
+    if waiting:
+        raise ValueError(f"on_demand: {waiting[0]!r} is the default, which is loaded at the start")
+    return tuple(sorted(listed, key=lambda entry: (not entry.default, entry.on_demand)))

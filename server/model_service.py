@@ -1,14 +1,15 @@
-"""What serves one model: engines, decoder, recognizer, tickets; and the services of all models of a replica."""
+"""What serves one model: engines, decoder, recognizer, tickets; and how it is built from a loaded model."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 
+import torch
 from pydantic import SecretStr
 
 from batching.batcher import Policy
@@ -18,8 +19,8 @@ from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
 from model.description import ModelDescription
 from server.access.keys import read_secrets
-from server.errors import BadParameter, ServerFull, SettingsError
-from server.model_names import SHOWN, ModelNames, is_english
+from server.errors import BadParameter, SettingsError
+from server.model_names import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
 from server.recognition.decoding.second_decodes import SecondDecodes
@@ -81,72 +82,6 @@ class ModelService:
                 )
 
 
-class ModelServices:
-    """The served models by name; the first is the default. Knows which one a request gets."""
-
-    def __init__(self, services: Iterable[ModelService], settings: Settings) -> None:
-        """`services` is not empty."""
-        self._settings = settings
-        self._by_name: dict[str, ModelService] = {}
-        for service in services:
-            self.add(service)
-
-    def add(self, service: ModelService) -> None:
-        """Let clients choose this model, too, once its recognizer has started. Raises: SettingsError."""
-        if service.name.casefold() in (name.casefold() for name in self._by_name):
-            raise SettingsError(f"two models are named {service.name!r}")
-        self._by_name[service.name] = service
-        languages = {name: one.languages for name, one in self._by_name.items()}
-        self.names = ModelNames(languages, self._settings.model_aliases, strict=self._settings.strict_models)
-
-    @property
-    def default(self) -> ModelService:
-        """The model of a request that asks for none."""
-        return self._by_name[self.names.default]
-
-    def choose(self, model: str | None, language: str | None) -> ModelService:
-        """Return the model for a request. Raises: BadParameter."""
-        return self._by_name[self.names.choose(model, language)]
-
-    def known(self, name: str) -> ModelService | None:
-        """Return the model that a name or an alias stands for; None for other names."""
-        served = self.names.known(name)
-        return None if served is None else self._by_name[served]
-
-    def __iter__(self) -> Iterator[ModelService]:
-        """The default first."""
-        return iter(self._by_name.values())
-
-    async def start(self) -> None:
-        """Start all engines, one model after another: a warm-up measures times. Raises: EngineDead."""
-        for service in self:
-            await service.recognizer.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """End all engines. Raises: EngineDown if a thread does not end."""
-        with contextlib.ExitStack() as stopping:  # each is stopped, even if one before it hangs
-            for service in self:
-                stopping.callback(service.recognizer.stop, timeout_s)
-
-    def ready(self, stall_s: float) -> bool:
-        """Return whether every model's engines run, are warm and have been at their work for less than `stall_s`."""
-        return all(service.recognizer.engines.ready(stall_s) for service in self)
-
-    @property
-    def slots_used(self) -> int:
-        """Slots that are taken, of all models."""
-        return sum(service.recognizer.slots_used for service in self)
-
-    def refuse_if_full(self) -> None:
-        """Refuse a request before any work on it if no model can take a stream. Raises: ServerFull."""
-        *others, last = self
-        for service in others:
-            with contextlib.suppress(ServerFull):
-                service.recognizer.refuse_if_full()
-                return
-        last.recognizer.refuse_if_full()
-
-
 class ServiceBuilder:
     """Builds the services of the models of one replica, which share its machine, its metrics and its resume keys."""
 
@@ -188,6 +123,7 @@ class ServiceBuilder:
             clock=self._clock,
         )
         tickets = self._tickets(model)
+        self._describe(model)
         return ModelService(
             model.name,
             model.languages,
@@ -201,6 +137,21 @@ class ServiceBuilder:
             window,
             self._make_session,
         )
+
+    def _describe(self, model: LoadedModel) -> None:
+        device = model.acoustic.device
+        if device.type == "cuda":
+            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(device))
+        self._metrics.build_info.labels(version("tutti-asr"), self._settings.commit, model.name, str(device)).set(1)
+
+    def release(self, service: ModelService) -> None:
+        """Let go of a service that has stopped: its streams cost the machine nothing any more, its gauges read 0."""
+        self._machine.leave(service.recognizer.admission)
+        service.metrics.gone()
+
+    def stop(self) -> None:
+        """End what the models share."""
+        self._second.stop()
 
     def _window(self, model: LoadedModel) -> int | None:
         """Samples of a window of the voice-activity model. Raises: SettingsError."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
-
-import torch
 
 from server.access.guard import Guard
 from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
-from server.model_service import MakeSession, ModelServices, ServiceBuilder, plain
+from server.catalogue import Catalogue
+from server.model_service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.metrics import Metrics
 from server.recognition.session import Limits, Session
-from server.served_model import LoadedModel, VadModel
+from server.served_model import LoadedModel, ModelOutline, VadModel
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
@@ -31,7 +29,7 @@ class Replica:
     """Parts that the endpoints share; nothing in it belongs to one connection."""
 
     settings: Settings
-    models: ModelServices
+    models: Catalogue
     sessions: OpenSessions
     drain: Drain
     metrics: Metrics
@@ -61,21 +59,23 @@ def build_replica(
     clock: Callable[[], float],
     *,
     make_session: MakeSession = Session,
+    outlines: Sequence[ModelOutline] = (),
 ) -> Replica:
-    """Build a replica from settings and loaded models, the default first. Raises: SettingsError."""
+    """Build a replica from settings and loaded models, the default first; `outlines` of those that can be loaded.
+
+    Raises: SettingsError.
+    """
     metrics = Metrics(settings.max_batch, settings.slots)
-    for model in models:
-        _describe_build(metrics, settings, model)
     builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session)
-    services = ModelServices([builder.build(model) for model in models], settings)
+    catalogue = Catalogue(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)
     replica = Replica(
         settings=settings,
-        models=services,
+        models=catalogue,
         sessions=sessions,
         drain=Drain(sessions, _drain_times(settings), clock),
         metrics=metrics,
-        guard=Guard(_keys(settings, clock), sessions, services, metrics=metrics, settings=settings, clock=clock),
+        guard=Guard(_keys(settings, clock), sessions, catalogue, metrics=metrics, settings=settings, clock=clock),
         limits=_limits(settings),
         live_limits=_live_limits(settings),
         clock=clock,
@@ -83,13 +83,6 @@ def build_replica(
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
-
-
-def _describe_build(metrics: Metrics, settings: Settings, model: LoadedModel) -> None:
-    device = model.acoustic.device
-    if device.type == "cuda":
-        metrics.watch_gpu(lambda: torch.cuda.memory_allocated(device))
-    metrics.build_info.labels(version("tutti-asr"), settings.commit, model.name, str(device)).set(1)
 
 
 def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:

@@ -31,7 +31,7 @@ from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import EXIT_LOST, end_within, files_needed, raise_file_limit, reopen_closed_stdio
 from server.recognition.session import Session
 from server.replica import STOP_TIMEOUT_S, Replica
-from server.served_model import load_served
+from server.served_model import load_served, outlines_of
 from server.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,11 +101,12 @@ def run(settings: Settings) -> int:
     make_session = Session if tracing is None else tracing.session
     load_codecs()
     models, vad = load_served(settings)
+    outlines = outlines_of(settings)
     for model in models:
         how = {"precision": model.acoustic.precision, "device": str(model.acoustic.device)}
         _log.info("model loaded", model=model.name, languages=model.languages, instructions=instruction_set(), **how)
         warn_of_dependent_rows(model.acoustic, settings.reproducible)
-    application = create_app(settings, models, vad, make_session=make_session)
+    application = create_app(settings, models, vad, make_session=make_session, outlines=outlines)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(uvicorn_config(application.asgi, replica), replica)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from batching.slot_model import SlotModel
+from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import SecondSearch, decoder_of, grammars_of
 from model.description import ModelDescription
+from model.published.files import is_published
 from model.runtime import set_up_torch
 from server.errors import SettingsError
 from server.model_entries import ModelEntry
@@ -22,13 +25,29 @@ from server.settings import Settings
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
-    """Load the models, the default first, and VAD by the settings, and set torch up.
+    """Load the models that do not wait for demand, the default first, and VAD, and set torch up.
 
     Raises: ModelError, SettingsError.
     """
     set_up_torch(settings.threads)
-    models = tuple(_load(entry, own) for entry, own in settings.of_models())
+    models = tuple(_load(entry, own) for entry, own in settings.of_models() if entry is None or not entry.on_demand)
     return models, load_vad(settings)
+
+
+def outlines_of(settings: Settings) -> tuple[ModelOutline, ...]:
+    """Return what is known of each named model without its weights. Raises: ModelError, SettingsError."""
+    return tuple(_outline(entry, own) for entry, own in settings.of_models() if entry is not None)
+
+
+def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
+    load = partial(_load, entry, settings)
+    if is_published(entry.path):
+        if entry.on_demand and not entry.languages:
+            raise SettingsError(f"languages: the model {entry.name!r}, loaded on demand, has to be told its languages")
+        return ModelOutline(entry.name, entry.languages, ModelCard(entry.name, "", ""), load, entry.on_demand)
+    config, digest = checkpoint.outline(checkpoint.named(entry.path))
+    card = ModelCard.of(entry.name, config.version, digest, config.architecture)
+    return ModelOutline(entry.name, entry.languages or config.languages, card, load, entry.on_demand)
 
 
 def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
@@ -134,6 +153,20 @@ class LoadedModel:
         """Its description for clients."""
         config = self.acoustic.config
         return ModelCard.of(self.name, config.version, self.acoustic.digest, config.architecture)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutline:
+    """A model that can be loaded: its name, languages and card, as far as they are known before, and how to load it.
+
+    `on_demand`: with the first request for it.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    card: ModelCard
+    load: Callable[[], LoadedModel]
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from model.config import BEAMS, MAX_BEAMS
 from server.model_entries import ModelEntry, is_named, named_models, read_models
 
+SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 
 
@@ -22,7 +23,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65_535)
 
-    model: Path | None = None  # None: the model that ships with the program; NAME=PATH, with commas: `models`
+    model: Path | None = None  # None: the models that ship, below; NAME=PATH, with commas: `models`
     models: tuple[ModelEntry, ...] = ()  # the default first; none: `model` alone
     models_file: Path | None = None  # tables of models: server/model_entries.py
     device: str = "auto"
@@ -112,11 +113,13 @@ class Settings(BaseSettings):
     def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:
         """Return each model to serve with settings of its own, the default first; None stands for `model`.
 
-        Raises: SettingsError.
+        If no model is named, those that ship: the English one, and on demand the others. Raises: SettingsError.
         """
         entries = read_models(self.models_file) if self.models_file is not None else self.models
         if not entries:
-            return ((None, self),)
+            others = SHIPPED_ON_DEMAND if self.model is None else ()
+            of_words = {"lm": self.lm if self.lm == "off" else None, "second_lm": None}  # a file of words is English
+            return ((None, self), *((entry, self.of_model(entry).model_copy(update=of_words)) for entry in others))
         return tuple((entry, self.of_model(entry)) for entry in entries)
 
     @property

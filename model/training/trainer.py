@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.spoken import Pronunciations
-from model.network import Network
+from model.network import GRULayer, Network
 from model.precision import DTYPES
 from model.recordings import Utterance, read_pcm
 from model.training.augment import Augmenter, Samples
@@ -152,10 +152,16 @@ class Trainer:
     def start_from(self, network: Network) -> None:
         """Take over weights and feature statistics of another run; phones of another language keep their random ones.
 
-        Raises: TrainingError if the sizes differ.
+        Layers that the other network lacks come behind its own, and pass on what they are given until they have
+        learned: the outputs are the same at first. Raises: TrainingError if other sizes differ.
         """
         self._fresh = False
         weights, own = network.state_dict(), self.network.config
+        for layer in range(network.config.layers, own.layers):
+            gru = cast(GRULayer, self.network.grus[layer])
+            gru.mute()
+            weights |= gru.state_dict(prefix=f"grus.{layer}.")
+            weights |= self.network.norms[layer].state_dict(prefix=f"norms.{layer}.")
         if own.phones != network.config.phones and own.vocabulary == network.config.vocabulary:
             letters = len(own.vocabulary)
             for name, rows in self.network.head.state_dict(prefix="head.").items():

@@ -1,16 +1,23 @@
-"""`tutti model check` and `tutti export`: what a model is and whether it is served as it should be; ours for others."""
+"""`tutti model` and `tutti export`: what a model is; which ones a running server has loaded; ours for others."""
 
 from __future__ import annotations
 
 import json
+import urllib.error
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
+from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
 from server.cli.options import EXIT_FAILED, DeviceOption, JsonOption, PrecisionOption, SettingsCommand, fail
 
 model = typer.Typer(name="model", help="Acoustic models: ours, and published ones in ONNX form.", no_args_is_help=True)
+
+
+LOADING_S = 120.0  # a large model is read from a slow disk
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `tutti model list` says it.")]
 
 
 @model.callback()
@@ -54,6 +61,39 @@ def check(
         for line in lines(document):
             typer.echo(line)
     raise typer.Exit(0 if document["ok"] else EXIT_FAILED)
+
+
+@model.command(name="list", cls=SettingsCommand)
+def list_(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+    """Say what each model of a running server is doing: loaded, loading, unloading, not loaded; and its streams."""
+    for state in _ask(url, "GET", "models", admin_key):
+        _tell(state)
+
+
+@model.command(cls=SettingsCommand)
+def load(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+    """Have a running server load a model; streams of its others go on. Returns once it takes streams."""
+    _tell(_ask(url, "POST", f"models/{quote(name, safe='')}/load", admin_key))
+
+
+@model.command(cls=SettingsCommand)
+def unload(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+    """Have a running server unload a model: no new streams of it, and when the open ones have ended, no memory."""
+    _tell(_ask(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key))
+
+
+def _ask(url: str, method: str, path: str, admin_key: str | None) -> Any:
+    try:
+        return ask_admin(url, method, path, admin_key, LOADING_S)
+    except urllib.error.HTTPError as error:
+        fail(f"{url}: {error.read().decode(errors='replace').strip() or error}")
+    except OSError as error:
+        fail(f"{url}: {error}")
+
+
+def _tell(state: dict[str, Any]) -> None:
+    default = ", the default" if state["default"] else ""
+    typer.echo(f"{state['name']}: {state['phase']}{default}, {state['streams']} streams")
 
 
 def export(

@@ -14,6 +14,9 @@ from server.cli.options import DEVICES, EXIT_FAILED, PRECISIONS, JsonOption, Mod
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
+HERE = "http://127.0.0.1:8080"
+AdminUrlOption = Annotated[str, typer.Option(help="The server, as reached from here.")]
+AdminKeyOption = Annotated[str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY")]
 
 
 def doctor(
@@ -52,18 +55,18 @@ def doctor(
 
 def drain(
     *,
-    url: Annotated[str, typer.Option(help="The server, as reached from here.")] = "http://127.0.0.1:8080",
+    url: AdminUrlOption = HERE,
     wait: Annotated[bool, typer.Option("--wait", help="Return when nobody is left.")] = False,
-    admin_key: Annotated[str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY")] = None,
+    admin_key: AdminKeyOption = None,
 ) -> None:
     """Begin the drain of a running server: no new streams, the open ones may end; for preStop hooks and people."""
     try:
-        state = _ask(url, "POST", admin_key)
+        state = ask_admin(url, "POST", "drain", admin_key)
         typer.echo(json.dumps(state))
         while wait and state["phase"] != "drained":
             time.sleep(POLL_S)
             try:
-                state = _ask(url, "GET", admin_key)
+                state = ask_admin(url, "GET", "drain", admin_key)
             except urllib.error.HTTPError:
                 raise
             except OSError:  # it is gone
@@ -72,13 +75,12 @@ def drain(
         fail(f"{url}: {error}")
 
 
-def _ask(url: str, method: str, admin_key: str | None) -> dict[str, Any]:
-    """Ask `/admin/drain`; never through a proxy. Raises: OSError."""
+def ask_admin(url: str, method: str, path: str, admin_key: str | None, timeout_s: float = TIMEOUT_S) -> Any:
+    """Ask what stands below `/admin/`; never through a proxy. Raises: OSError."""
     headers = {"Authorization": f"Bearer {admin_key}"} if admin_key else {}
     if not url.startswith(("http://", "https://")):
         raise OSError("http:// or https:// is needed")
-    request = urllib.request.Request(f"{url.rstrip('/')}/admin/drain", method=method, headers=headers)  # noqa: S310
+    request = urllib.request.Request(f"{url.rstrip('/')}/admin/{path}", method=method, headers=headers)  # noqa: S310
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(request, timeout=TIMEOUT_S) as answer:
-        state: dict[str, Any] = json.load(answer)
-    return state
+    with direct.open(request, timeout=timeout_s) as answer:
+        return json.load(answer)

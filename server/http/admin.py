@@ -1,4 +1,4 @@
-"""`/admin/drain`: begin the drain, and report its progress. For operators, never for clients.
+"""`/admin/drain` and `/admin/models`: for operators, never for clients.
 
 Without an admin key only direct requests of this machine are answered: none that a proxy forwards, none of a page in a
 browser.
@@ -12,8 +12,10 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
-from server.errors import NotAuthorised
+from server.catalogue import Phase, Place
+from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel
 from server.operations.drain import Drain
+from server.replica import Replica
 from server.settings import Settings
 
 INDIRECT_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin", "sec-fetch-site")
@@ -22,15 +24,32 @@ _STATES: dict[int | str, dict[str, object]] = {
     401: {"description": "No admin key, or a wrong one"},
     403: {"description": "No admin key is set, and the request does not come straight from this machine"},
 }
+_OF_A_MODEL: dict[int | str, dict[str, object]] = {
+    **_STATES,
+    404: {"description": "No such model"},
+    409: {"description": "It cannot be loaded or unloaded: the message says why"},
+}
+
+
+_FAILURES: dict[type[ServerError], int] = {UnknownModel: 404, ModelStays: 409, ServerNotReady: 503}
 
 
 class DrainState(msgspec.Struct):
-    """The answer of both requests."""
+    """The answer of both requests about the drain."""
 
     phase: str
     sessions: dict[str, int]
     elapsed_s: float
     remaining_s: float
+
+
+class ModelState(msgspec.Struct):
+    """A model: loaded, loading, unloading or not loaded, and its open streams."""
+
+    name: str
+    phase: Phase
+    streams: int
+    default: bool
 
 
 def load_admin_keys(settings: Settings) -> KeyRing:
@@ -48,38 +67,90 @@ def is_direct(request: Request) -> bool:
         return False
 
 
-def admin_router(drain: Drain, keys: KeyRing) -> APIRouter:
+def refusal_of(request: Request, keys: KeyRing) -> Response | None:
+    """Return the answer to a request that may not be made; None for one that may."""
+    if keys.is_open:
+        return None if is_direct(request) else Response("not from here\n", 403, media_type="text/plain")
+    try:
+        keys.check(Credentials.read(request.headers.get("authorization"), ()))
+    except NotAuthorised:
+        return Response(
+            "an admin key is needed\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
+        )
+    return None
+
+
+def admin_router(replica: Replica, keys: KeyRing) -> APIRouter:
     """Return the routes of `/admin`."""
     router = APIRouter(prefix="/admin", tags=["admin"])
+    _add_drain(router, replica.drain, keys)
+    _add_models(router, replica, keys)
+    return router
 
-    def refusal(request: Request) -> Response | None:
-        if keys.is_open:
-            return None if is_direct(request) else Response("not from here\n", 403, media_type="text/plain")
-        try:
-            keys.check(Credentials.read(request.headers.get("authorization"), ()))
-        except NotAuthorised:
-            return Response(
-                "an admin key is needed\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
-            )
-        return None
 
+def _add_drain(router: APIRouter, drain: Drain, keys: KeyRing) -> None:
     @router.post("/drain", status_code=202, response_class=Response, responses={200: {}, **_STATES})
     async def begin(request: Request) -> Response:
         """Begin the drain, as the first SIGTERM does: 202 if this began it, 200 if it had begun; the process then ends.
 
         A SIGTERM after this request is the first one still, and does not cut the drain short.
         """
-        return refusal(request) or _state(drain, 202 if drain.begin() else 200)
+        return refusal_of(request, keys) or _drain_state(drain, 202 if drain.begin() else 200)
 
     @router.get("/drain", response_class=Response, responses=_STATES)
     async def progress(request: Request) -> Response:
         """Say how far the drain is, and who is still there."""
-        return refusal(request) or _state(drain, 200)
-
-    return router
+        return refusal_of(request, keys) or _drain_state(drain, 200)
 
 
-def _state(drain: Drain, status: int) -> Response:
+def _add_models(router: APIRouter, replica: Replica, keys: KeyRing) -> None:
+    models = replica.models
+
+    def state_of(place: Place) -> ModelState:
+        return ModelState(place.name, place.phase, place.streams, place.name == models.names.default)
+
+    @router.get("/models", response_class=Response, responses=_STATES)
+    async def listed(request: Request) -> Response:
+        """List the models, the default first, with what each is doing."""
+        return refusal_of(request, keys) or _json([state_of(place) for place in models.places])
+
+    @router.post("/models/{name}/load", response_class=Response, responses={503: {}, **_OF_A_MODEL})
+    async def load(request: Request, name: str) -> Response:
+        """Load a model, and answer once it takes streams; 200 as well if it is loaded."""
+        refused = refusal_of(request, keys)
+        if refused is not None:
+            return refused
+        try:
+            return _json(state_of(await models.load(name)))
+        except (UnknownModel, ModelStays, ServerNotReady) as error:
+            return _failed(error)
+
+    @router.post("/models/{name}/unload", response_class=Response, responses={202: {}, **_OF_A_MODEL})
+    async def unload(request: Request, name: str) -> Response:
+        """Refuse new streams of a model and unload it when the last has ended: 202; 200 if it is not loaded.
+
+        One that is loaded on demand comes back with the next request for it, others with `load`.
+        """
+        refused = refusal_of(request, keys)
+        if refused is not None:
+            return refused
+        try:
+            place = models.unload(name)
+        except (UnknownModel, ModelStays) as error:
+            return _failed(error)
+        return _json(state_of(place), 200 if place.phase is Phase.ABSENT else 202)
+
+
+def _failed(error: ServerError) -> Response:
+    return Response(f"{error}\n", _FAILURES[type(error)], media_type="text/plain")
+
+
+def _json(answer: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+def _drain_state(drain: Drain, status: int) -> Response:
     report = drain.report()
-    state = DrainState(report.phase, report.sessions, round(report.elapsed_s, 3), round(report.remaining_s, 3))
-    return Response(msgspec.json.encode(state), status, media_type="application/json")
+    return _json(
+        DrainState(report.phase, report.sessions, round(report.elapsed_s, 3), round(report.remaining_s, 3)), status
+    )

@@ -19,7 +19,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 
 from server.errors import REFUSALS
-from server.http.admin import DrainState
+from server.http.admin import DrainState, ModelState
 from server.http.models import ModelOut, ModelsOut, NoSuchModel
 from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
@@ -40,8 +40,8 @@ SHARED_NAMES = {
 """Names under which generated clients know the two shapes called WordOut: they stay when a module moves."""
 
 SHAPES = (
-    Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, ModelOut, ModelsOut, NoSuchModel, PlainAnswer,
-    RefusalBody, TextDelta, TextDone, VerboseAnswer,
+    Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, ModelOut, ModelsOut, ModelState, NoSuchModel,
+    PlainAnswer, RefusalBody, TextDelta, TextDone, VerboseAnswer,
 )  # fmt: skip
 SECURITY: Schema = {
     "ApiKey": {
@@ -148,7 +148,9 @@ TRANSCRIPT: Schema = {
     | _content(EVENT, EVENTS),
 }
 DRAIN = _json("How far the drain is", _ref(DrainState))
+MODEL_STATE = _json("What the model is doing", _ref(ModelState))
 NOT_ADMIN = {"401": _text("No admin key, or a wrong one"), "403": _text("Without admin keys: not from this machine")}
+NOT_POSSIBLE = {"404": _text("No such model"), "409": _text("This model cannot be loaded, or unloaded")}
 
 OPERATIONS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/listen"): {
@@ -203,6 +205,21 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
     ("get", "/v2/models/{name}/ready"): {"responses": READINESS | {"404": UNKNOWN_MODEL}},
     ("get", "/admin/drain"): {"responses": {"200": DRAIN, **NOT_ADMIN}, "security": BY_KEY},
     ("post", "/admin/drain"): {"responses": {"200": DRAIN, "202": DRAIN, **NOT_ADMIN}, "security": BY_KEY},
+    ("get", "/admin/models"): {
+        "responses": {
+            "200": _json("The models, the default first", {"type": "array", "items": _ref(ModelState)}),
+            **NOT_ADMIN,
+        },
+        "security": BY_KEY,
+    },
+    ("post", "/admin/models/{name}/load"): {
+        "responses": {"200": MODEL_STATE, **NOT_ADMIN, **NOT_POSSIBLE, "503": _text("It could not be loaded")},
+        "security": BY_KEY,
+    },
+    ("post", "/admin/models/{name}/unload"): {
+        "responses": {"200": MODEL_STATE, "202": MODEL_STATE, **NOT_ADMIN, **NOT_POSSIBLE},
+        "security": BY_KEY,
+    },
 }
 
 
@@ -271,7 +288,8 @@ Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000
 frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters.
 
 **Models.** `model` names one of `GET /v1/models`; another name is the default, unless the operator is strict. Without a
-name `language` chooses, a tag such as `es` or `es-419`; one that no model has is refused.
+name `language` chooses, a tag such as `es` or `es-419`; one that no model has is refused. A model that is not `loaded`
+is loaded with the first request for it, which waits for that.
 
 **Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
 

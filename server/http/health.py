@@ -7,6 +7,7 @@ from importlib.metadata import version
 import msgspec
 from fastapi import APIRouter, FastAPI, Response
 
+from server.catalogue import Phase
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
@@ -17,8 +18,8 @@ def kserve_router(replica: Replica) -> APIRouter:
     """Return the routes of the Open Inference Protocol."""
     router = APIRouter(prefix="/v2", tags=["health"])
 
-    def readiness(**answer: object) -> Response:
-        ready = replica.ready
+    def readiness(loaded: bool = True, **answer: object) -> Response:
+        ready = replica.ready and loaded
         return _json({**answer, "ready": ready}, 200 if ready else 503)
 
     @router.get("", response_class=Response)
@@ -38,9 +39,11 @@ def kserve_router(replica: Replica) -> APIRouter:
 
     @router.get("/models/{name}/ready", response_class=Response, responses=_NOT_READY | _UNKNOWN)
     async def model_ready(name: str) -> Response:
-        """Answer as `/readyz` for a model that is served, by its name or an alias."""
-        known = replica.models.known(name) is not None
-        return readiness(name=name) if known else _json({"error": "no such model is served here"}, 404)
+        """Answer as `/readyz` for a model that is served, by its name or an alias; 503 while it is not loaded."""
+        place = replica.models.known(name)
+        if place is None:
+            return _json({"error": "no such model is served here"}, 404)
+        return readiness(place.phase is Phase.LOADED, name=name)
 
     return router
 

@@ -6,9 +6,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials
+from server.catalogue import Phase, Place
 from server.errors import REFUSALS, BadParameter, Refused
 from server.model_names import SHOWN
-from server.model_service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
 from server.replica import Replica
@@ -29,6 +29,7 @@ class ModelOut(msgspec.Struct):
     languages: tuple[str, ...]
     version: str
     uuid: str
+    loaded: bool  # False: with the first request for it, or once an operator says so
     batch: bool = True
     streaming: bool = True
     formatted_output: bool = True
@@ -65,8 +66,8 @@ def models_router(replica: Replica, created: int) -> APIRouter:
 
     @router.get("/v1/models", response_class=Response)
     async def models(request: Request) -> Response:
-        """List the models that are served, the default first."""
-        listed = [_model(service, created) for service in replica.models]
+        """List the models that are served, the default first; some are loaded with the first request for them."""
+        listed = [_model(place, created) for place in replica.models.places]
         return refusal(request, take_request_id()) or _json(ModelsOut("list", listed, listed))
 
     @router.get("/v1/models/{name}", response_class=Response)
@@ -76,15 +77,15 @@ def models_router(replica: Replica, created: int) -> APIRouter:
         refused = refusal(request, request_id)
         if refused is not None:
             return refused
-        by_uuid = [service for service in replica.models if service.card.uuid == name]
-        service = by_uuid[0] if by_uuid else replica.models.known(name)
-        return _json(_model(service, created)) if service is not None else _unknown(name, request_id)
+        by_uuid = [place for place in replica.models.places if place.card.uuid == name]
+        place = by_uuid[0] if by_uuid else replica.models.known(name)
+        return _json(_model(place, created)) if place is not None else _unknown(name, request_id)
 
     return router
 
 
-def _model(service: ModelService, created: int) -> ModelOut:
-    card = service.card
+def _model(place: Place, created: int) -> ModelOut:
+    card = place.card
     return ModelOut(
         id=card.name,
         created=created,
@@ -93,9 +94,10 @@ def _model(service: ModelService, created: int) -> ModelOut:
         name=card.name,
         canonical_name=card.name,
         architecture=card.architecture,
-        languages=service.languages,
+        languages=place.languages,
         version=card.version,
         uuid=card.uuid,
+        loaded=place.phase is Phase.LOADED,
     )
 
 

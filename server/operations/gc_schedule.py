@@ -30,6 +30,14 @@ class GcSchedule:
         self._collect = collect
         self._collected_s = now
         self._busy_s: float | None = None  # last time with a stream open, since the last collection
+        self._thaw = False
+
+    def thaw(self, now: float) -> None:
+        """With the next collection, which is soon if no stream is open, look at what was frozen, too.
+
+        A model that was unloaded is among it; its arrays hang on cycles.
+        """
+        self._thaw, self._busy_s = True, now
 
     def look(self, now: float, streams: int) -> None:
         """Collect if it is time to; `streams` is the number open now."""
@@ -37,5 +45,10 @@ class GcSchedule:
             self._busy_s = now
         settled = not streams and self._busy_s is not None and now - self._busy_s >= SETTLED_S
         if settled or now - self._collected_s >= AT_LATEST_S:
+            if self._thaw:
+                gc.unfreeze()
             self._collect()
+            if self._thaw:
+                gc.freeze()
+                self._thaw = False
             self._collected_s, self._busy_s = now, None

@@ -197,10 +197,19 @@ class ModelMetrics:
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
 
+    def gone(self) -> None:
+        """Read 0 where a gauge asked a model that is no longer loaded; counts stay, as of a process that stopped."""
+        for gauge in (self.capacity, self.reserved, self.slowdown):
+            gauge.set_function(_zero)
+
     def step_failed(self) -> None:
         """Count a stream that failed in the model's step."""
         self.errors.labels("step").inc()
         self.failed_steps += 1
+
+
+def _zero() -> float:
+    return 0.0
 
 
 def _powers_of_two(largest: int) -> tuple[float, ...]:

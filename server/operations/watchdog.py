@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -64,7 +64,6 @@ class Watchdog:
         drain: Drain,
         clock: Callable[[], float],
         *,
-        engines: Sequence[Engine],
         engine_timeout_s: float,
     ) -> None:
         """An engine that does not move has ended, or has been at one piece of work for `engine_timeout_s`."""
@@ -72,10 +71,20 @@ class Watchdog:
         self._sessions = sessions
         self._drain = drain
         self._clock = clock
-        self._engines = [(engine, EngineHealth(engine_timeout_s)) for engine in engines]
+        self._engine_timeout_s = engine_timeout_s
+        self._engines: dict[str, tuple[Engine, EngineHealth]] = {}
         self._short_of_files = False
         self._timer: asyncio.TimerHandle | None = None
         self._gc_schedule = GcSchedule(clock())
+
+    def watch(self, engine: Engine) -> None:
+        """Look at an engine, too, from now on."""
+        self._engines[engine.model] = engine, EngineHealth(self._engine_timeout_s)
+
+    def forget(self, model: str) -> None:
+        """Look at a model's engine no more: it is about to be stopped. Its memory is freed when there is time."""
+        self._engines.pop(model, None)
+        self._gc_schedule.thaw(self._clock())
 
     def start(self) -> None:
         """Look every `PERIOD_S` from now on. On the loop, once the engine is warm."""
@@ -98,7 +107,7 @@ class Watchdog:
 
     def _look_at_engines(self) -> None:
         """Give the replica up with any of its engines: a new process serves all models again."""
-        for engine, health in self._engines:
+        for engine, health in self._engines.values():
             reason = health.look(moves=engine.moves(), batches=engine.batches(), failed=engine.failed())
             if reason is not None:
                 self._drain.give_up(reason if len(self._engines) == 1 else f"model {engine.model}: {reason}")

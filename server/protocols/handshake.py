@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -53,7 +53,7 @@ class Admitted:
 async def serve(
     socket: WebSocket,
     replica: Replica,
-    admit: Callable[[WebSocket, str], Admitted],
+    admit: Callable[[WebSocket, str], Awaitable[Admitted]],
     render: Callable[[CountedRefusal, str], Response] = render_refusal,
 ) -> None:
     """Admit a handshake, accept the connection, serve it to its end, and release what it held.
@@ -62,7 +62,7 @@ async def serve(
     """
     received_s, request_id = replica.clock(), take_request_id()
     try:
-        admitted = admit(socket, request_id)
+        admitted = await admit(socket, request_id)
         connection = admitted.connection
         recognition = admitted.model.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
     except Refused as error:

@@ -108,6 +108,10 @@ class Machine:
         """Count a model's open streams from now on; `streams` says how many there are."""
         self._members.append(_Member(admission, streams))
 
+    def leave(self, admission: Admission) -> None:
+        """Count a model's streams no more."""
+        self._members = [member for member in self._members if member.admission is not admission]
+
     def load(self, admission: Admission) -> int:
         """Return the open streams of one model and, in streams of that model, what those of the others cost."""
         own, others = 0, 0.0

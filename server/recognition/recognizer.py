@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from batching.errors import BatchingError
@@ -51,14 +52,14 @@ class Recognizer:
         self._vad_routes: dict[int, Route] = {}
         self._held: set[int] = set()  # every stream that the engine has not reported closed
         self._vad_held: set[int] = set()
+        self._emptied = asyncio.Event()
 
     async def start(self) -> None:
         """Start the engines and take their events. Raises: EngineDead."""
         await self.engines.start(self._on_event, self._on_vad_event)
 
     def stop(self, timeout_s: float) -> None:
-        """End the engines and the second decodes. Raises: EngineDown if a model thread does not end."""
-        self._second.stop()
+        """End the engines. Raises: EngineDown if a model thread does not end."""
         self.engines.stop(timeout_s)
 
     # Sessions
@@ -67,6 +68,12 @@ class Recognizer:
     def slots_used(self) -> int:
         """Slots that an engine holds or is about to hold."""
         return max(len(self._held), len(self._vad_held))
+
+    async def empty(self) -> None:
+        """Wait until no slot is held."""
+        while self.slots_used:
+            self._emptied.clear()
+            await self._emptied.wait()
 
     def refuse_if_full(self) -> None:
         """Refuse a request before any work on it. Raises: ServerFull."""
@@ -104,7 +111,7 @@ class Recognizer:
         if vad is not None:
             self._vad_routes.update(zip(vad.ids, routes, strict=True))
             self._vad_held.update(vad.ids)
-        self._metrics.slots_used.set(self.slots_used)
+        self._count_slots()
         return active
 
     def _on_session_closed(self, active: ActiveSession) -> None:
@@ -136,7 +143,7 @@ class Recognizer:
 
     def _on_stream_closed(self, stream: int) -> None:
         self._held.discard(stream)
-        self._metrics.slots_used.set(self.slots_used)
+        self._count_slots()
         if not self._held:
             self._metrics.queue_depth.set(0)  # steps that still waited were dropped without a batch
             self._metrics.uploads_wait.set(0)
@@ -152,7 +159,7 @@ class Recognizer:
                 self._decoder.take_voice(event, self._vad_routes)
             case StreamClosed(stream):
                 self._vad_held.discard(stream)
-                self._metrics.slots_used.set(self.slots_used)
+                self._count_slots()
             case StreamFailed(stream, error) if stream in self._vad_routes:
                 self._metrics.errors.labels("vad").inc()
                 self._vad_routes[stream].active.fail(error)
@@ -167,7 +174,13 @@ class Recognizer:
             active.fail(EngineDead("the model thread ended"))
         self._held.clear()
         self._vad_held.clear()
-        self._metrics.slots_used.set(0)
+        self._count_slots()
+
+    def _count_slots(self) -> None:
+        used = self.slots_used
+        self._metrics.slots_used.set(used)
+        if not used:
+            self._emptied.set()
 
     def _update_admission(self, batch: BatchDone) -> None:
         """Feed the capacity estimate. A step waits for this thread on its way in, and again on its way out."""

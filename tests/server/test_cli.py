@@ -71,7 +71,7 @@ COMMANDS = [
         ["lm", "perplexity"],
         ["lm", "tune"],
     ),
-    *(["model", "check"], ["export"]),
+    *(["model", "check"], ["model", "list"], ["model", "load"], ["model", "unload"], ["export"]),
     *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
 ]
 IN_WORDS = {  # values that help texts describe

@@ -63,7 +63,7 @@ def test_a_live_stream_and_an_upload_have_the_model_that_they_ask_for(
         client.send(AUDIO)
         frames = client.finish()
     assert transcript(frames) == HEARD[name]
-    uuid = server.replica.models.choose(name, None).card.uuid
+    uuid = server.replica.models.known(name).card.uuid
     results = [frame for frame in frames if frame["type"] == "Results"]
     assert {(frame["metadata"]["model_info"]["name"], frame["metadata"]["model_uuid"]) for frame in results} == {
         (name, uuid)
@@ -194,7 +194,7 @@ def test_ready_only_while_every_model_is(server: LiveServer) -> None:
         names = [model["name"] for model in http.get("/v1/status").json()["models"]]
         assert names == ["en", "es"]
         assert [http.get(f"/v2/models/{name}/ready").status_code for name in ("es", "fr")] == [200, 404]
-        server.replica.models.choose("es", None).recognizer.engines.stop(WAIT_S)
+        server.replica.models.known("es").service.recognizer.engines.stop(WAIT_S)
         assert http.get("/readyz").status_code == 503
 
 
@@ -277,5 +277,5 @@ def test_the_deepgram_sdk_reads_the_models(server: LiveServer) -> None:
     spanish = models.list().stt[1]
     assert (spanish.name, spanish.canonical_name, spanish.architecture) == ("es", "es", CONFIG.architecture)
     assert (spanish.languages, spanish.version, spanish.batch, spanish.streaming) == (["es"], "test", True, True)
-    assert spanish.uuid_ == server.replica.models.choose("es", None).card.uuid
+    assert spanish.uuid_ == server.replica.models.known("es").card.uuid
     assert models.get(spanish.uuid_).name == "es"

@@ -41,15 +41,17 @@ class LiveServer:
         vad_model: Any = None,
         clock: Any = None,
         make_session: Any = Session,
+        *,
+        outlines: Any = (),
         **settings: Any,
     ) -> None:
-        """`model` may be several, as `LoadedModel`s, the default first."""
+        """`model` may be several, as `LoadedModel`s, the default first; `outlines` are of those that can be loaded."""
         self.model = model or SpellingModel()
         self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
         one = not isinstance(model, Sequence)
         models = [LoadedModel.of(self.model, decoder or spelling_decoder())] if one else model
         parts = (models, vad_model, clock or perf_counter)
-        self.application = create_app(self.settings, *parts, make_session=make_session)
+        self.application = create_app(self.settings, *parts, make_session=make_session, outlines=outlines)
         self.app, self.replica = self.application.asgi, self.application.replica
         self.server = _Announcing(uvicorn_config(self.app, self.replica), self.replica)
         self._thread = threading.Thread(target=self.server.run, name="server")

@@ -42,13 +42,13 @@ class QueryReader:
         self._replica = replica
         self._logged: set[str] = set()
 
-    def read(self, pairs: Sequence[tuple[str, str]], *, live: bool) -> tuple[ListenRequest, ModelService]:
-        """Return what a query asks for, and the model that it chooses. Raises: BadParameter.
+    async def read(self, pairs: Sequence[tuple[str, str]], *, live: bool) -> tuple[ListenRequest, ModelService]:
+        """Return what a query asks for, and the model that it chooses. Raises: BadParameter, ServerNotReady.
 
         An upload has endpoints only if it asks for them.
         """
         replica, query = self._replica, dict(pairs)
-        model = replica.models.choose(query.get("model"), query.get("language"))
+        model = await replica.models.obtain(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(name for name in BIASING & query.keys() if query[name].strip()))
         model.check_grammar(query.get("grammar", ""))
         request = parse_query(
@@ -83,12 +83,12 @@ class Listen:
         """Recognise a live stream, Deepgram's protocol."""
         await serve(socket, self._replica, self._admit)
 
-    def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
-        request, model = self._queries.read(socket.query_params.multi_items(), live=True)
+        request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
         if request.multichannel:
             replica.guard.add_streams(socket, request.channels - 1)
         rate = model.config.sample_rate
@@ -120,7 +120,7 @@ class Transcribe:
         request_id = take_request_id()
         try:
             self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
-            asked, model = self._queries.read(request.query_params.multi_items(), live=False)
+            asked, model = await self._queries.read(request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place():
                 body = await self._recordings.read(request)

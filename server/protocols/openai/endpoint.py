@@ -33,7 +33,7 @@ class RealtimeEndpoint:
         """Recognise a live stream, OpenAI's protocol."""
         await serve(socket, self._replica, self._admit, render_error)
 
-    def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         replica, query = self._replica, socket.query_params
         credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
@@ -41,7 +41,7 @@ class RealtimeEndpoint:
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server transcribes; ask for intent=transcription")
         asked, language = query.get("model"), query.get("language")
-        model = replica.models.choose(asked, language)
+        model = await replica.models.obtain(asked, language)
         rate = model.config.sample_rate
         options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS))
         adapter = RealtimeAdapter(

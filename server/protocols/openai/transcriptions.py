@@ -62,7 +62,7 @@ class Transcriptions:
             with ExitStack() as place:
                 place.enter_context(self._recordings.place())
                 form = await self._form(request)
-                wanted = self._wanted(form)
+                wanted = await self._wanted(form)
                 if form.stream:
                     events = self._begin(request, form, wanted, place.pop_all())
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
@@ -81,9 +81,9 @@ class Transcriptions:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
         return await asyncio.to_thread(parse_form, kind, body)
 
-    def _wanted(self, form: TranscriptionForm) -> Wanted:
-        """Return the model and the options that a form asks for. Raises: BadParameter."""
-        model = self._replica.models.choose(form.model, form.language)
+    async def _wanted(self, form: TranscriptionForm) -> Wanted:
+        """Return the model and the options that a form asks for. Raises: BadParameter, ServerNotReady."""
+        model = await self._replica.models.obtain(form.model, form.language)
         model.check_keyterms(["keywords"] if form.keywords else [])
         keyterms = Keyterms.of_request("keywords", form.keywords) if model.decoder.supports_bias else NO_KEYTERMS
         style = replace(STYLE, english=model.english)

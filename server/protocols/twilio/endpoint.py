@@ -65,7 +65,7 @@ class TwilioEndpoint:
         """Recognise a stream of a call."""
         await serve(socket, self._replica, self._admit)
 
-    def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         self._check_caller(socket)
         replica, query = self._replica, socket.query_params
@@ -76,7 +76,7 @@ class TwilioEndpoint:
         if track not in TRACKS:
             raise BadParameter(f"track: must be one of {', '.join(TRACKS)}")
         pairs = [pair for pair in query.multi_items() if pair[0] not in _OWN | _IN_START]
-        request, model = self._queries.read(pairs, live=True)
+        request, model = await self._queries.read(pairs, live=True)
         rate = model.config.sample_rate
         session = model.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
         projector = Projector(request, 1, request_id, created_now(), model.card)

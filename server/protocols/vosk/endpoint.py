@@ -35,22 +35,22 @@ class VoskEndpoint:
         """Recognise a stream on the port that needs no key."""
         await serve(socket, self._replica, self._admit_open)
 
-    def _admit_by_key(self, socket: WebSocket, request_id: str) -> Admitted:
+    async def _admit_by_key(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         self._replica.guard.enter(socket, Credentials.of_header_or_query(socket))
-        return self._admitted(socket, request_id)
+        return await self._admitted(socket, request_id)
 
-    def _admit_open(self, socket: WebSocket, request_id: str) -> Admitted:
+    async def _admit_open(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused; all web pages are, lest any page that is visited use an open port of the network."""
         if "origin" in socket.headers:
             raise NotAllowed("web pages are not let in here; use /vosk")
         self._replica.guard.refuse_if_unavailable()
-        return self._admitted(socket, request_id)
+        return await self._admitted(socket, request_id)
 
-    def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:
-        """Raises: BadParameter."""
+    async def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: BadParameter, ServerNotReady."""
         replica, query = self._replica, socket.query_params
-        model = replica.models.choose(query.get("model"), query.get("language"))
+        model = await replica.models.obtain(query.get("model"), query.get("language"))
         rate = model.config.sample_rate
         session = model.session(SessionOptions(rate, partials=True), replica.limits)
         stream = AdapterConnection(

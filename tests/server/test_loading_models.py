@@ -1,0 +1,287 @@
+"""Models come and go while streams of others run: on demand, by an operator's word, and what fails on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer, transcript
+from spelling import silence, spell, spelling_decoder
+from two_models import Spanish, two_models
+from typer.testing import CliRunner
+from uploaded import encoded, said
+from websockets.exceptions import InvalidStatus
+
+from server.cli import app
+from server.errors import SettingsError
+from server.operations import gc_schedule
+from server.served_model import LoadedModel, ModelOutline, load_served, outlines_of
+from server.settings import Settings
+
+Start = Callable[..., LiveServer]
+AUDIO = np.concatenate([spell("no one "), silence(1.0)])
+
+
+class Loading:
+    """Loads the model `es`; counts, and can be held up or made to fail."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.go = threading.Event()
+        self.go.set()
+        self.began = threading.Event()
+        self.fails = False
+        self.newest: weakref.ref[Any] | None = None
+
+    def __call__(self) -> LoadedModel:
+        self.count += 1
+        self.began.set()
+        assert self.go.wait(WAIT_S)
+        if self.fails:
+            raise OSError("the disk is gone")
+        acoustic = Spanish()
+        self.newest = weakref.ref(acoustic)
+        return LoadedModel.of(acoustic, spelling_decoder(), "es", ("es",))
+
+
+@pytest.fixture
+def loading() -> Loading:
+    return Loading()
+
+
+def outlines(loading: Loading, *, on_demand: bool = True) -> tuple[ModelOutline, ...]:
+    _, spanish = two_models()
+    return (ModelOutline("es", ("es",), spanish.card, loading, on_demand),)
+
+
+@pytest.fixture
+def server(live_server: Start, loading: Loading) -> LiveServer:
+    return live_server(model=two_models()[:1], outlines=outlines(loading), max_uploads=8)
+
+
+def phases(server: LiveServer) -> dict[str, tuple[str, int]]:
+    with server.http as http:
+        return {state["name"]: (state["phase"], state["streams"]) for state in http.get("/admin/models").json()}
+
+
+def post(server: LiveServer, path: str) -> tuple[int, Any]:
+    with server.http as http:
+        answer = http.post(f"/admin/models/{path}")
+    return answer.status_code, answer.json() if answer.headers["content-type"] == "application/json" else answer.text
+
+
+def wait_for(server: LiveServer, phase: str) -> None:
+    ends = time.monotonic() + WAIT_S
+    while phases(server)["es"][0] != phase:
+        assert time.monotonic() < ends, phases(server)
+        time.sleep(0.01)
+
+
+def test_a_model_is_loaded_with_the_first_request_for_it_while_other_streams_go_on(
+    server: LiveServer, loading: Loading
+) -> None:
+    with server.http as http:
+        listed = {model["id"]: model["loaded"] for model in http.get("/v1/models").json()["data"]}
+        assert listed == {"en": True, "es": False}
+        assert [http.get(f"/v2/models/{name}/ready").status_code for name in ("en", "es")] == [200, 503]
+        assert (http.get("/readyz").status_code, loading.count) == (200, 0)
+    loading.go.clear()
+    with server.listen() as english, ThreadPoolExecutor() as pool:
+        spanish = [pool.submit(upload, server) for _ in range(3)]
+        assert loading.began.wait(WAIT_S)
+        assert phases(server)["es"] == ("loading", 0)
+        english.send(AUDIO)
+        assert transcript(english.finish()) == "no one"  # while the other one loads
+        loading.go.set()
+        assert [future.result(WAIT_S) for future in spanish] == ["mo ome"] * 3
+    assert loading.count == 1, "all three waited for the same"
+    with server.http as http:
+        assert all(model["loaded"] for model in http.get("/v1/models").json()["data"])
+    with server.listen(language="es") as client:
+        client.send(AUDIO)
+        assert transcript(client.finish()) == "mo ome"
+    assert server.metric('tutti_batches_total{model="es"}') > 0
+
+
+def upload(server: LiveServer) -> str:
+    with server.http as http:
+        return said(http.post("/v1/listen?language=es", content=encoded(AUDIO, "WAV")).json())
+
+
+def test_a_client_that_leaves_does_not_end_the_loading(server: LiveServer, loading: Loading) -> None:
+    loading.go.clear()
+    with server.http as http, pytest.raises(Exception, match="timed out"):
+        http.post("/v1/listen?language=es", content=encoded(AUDIO, "WAV"), timeout=0.3)
+    loading.go.set()
+    wait_for(server, "loaded")
+    assert (upload(server), loading.count) == ("mo ome", 1)
+
+
+def test_streams_of_a_model_that_leaves_end_by_themselves_and_new_ones_are_refused(
+    server: LiveServer, loading: Loading
+) -> None:
+    assert post(server, "es/load") == (200, {"name": "es", "phase": "loaded", "streams": 0, "default": False})
+    with server.listen() as english, server.listen(language="es") as spanish:
+        spanish.send(spell("no "))
+        assert post(server, "es/unload") == (202, {"name": "es", "phase": "unloading", "streams": 1, "default": False})
+        assert post(server, "es/unload")[0] == 202
+        with pytest.raises(InvalidStatus) as refused:
+            server.listen(language="es")
+        assert refused.value.response.status_code == 503
+        assert b"is being unloaded" in refused.value.response.body
+        assert "retry-after" in refused.value.response.headers
+        with server.http as http:
+            assert http.get("/readyz").status_code == 200
+        spanish.send(np.concatenate([spell("one "), silence(1.0)]))
+        assert transcript(spanish.finish()) == "mo ome"
+        wait_for(server, "not loaded")
+        english.send(AUDIO)
+        assert transcript(english.finish()) == "no one"
+    assert server.metric('tutti_model_session_capacity{model="es"}') == 0
+    assert (post(server, "es/unload")[0], loading.count) == (200, 1)
+    assert upload(server) == "mo ome"  # and it comes back with the next request
+    assert loading.count == 2
+
+
+def test_the_memory_of_a_model_that_has_left_is_free_again(
+    server: LiveServer, loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc_schedule, "SETTLED_S", 0.1)
+    gc_schedule.freeze_loaded_objects()
+    assert upload(server) == "mo ome"
+    gc_schedule.freeze_loaded_objects()  # as if it had been there from the start
+    assert loading.newest is not None
+    assert loading.newest() is not None
+    post(server, "es/unload")
+    ends = time.monotonic() + WAIT_S
+    while loading.newest() is not None:
+        assert time.monotonic() < ends, "something holds the model"
+        time.sleep(0.05)
+
+
+def test_a_model_that_an_operator_unloaded_stays_away_unless_it_is_for_demand(
+    live_server: Start, loading: Loading
+) -> None:
+    server = live_server(model=two_models(), outlines=outlines(loading, on_demand=False))
+    assert upload(server) == "mo ome"
+    post(server, "es/unload")
+    wait_for(server, "not loaded")
+    with server.http as http:
+        refused = http.post("/v1/listen?language=es", content=encoded(AUDIO, "WAV"))
+    assert (refused.status_code, refused.json()["err_msg"]) == (503, "the model 'es' is not loaded")
+    assert post(server, "es/load")[0] == 200
+    assert (upload(server), loading.count) == ("mo ome", 1)
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_for_a_while_and_harms_nobody(
+    server: LiveServer, loading: Loading
+) -> None:
+    loading.fails = True
+    with server.listen() as english:
+        with server.http as http:
+            for _ in range(3):
+                refused = http.post("/v1/listen?language=es", content=encoded(AUDIO, "WAV"))
+                said_ = (refused.status_code, refused.json()["err_msg"])
+                assert said_ == (503, "the model 'es' could not be loaded")
+        assert loading.count == 1, "clients that return at once do not make it read the disk again"
+        english.send(AUDIO)
+        assert transcript(english.finish()) == "no one"
+    assert post(server, "es/load") == (503, "the model 'es' could not be loaded\n")
+    loading.fails = False
+    assert post(server, "es/load")[0] == 200  # an operator need not wait
+    assert (upload(server), loading.count) == ("mo ome", 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("en/unload", 409, "'en' is the default model, which stays\n"),
+        ("de/unload", 404, "no model is named 'de'; there is en, es\n"),
+        ("de/load", 404, "no model is named 'de'; there is en, es\n"),
+    ],
+)
+def test_what_an_operator_cannot_have_is_said(server: LiveServer, path: str, status: int, message: str) -> None:
+    assert post(server, path) == (status, message)
+
+
+def test_a_server_stops_while_a_model_is_loading_and_another_leaves(live_server: Start, loading: Loading) -> None:
+    server = live_server(model=two_models()[:1], outlines=outlines(loading))
+    loading.go.clear()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(post, server, "es/load")
+        assert loading.began.wait(WAIT_S)
+        server.server.should_exit = True
+        loading.go.set()
+        server.join()
+        assert waiting.exception(WAIT_S) is not None or waiting.result()[0] in {200, 500, 503}
+
+
+def test_the_command_lists_loads_and_unloads(live_server: Start, loading: Loading) -> None:
+    server = live_server(model=two_models()[:1], outlines=outlines(loading), admin_keys=["master"])
+    url, key = f"http://{server.host}", {"TUTTI_ADMIN_KEY": "master"}
+
+    def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["model", *words, "--url", url], env=env)
+        said_ = [line for line in done.output.splitlines() if "[info" not in line]  # the server logs on it, too
+        return done.exit_code, "\n".join(said_)
+
+    assert run("list")[0] == 1
+    assert run("list", env=key) == (0, "en: loaded, the default, 0 streams\nes: not loaded, 0 streams")
+    assert run("load", "es", env=key) == (0, "es: loaded, 0 streams")
+    assert run("unload", "es", env=key) == (0, "es: unloading, 0 streams")
+    code, said_ = run("unload", "en", env=key)
+    assert (code, "'en' is the default model, which stays" in said_) == (1, True)
+
+
+# What operators write
+
+
+def test_a_server_that_is_told_nothing_has_the_shipped_models_the_others_on_demand() -> None:
+    named = [(entry.name, entry.on_demand) for entry, _ in Settings().of_models() if entry is not None]
+    assert named == [("tutti-mandarin", True)]
+    (mandarin,) = outlines_of(Settings())
+    loaded, _ = load_served(Settings(model=["zh=tutti-mandarin"]))
+    assert (mandarin.languages, mandarin.card.uuid) == (("zh",), loaded[0].card.uuid)
+    assert (mandarin.card.version, mandarin.card.architecture) == (loaded[0].card.version, "ctc-rnn")
+    for alone in (Settings(model="tutti-small"), Settings(model=["en=tutti-small"])):
+        assert not any(outline.on_demand for outline in outlines_of(alone))
+
+
+def test_a_language_model_of_words_is_not_the_one_of_characters() -> None:
+    (_, english), (_, mandarin) = Settings(lm="words.arpa").of_models()
+    assert (english.lm, mandarin.lm) == (Path("words.arpa"), None)
+    assert [own.lm for _, own in Settings(lm="off").of_models()] == ["off", "off"]
+
+
+def test_a_file_says_which_models_wait_for_demand(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    english, mandarin = '[[model]]\nname = "en"\npath = "tutti-small"\n', '[[model]]\nname = "zh"\npath = "a"\n'
+    file.write_text(f"{mandarin}on_demand = true\n{english}")
+    listed = [(entry.name, entry.on_demand) for entry, _ in Settings(models_file=file).of_models() if entry]
+    assert listed == [("en", False), ("zh", True)], "the default is one that is loaded"
+    for text, wrong in (
+        (f"{mandarin}on_demand = true\n", "one model has to be loaded at the start"),
+        (f"{english}{mandarin}on_demand = true\ndefault = true\n", "'zh' is the default, which is loaded at the start"),
+    ):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=wrong):
+            Settings(models_file=file).of_models()
+
+
+def test_a_published_model_on_demand_has_to_be_told_its_languages(tmp_path: Path) -> None:
+    graph, file = tmp_path / "model.onnx", tmp_path / "models.toml"
+    graph.write_bytes(b"not read")
+    table = f'[[model]]\nname = "en"\npath = "tutti-small"\n[[model]]\nname = "x"\npath = "{graph}"\non_demand = true\n'
+    file.write_text(table)
+    with pytest.raises(SettingsError, match="'x', loaded on demand, has to be told its languages"):
+        outlines_of(Settings(models_file=file))
+    file.write_text(table + 'languages = ["de"]\n')
+    assert outlines_of(Settings(models_file=file))[1].languages == ("de",)
