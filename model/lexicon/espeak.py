@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from model.errors import TrainingError
 
 STRESS = str.maketrans("", "", "ˈˌ")
 _SWITCH = re.compile(r"\([^)]*\)")  # espeak-ng names a language in brackets where it changes to another
-SPEAK = ("espeak-ng", "-q", "--ipa", "--sep=_", "-v", "en-us")
+SPEAK = ("espeak-ng", "-q", "--ipa", "--sep=_")
+ENGLISH = "en-us"
 WEAK = {"a": ("ə",)}  # words that espeak-ng alone names as letters
 SIMPLER = {  # espeak-ng's symbols by those of about forty that occur often enough to be learned
     "əl": "ə l",
@@ -45,22 +46,31 @@ PHONES = frozenset(  # what is left for English; sounds that fewer than one word
 )
 
 
-def pronounce(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Phones of each word, by espeak-ng's American English. Raises: TrainingError if it is missing or fails."""
+def pronounce(words: Sequence[str], voice: str = ENGLISH) -> dict[str, tuple[str, ...]]:
+    """Phones of each word, by one of espeak-ng's voices, such as "es"; without stress, and English ones reduced.
+
+    Raises: TrainingError if it is missing or fails, or has no such voice.
+    """
     if not words:
         return {}
     try:
-        done = subprocess.run(  # noqa: S603  (fixed arguments)
-            SPEAK, input="\n".join(words) + "\n", capture_output=True, text=True, check=True, encoding="utf-8"
+        done = subprocess.run(  # noqa: S603  (the program is ours)
+            (*SPEAK, "-v", voice),
+            input="\n".join(words) + "\n",
+            capture_output=True,
+            text=True,
+            check=True,
+            encoding="utf-8",
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise TrainingError(f"phones need espeak-ng (a Debian package): {error}") from error
+        raise TrainingError(f"phones need espeak-ng (a Debian package), with the voice {voice}: {error}") from error
     lines = done.stdout.splitlines()
     if len(lines) != len(words):
         raise TrainingError(f"espeak-ng pronounced {len(lines)} of {len(words)} words")
-    return {word: WEAK.get(word) or _phones(line) for word, line in zip(words, lines, strict=True)}
+    weak, simpler = (WEAK, SIMPLER) if voice == ENGLISH else ({}, {})
+    return {word: weak.get(word) or _phones(line, simpler) for word, line in zip(words, lines, strict=True)}
 
 
-def _phones(line: str) -> tuple[str, ...]:
+def _phones(line: str, simpler: Mapping[str, str]) -> tuple[str, ...]:
     found = _SWITCH.sub("", line).translate(STRESS).strip().split("_")
-    return tuple(phone for symbol in found for phone in SIMPLER.get(symbol, symbol).split())
+    return tuple(phone for symbol in found for phone in simpler.get(symbol, symbol).split())

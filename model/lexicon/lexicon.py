@@ -20,6 +20,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -39,7 +40,7 @@ Pronunciations = tuple[Phones, ...]
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Phones (P), and the pronunciations of words in them: lower-case letters a-z and the apostrophe.
+    """Phones (P), and the pronunciations of words in them: lower-case letters, or characters.
 
     `digest` is the SHA-256 of the file, in hexadecimal digits.
     """
@@ -63,14 +64,18 @@ class Lexicon:
         """Pronunciations of a word, one by the rules if the file lacks it.
 
         A word whose letters the rules hold for silent is said letter by letter. One that has no letter, or a character
-        that is neither a-z nor the apostrophe, has no pronunciation.
+        that is neither a-z, nor the apostrophe, nor known to the rules, has no pronunciation.
         """
         if word in self.words:
             return self.words[word]
-        if not LETTERS.issuperset(word):
+        if not self._letters.issuperset(word):
             return ()
         phones = self.rules.pronounce(word) or tuple(chain.from_iterable(map(self._name, word)))
         return (phones,) if phones else ()
+
+    @cached_property
+    def _letters(self) -> frozenset[str]:
+        return LETTERS.union(context[0] for context in self.rules.table)
 
     def _name(self, letter: str) -> Phones:
         """The name of a letter: of the word "a", the last pronunciation."""

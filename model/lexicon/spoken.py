@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from model.errors import TrainingError
 from model.lexicon import espeak
+from model.lexicon.lexicon import Lexicon
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +18,27 @@ class Pronunciations:
     words: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, texts: Iterable[str], language: str = "en") -> Pronunciations:
-        """Pronounce every word of the texts: English ones with espeak-ng, of `zh` syllables with the numbers of tones.
+    def of(cls, texts: Iterable[str], language: str = "en", lexicon: Lexicon | None = None) -> Pronunciations:
+        """Pronounce every word of the texts by a lexicon, which languages other than these two need.
 
-        Raises: TrainingError if espeak-ng is missing or fails, or where a word is no syllable.
+        Without one, English words by espeak-ng, and of `zh` syllables with the numbers of tones. Raises: TrainingError
+        if a word has no pronunciation, or espeak-ng is missing or fails.
         """
         words = sorted({word for text in texts for word in text.split()})
-        if language == "zh":
+        if lexicon is not None:
+            spoken = {word: found[0] for word in words if (found := lexicon.pronounce(word))}
+        elif language == "zh":
             from model.lexicon import pinyin  # needs a library that English does not
 
             spoken = pinyin.pronounce(words)
-        else:
+        elif language == "en":
             spoken = espeak.pronounce(words)
-        phones = tuple(sorted({phone for sounds in spoken.values() for phone in sounds}))
+        else:
+            raise TrainingError(f"pronunciations of {language!r} are not built in: --lexicon, docs/new-language.md")
+        if missing := [word for word in words if word not in spoken]:
+            raise TrainingError(f"the lexicon does not pronounce {len(missing):,} words: {', '.join(missing[:20])}")
+        known = {phone for sounds in spoken.values() for phone in sounds} if lexicon is None else lexicon.phones
+        phones = tuple(sorted(known))
         index = {phone: number for number, phone in enumerate(phones, 1)}
         return cls(phones, {word: tuple(index[phone] for phone in sounds) for word, sounds in spoken.items()})
 

@@ -28,8 +28,9 @@ Report = Callable[[str], None]
 class TrainingOptions:
     """Options of a training run.
 
-    `weights` (one a source) and `held_out` exclude each other; with neither, all texts are joined. `min_counts` go by
-    order; `vocabulary_size` counts the most frequent words; `threshold` is that of `pruning.prune`, 0 for none.
+    `as_written` leaves the words as they are, in place of English spelling. `weights` (one a source) and `held_out`
+    exclude each other; with neither, all texts are joined. `min_counts` go by order; `vocabulary_size` counts the most
+    frequent words; `threshold` is that of `pruning.prune`, 0 for none.
     """
 
     order: int = 3
@@ -38,6 +39,7 @@ class TrainingOptions:
     min_counts: tuple[int, ...] = ()
     vocabulary_size: int | None = None
     threshold: float = 0.0
+    as_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,14 @@ class Source:
     pairs: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-def read_lines(path: Path) -> tuple[str, ...]:
-    """Return the sentences of a text, one a line, spelled as the acoustic model spells.
+def read_lines(path: Path, *, as_written: bool = False) -> tuple[str, ...]:
+    """Return the sentences of a text, one a line, as written, or spelled as the English acoustic model spells.
 
     Raises: LanguageModelError when it cannot be read or has no words.
     """
     try:
-        lines = tuple(spoken(line) for line in path.read_text(encoding="utf-8").splitlines())
+        spell = _folded if as_written else spoken
+        lines = tuple(spell(line) for line in path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise LanguageModelError(f"cannot read {path}: {error}") from error
     if not any(lines):
@@ -64,19 +67,23 @@ def read_lines(path: Path) -> tuple[str, ...]:
     return lines
 
 
-def read_source(path: Path) -> Source:
+def _folded(line: str) -> str:
+    return " ".join(line.split())
+
+
+def read_source(path: Path, *, as_written: bool = False) -> Source:
     """Read a text, or counts when the name ends in .counts."""
     if path.suffix == COUNTS_SUFFIX:
         words, pairs = read_counts(path)
         return Source(path.stem, (), words, pairs)
-    return Source(path.stem, read_lines(path))
+    return Source(path.stem, read_lines(path, as_written=as_written))
 
 
 def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ngrams:
     """Make a model. Raises: LanguageModelError for texts or options that cannot be used."""
     _check(paths, options)
-    sources = [read_source(path) for path in paths]
-    held_out = [line for path in options.held_out for line in read_lines(path)]
+    sources = [read_source(path, as_written=options.as_written) for path in paths]
+    held_out = [line for path in options.held_out for line in read_lines(path, as_written=options.as_written)]
     if not (held_out or options.weights):
         sources = [Source("text", tuple(line for source in sources for line in source.lines))]
     report(f"{len(sources)} source(s), {sum(len(source.lines) for source in sources)} sentences")

@@ -14,7 +14,7 @@ from model.synthesis import spoken_numbers as numbers
 from model.synthesis.grammar import load_grammar
 from model.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, read_sections
 
-Kind = Literal["word", "number", "command", "grammar", "mandarin"]
+Kind = Literal["word", "number", "command", "grammar", "mandarin", "text"]
 Split = Literal["train", "dev"]
 
 # Shares by count. Numbers and requests are what callers say most; single words are short, so they cost few hours.

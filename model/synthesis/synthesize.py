@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ import numpy as np
 import soundfile
 from rich.progress import Progress
 
+from model.errors import LanguageModelError
 from model.synthesis.mandarin import mandarin_sentences
 from model.synthesis.sentences import Sentence, Split, sentences
 from model.synthesis.voices import (
@@ -25,6 +27,7 @@ from model.synthesis.voices import (
     Engine,
     FloatArray,
     Voice,
+    random_espeak_voice,
     random_mandarin_voice,
     random_voice,
     require_engines,
@@ -55,12 +58,37 @@ class Utterance:
     gain_dbfs: float
 
 
-def plan(seed: int, split: Split = "train", mandarin: Path | None = None) -> Iterator[Utterance]:
-    """Yield utterances without end: English ones, or Mandarin ones of the texts of a folder."""
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Sentences to be said, one a line of a file, and the voice of espeak-ng for their language."""
+
+    file: Path
+    voice: str
+
+    def sentences(self, seed: int, split: Split) -> Iterator[Sentence]:
+        """Yield them in any order, without end. Raises: LanguageModelError."""
+        try:
+            lines = [" ".join(line.split()) for line in self.file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise LanguageModelError(f"cannot read {self.file}: {error}") from error
+        if not any(lines):
+            raise LanguageModelError(f"{self.file} has no sentence")
+        rng = Random(f"{seed}/{split}/texts")
+        while True:
+            yield from (Sentence(line, "text") for line in rng.sample(lines, len(lines)) if line)
+
+
+def plan(
+    seed: int, split: Split = "train", mandarin: Path | None = None, texts: Texts | None = None
+) -> Iterator[Utterance]:
+    """Yield utterances without end: English ones, Mandarin ones of the texts of a folder, or given texts."""
     rng = Random(f"{seed}/{split}/voices")  # apart from the text, so that a new voice leaves the sentences alone
-    texts = sentences(seed, split) if mandarin is None else mandarin_sentences(seed, mandarin)
-    draw = random_voice if mandarin is None else random_mandarin_voice
-    for index, sentence in enumerate(texts):
+    said, draw = sentences(seed, split), random_voice
+    if texts is not None:
+        said, draw = texts.sentences(seed, split), partial(random_espeak_voice, language=texts.voice)
+    elif mandarin is not None:
+        said, draw = mandarin_sentences(seed, mandarin), random_mandarin_voice
+    for index, sentence in enumerate(said):
         yield Utterance(
             audio=f"{index // _FILES_PER_FOLDER:03d}/{index:06d}.flac",
             sentence=sentence,
@@ -81,20 +109,27 @@ def render(utterance: Utterance) -> FloatArray:
 
 
 def synthesize(
-    out: Path, hours: float, seed: int, jobs: int, *, split: Split = "train", mandarin: Path | None = None
+    out: Path,
+    hours: float,
+    seed: int,
+    jobs: int,
+    *,
+    split: Split = "train",
+    mandarin: Path | None = None,
+    texts: Texts | None = None,
 ) -> Path:
     """Fill the folder ``out`` with ``hours`` of speech and return the path of its manifest.
 
-    It is English, or with a folder of texts Mandarin.
+    It is English, or with a folder of texts Mandarin, or says the given texts.
 
     Raises:
         SynthesizerError: a synthesizer is missing or fails.
-        LanguageModelError: the folder has no texts.
+        LanguageModelError: there are no texts.
     """
     require_engines()
     out.mkdir(parents=True, exist_ok=True)
     manifest = out / "synthetic.jsonl"
-    utterances, done_s, goal_s = plan(seed, split, mandarin), 0.0, hours * 3600
+    utterances, done_s, goal_s = plan(seed, split, mandarin, texts), 0.0, hours * 3600
     pool = ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_parent)
     try:
         with _progress(goal_s) as report, manifest.open("w", encoding="utf-8") as rows:
@@ -104,7 +139,7 @@ def synthesize(
                     folder.mkdir(exist_ok=True)
                 durations_s = pool.map(_write, [out] * _BATCH, batch, chunksize=10)
                 for utterance, duration_s in zip(batch, durations_s, strict=True):
-                    rows.write(json.dumps(_row(utterance, duration_s)) + "\n")
+                    rows.write(json.dumps(_row(utterance, duration_s), ensure_ascii=False) + "\n")
                     done_s += duration_s
                 rows.flush()
                 report(done_s)
@@ -134,7 +169,7 @@ def _row(utterance: Utterance, duration_s: float) -> dict[str, str | float]:
         "audio": utterance.audio,
         "text": utterance.sentence.text,
         "speaker": utterance.voice.speaker,
-        "source": "synthetic" if utterance.sentence.kind != "mandarin" else "synthetic_zh",
+        "source": {"mandarin": "synthetic_zh", "text": "synthetic_text"}.get(utterance.sentence.kind, "synthetic"),
         "duration": round(duration_s, 3),
         "licence": LICENCES[utterance.voice.engine],
         "origin": utterance.voice.engine,

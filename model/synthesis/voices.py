@@ -84,9 +84,13 @@ def random_voice(rng: Random) -> Voice:
 
 def random_mandarin_voice(rng: Random) -> Voice:
     """Return a voice that reads pinyin, drawn from all variants of espeak-ng's."""
-    return Voice(
-        "espeak-ng", f"{_ESPEAK_PINYIN}+{rng.choice(_ESPEAK_VARIANTS)}", rng.randint(25, 80), rng.randint(170, 290)
-    )
+    return random_espeak_voice(rng, _ESPEAK_PINYIN, (170, 290))
+
+
+def random_espeak_voice(rng: Random, language: str, words_a_minute: tuple[int, int] = (120, 200)) -> Voice:
+    """Return a voice of a language of espeak-ng's, drawn from all variants."""
+    name = f"{language}+{rng.choice(_ESPEAK_VARIANTS)}"
+    return Voice("espeak-ng", name, rng.randint(25, 80), rng.randint(*words_a_minute))
 
 
 def require_engines() -> None:

@@ -16,6 +16,7 @@ import torch
 from model import checkpoint
 from model.config import ModelConfig
 from model.errors import TrainingError
+from model.lexicon.lexicon import Lexicon
 from model.network import Network
 from model.precision import resolve_device
 from model.recordings import read_manifests
@@ -41,6 +42,7 @@ class Places:
     out: Path
     cache: Path
     init: Path | None = None  # a checkpoint to start from, instead of random weights
+    lexicon: Path | None = None  # pronunciations, which languages other than English and Mandarin need
 
     @property
     def snapshots(self) -> Path:
@@ -122,7 +124,10 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
     corpus, held_out = _corpora(job.config, job.places)
     noise = read_manifests(job.places.noise)
-    trainer = Trainer(job.config, job.recipe, corpus, noise, device, team=team, asked_to_stop=stop.is_set)
+    lexicon = None if job.places.lexicon is None else Lexicon.load(job.places.lexicon)
+    trainer = Trainer(
+        job.config, job.recipe, corpus, noise, device, team=team, asked_to_stop=stop.is_set, lexicon=lexicon
+    )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
         raise TrainingError("the processes of the run were given different recipes, models or recordings")
     snapshots = Snapshots(job.places.snapshots)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import TrainingError
+from model.lexicon.lexicon import Lexicon
 from model.lexicon.spoken import Pronunciations
 from model.network import GRULayer, Network
 from model.precision import DTYPES
@@ -90,13 +91,15 @@ class Trainer:
         *,
         team: Team | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
+        lexicon: Lexicon | None = None,
     ) -> None:
+        """`lexicon` pronounces the words, if the language has nothing that is built in. Raises: TrainingError."""
         torch.manual_seed(recipe.seed)
         self.recipe, self.corpus, self.device, self.team = recipe, corpus, device, team or Team()
         self.asked_to_stop = asked_to_stop
         self.precision = training_precision(recipe.precision, device)
         texts = [u.text for u in corpus.utterances]
-        spoken = Pronunciations.of(texts, config.language) if recipe.phone_weight else None
+        spoken = Pronunciations.of(texts, config.language, lexicon) if recipe.phone_weight else None
         if spoken is not None:
             config = dataclasses.replace(config, phones=spoken.phones)
         self.network = Network(config, recipe.dropout).to(device)
@@ -122,6 +125,7 @@ class Trainer:
         self._noises = repr([recording.audio.name for recording in noise])
         self.average = MovingAverage(self.network, recipe.moving_average)
         self.position, self.audio_s = Position(), 0.0
+        self._lexicon = {} if lexicon is None else {"lexicon": lexicon.digest}
         self._fresh = True  # weights were random at the start
 
     @property
@@ -150,8 +154,9 @@ class Trainer:
         self.average.begin(self.network)
 
     def start_from(self, network: Network) -> None:
-        """Take over weights and feature statistics of another run; phones of another language keep their random ones.
+        """Take over weights and feature statistics of another run.
 
+        Of another language phones keep their random weights, and so do letters that the other network did not write.
         Layers that the other network lacks come behind its own, and pass on what they are given until they have
         learned: the outputs are the same at first. Raises: TrainingError if other sizes differ.
         """
@@ -162,10 +167,14 @@ class Trainer:
             gru.mute()
             weights |= gru.state_dict(prefix=f"grus.{layer}.")
             weights |= self.network.norms[layer].state_dict(prefix=f"norms.{layer}.")
-        if own.phones != network.config.phones and own.vocabulary == network.config.vocabulary:
-            letters = len(own.vocabulary)
-            for name, rows in self.network.head.state_dict(prefix="head.").items():
-                weights[name] = torch.cat([weights[name][:letters], rows[letters:].to(weights[name].device)])
+        if own.phones != network.config.phones or own.vocabulary != network.config.vocabulary:
+            theirs = {symbol: row for row, symbol in enumerate(network.config.vocabulary)}
+            known = [(row, theirs[symbol]) for row, symbol in enumerate(own.vocabulary) if symbol in theirs]
+            into, taken = zip(*known, strict=True)  # both have the blank
+            for name, random in self.network.head.state_dict(prefix="head.").items():
+                rows = random.to(weights[name].device, copy=True)
+                rows[list(into)] = weights[name][list(taken)]
+                weights[name] = rows
         try:
             self.network.load_state_dict(weights)
         except RuntimeError as error:
@@ -302,6 +311,7 @@ class Trainer:
             "model": repr(self.network.config),
             "set of recordings": self.corpus.digest(),
             "set of noises": self._noises,
+            **self._lexicon,
         }
 
 

@@ -53,10 +53,14 @@ def train(
         float, typer.Option(help="Drop n-grams whose absence raises perplexity by less than this share.", min=0.0)
     ] = 0.0,
     digits: Annotated[int, typer.Option(help="Digits after the point in the file.", min=2, max=7)] = 4,
+    as_written: Annotated[
+        bool, typer.Option("--as-written", help="Leave the words as they are: for languages other than English.")
+    ] = False,
 ) -> None:
     """Make an ARPA model: interpolated modified Kneser-Ney, texts mixed by weight, pruned by entropy.
 
-    Texts are spelled as the acoustic model spells. Without weights or a held-out text, all texts count as one.
+    Texts are spelled as the English acoustic model spells, or left as written. Without weights or a held-out text, all
+    texts count as one.
     """
     from model.errors import ModelError
     from model.lm.arpa import write_arpa
@@ -71,6 +75,7 @@ def train(
         min_counts=_counts(min_count),
         vocabulary_size=vocabulary_size,
         threshold=prune,
+        as_written=as_written,
     )
     try:
         write_arpa(out, make(paths, options, typer.echo), digits=digits)

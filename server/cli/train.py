@@ -16,7 +16,10 @@ def train(
     manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
     out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
     recipe: Annotated[Path | None, typer.Option(help="JSON. Default: model/training/recipes/small.json.")] = None,
-    init: Annotated[Path | None, typer.Option(help="A checkpoint to start from.")] = None,
+    init: Annotated[Path | None, typer.Option(help="A checkpoint to start from, or a shipped one's name.")] = None,
+    lexicon: Annotated[
+        Path | None, typer.Option(help="Pronunciations, which languages other than English and Mandarin need.")
+    ] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
     noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
     cache: Annotated[Path, typer.Option(help="Where decoded audio is kept between runs.")] = Path("build/audio"),
@@ -33,6 +36,7 @@ def train(
 
     Under torchrun it is one of the processes that torchrun starts, on any number of machines.
     """
+    from model.checkpoint import named
     from model.errors import ModelError
     from model.runtime import keep_kernels
     from model.training.parallel.launch import Place
@@ -40,7 +44,7 @@ def train(
     from model.training.run import Every, Places, train
 
     keep_kernels()
-    places = Places(manifest, validation or [], noise or [], out, cache, init)
+    places = Places(manifest, validation or [], noise or [], out, cache, init and named(init), lexicon)
     try:
         config, chosen = read_recipe(recipe or RECIPES / "small.json")
         path = train(
@@ -70,13 +74,19 @@ def synthesize(
     mandarin: Annotated[
         Path | None, typer.Option(help="Mandarin in place of English: texts of `python -m model.mandarin.texts`.")
     ] = None,
+    texts: Annotated[
+        Path | None, typer.Option(help="Say these, a sentence a line, in the language of --voice.")
+    ] = None,
+    voice: Annotated[str, typer.Option(help="espeak-ng's voice for --texts, such as es.")] = "en-us",
 ) -> None:
     """Make synthetic speech for training with espeak-ng and flite, in many voices."""
     from model.errors import ModelError
+    from model.synthesis.synthesize import Texts
     from model.synthesis.synthesize import synthesize as make
 
     try:
-        typer.echo(make(out, hours, seed, jobs, split="dev" if dev else "train", mandarin=mandarin))
+        said = None if texts is None else Texts(texts, voice)
+        typer.echo(make(out, hours, seed, jobs, split="dev" if dev else "train", mandarin=mandarin, texts=said))
     except ModelError as error:
         fail(error)
     except KeyboardInterrupt:

@@ -151,3 +151,12 @@ def test_counts_are_read(tmp_path: Path) -> None:
     assert read_counts(path) == ({"the": 100}, {("the", "kettle"): 9})
     with pytest.raises(LanguageModelError, match="cannot read"):
         read_counts(tmp_path / "none.counts")
+
+
+def test_words_of_other_languages_stay_as_written(tmp_path: Path) -> None:
+    text = tmp_path / "spanish.txt"
+    text.write_text("el niño come\nmañana  el niño\n", encoding="utf-8")
+    for option, words in (("--as-written", {"niño", "mañana"}), (None, {"nino", "manana"})):
+        out = tmp_path / "spanish.arpa"
+        assert run("train", text, "--order", 2, "--out", out, *([option] if option else [])).exit_code == 0
+        assert words <= set(LanguageModel.load(out).words)

@@ -5,10 +5,10 @@ import pytest
 import soundfile
 from needs import need_programs
 
-from model.errors import SynthesizerError
+from model.errors import LanguageModelError, SynthesizerError
 from model.recordings import read_manifest
 from model.synthesis import voices
-from model.synthesis.synthesize import synthesize
+from model.synthesis.synthesize import Texts, synthesize
 
 PROGRAMS = ("espeak-ng", "flite")
 
@@ -37,3 +37,23 @@ def test_a_missing_synthesizer_is_named_with_its_package(monkeypatch, tmp_path):
     monkeypatch.setattr(voices.shutil, "which", lambda _: None)
     with pytest.raises(SynthesizerError, match="apt-get install espeak-ng flite"):
         synthesize(tmp_path, hours=0.001, seed=1, jobs=1)
+
+
+@pytest.mark.usefixtures("synthesizers")
+def test_given_texts_are_said_in_the_voice_of_their_language(tmp_path):
+    (tmp_path / "texts.txt").write_text("el niño  come\n\nmañana\n", encoding="utf-8")
+    manifest = synthesize(tmp_path / "out", 0.001, seed=5, jobs=2, texts=Texts(tmp_path / "texts.txt", "es"))
+    rows = read_manifest(manifest)
+    assert {row.text for row in rows} == {"el niño come", "mañana"}
+    assert len({row.speaker for row in rows}) > 20
+    assert all(row.speaker.startswith("espeak-ng-es+") for row in rows)
+
+
+@pytest.mark.usefixtures("synthesizers")
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot read"), ("\n \n", "has no sentence")])
+def test_texts_that_say_nothing_are_refused(tmp_path, content, said):
+    path = tmp_path / "texts.txt"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(LanguageModelError, match=said):
+        synthesize(tmp_path / "out", 0.001, seed=5, jobs=1, texts=Texts(path, "es"))

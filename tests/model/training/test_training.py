@@ -76,9 +76,9 @@ def test_a_run_with_phones_learns_letters_and_phones_and_its_checkpoint_has_both
     assert correct > len(held_out) / 2
 
 
-def trainer(folder, chosen):
+def trainer(folder, chosen, config=TINY):
     corpus = Corpus(read_manifest(folder / "tones.jsonl"), folder / "cache", RATE)
-    made = Trainer(TINY, chosen, corpus, [], torch.device("cpu"))
+    made = Trainer(config, chosen, corpus, [], torch.device("cpu"))
     made.fit_features()
     return made
 
@@ -119,6 +119,35 @@ def test_phones_of_another_language_begin_at_random_and_all_else_as_it_was(corpu
     assert torch.equal(made.network.head.weight[:letters], other.head.weight[:letters])
     assert torch.equal(made.network.head.weight[letters:], before[letters:])
     assert torch.equal(made.network.dense.weight, other.dense.weight)
+
+
+def test_letters_that_both_write_keep_their_weights_and_others_begin_at_random(corpus_folder):
+    vocabulary = ("", " ", "ñ", *TINY.vocabulary[3:])
+    made = trainer(corpus_folder, recipe(updates=1), dataclasses.replace(TINY, vocabulary=vocabulary))
+    other, before = Network(TINY), made.network.head.weight.clone()
+    made.start_from(other)
+    found = made.network.head.weight
+    assert torch.equal(found[2], before[2])
+    assert torch.equal(found[:2], other.head.weight[:2])
+    assert torch.equal(found[3:], other.head.weight[3:])
+
+
+def test_layers_that_the_other_network_lacks_change_nothing_until_they_have_learned(corpus_folder):
+    other = Network(TINY).eval()
+    made = trainer(corpus_folder, recipe(updates=2), dataclasses.replace(TINY, layers=TINY.layers + 2))
+    made.start_from(other)
+    pcm = torch.randint(-9_000, 9_000, (2, 5 * TINY.step_samples), dtype=torch.int16)
+
+    def outputs(network):
+        with torch.no_grad():
+            return network(pcm, network.fresh_state(2))[0]
+
+    assert torch.equal(outputs(made.network.eval()), outputs(other))
+    candidate = made.network.grus[-1].input.weight
+    assert not candidate[2 * TINY.hidden :].any()
+    for _ in made.run():
+        pass
+    assert candidate[2 * TINY.hidden :].abs().min() > 0, "they learn"
 
 
 def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_folder, tmp_path):

@@ -68,7 +68,7 @@ def test_weights_that_do_not_stay_in_the_caches_are_warned_of(monkeypatch: pytes
 
 def test_a_precision_that_the_processor_lacks_fails_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
-    (finding,) = doctor_model.model(Settings(precision="bf16"))
+    (finding,) = doctor_model.model(Settings(model="tutti-small", precision="bf16"))
     assert (finding.name, finding.verdict) == ("precision", Verdict.FAIL)
     assert finding.found.startswith("precision bf16 needs a processor with")
     assert finding.advice == "use --precision int8, fp32 or auto"
@@ -107,7 +107,9 @@ def test_each_of_several_models_is_examined_with_its_own_settings(monkeypatch: p
     monkeypatch.setattr(doctor_model, "_one_model", lambda settings: [ok("device", f"{settings.model}")])
     found = [(one.name, one.found) for one in doctor_model.model(Settings(model=["en=a", "es=b"]))]  # type: ignore[arg-type]
     assert found == [("en: device", "a"), ("es: device", "b")]
-    assert [(one.name, one.found) for one in doctor_model.model(Settings())] == [("device", "None")]
+    assert [(one.name, one.found) for one in doctor_model.model(Settings(model="a"))] == [("device", "a")]
+    by_default = [(one.name, one.found) for one in doctor_model.model(Settings())]
+    assert by_default == [("device", "None"), ("tutti-mandarin: device", "tutti-mandarin")]
 
 
 def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:

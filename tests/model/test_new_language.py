@@ -1,0 +1,102 @@
+"""A third language, as docs/new-language.md says: its commands run as they stand, and what comes out is served."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from live_server import LiveServer
+from needs import need_programs
+from spanish import write_texts
+from speech import ROOT
+
+from model.evaluation.scoring import Score, score
+from model.recordings import Utterance, read_manifest
+from server.served_model import load_served, outlines_of
+from server.settings import Settings
+
+PAGE = (ROOT / "docs" / "new-language.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LIMIT_S = 300.0  # of one block, on a slow machine without bf16
+HEARD = 40  # held-out recordings that are streamed
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which every command of the page was run."""
+    need_programs("espeak-ng", "flite")
+    folder = tmp_path_factory.mktemp("spanish")
+    write_texts(folder)
+    blocks = BLOCK.findall(PAGE)
+    for _, name, text in blocks:
+        if name:
+            (folder / name).write_text(text, encoding="utf-8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for kind, _, text in blocks:
+        if kind == "sh":
+            done = subprocess.run(
+                ["bash", "-ec", text],
+                cwd=folder,
+                env={**os.environ, "PATH": path, "OMP_WAIT_POLICY": "passive"},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout[-2_000:]}\n{done.stderr[-2_000:]}"
+    return folder
+
+
+def upload(server: LiveServer, utterance: Utterance, **query: str) -> str:
+    with server.http as http:
+        answer = http.post("/v1/listen", params=query, content=utterance.audio.read_bytes()).json()
+    transcript: str = answer["results"]["channels"][0]["alternatives"][0]["transcript"]
+    return transcript
+
+
+def test_unseen_sentences_of_unseen_voices_are_understood_beside_english(
+    made: Path, live_server: Callable[..., LiveServer]
+) -> None:
+    settings = Settings(models_file=made / "models.toml")
+    loaded, _ = load_served(settings)
+    assert [model.name for model in loaded] == ["en"]
+    server = live_server(model=loaded, outlines=outlines_of(settings), max_streams=64)
+    held_out = read_manifest(made / "held" / "synthetic.jsonl")[:HEARD]
+    total = Score()
+    for utterance in held_out:
+        total += score(utterance.text, upload(server, utterance, language="es"))
+    assert total.wer < 0.1
+    assert any("ñ" in utterance.text for utterance in held_out)
+    english = read_manifest(ROOT / "model" / "samples" / "samples.jsonl")[0]
+    assert upload(server, english) == english.text
+
+
+def test_a_word_that_no_text_has_is_found_as_a_key_term_by_learned_rules(
+    made: Path, live_server: Callable[..., LiveServer]
+) -> None:
+    settings = Settings(models_file=made / "models.toml")
+    decoder = load_served(Settings(model=made / "es.safetensors", lm=made / "es-words.arpa.gz"))[0][0].decoder
+    lexicon = decoder.sounds.lexicon
+    assert "mañas" not in lexicon.words
+    (said,) = lexicon.pronounce("mañas")
+    assert "".join(said).startswith("maɲ")
+    assert settings.of_models()[1][1].lm == made / "es-words.arpa.gz"
+
+
+def test_training_without_a_lexicon_says_what_is_missing(made: Path) -> None:
+    words = ["train", "--manifest", "train/synthetic.jsonl", "--recipe", "recipe.json", "--out", "x.safetensors"]
+    done = subprocess.run(
+        [Path(sys.executable).parent / "tutti", *words, "--processes", "1", "--cache", "audio"],
+        cwd=made,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pronunciations of 'es' are not built in: --lexicon, docs/new-language.md" in done.stderr
