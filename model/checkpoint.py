@@ -42,7 +42,7 @@ def shipped_for(language: str) -> Path:
 def named(path: Path) -> Path:
     """The file that a path stands for: the path itself, or a shipped model's if it is the name of one and no file."""
     shipped = WEIGHTS / f"{path}.safetensors"
-    return shipped if shipped in SHIPPED_BY_LANGUAGE.values() and not path.exists() else path
+    return shipped if shipped.with_suffix(".json").exists() and not path.exists() else path
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -45,6 +45,12 @@ def joined(texts: Iterable[str]) -> str:
     return text if text.isascii() else _BETWEEN_IDEOGRAPHS.sub("", text)
 
 
+def continued(before: str, text: str) -> str:
+    """What further text adds to one that was sent: itself, behind a space where `joined` would have one."""
+    last = before[-1:]
+    return joined([last, text])[1:] if last and text else text
+
+
 class DecoderState(Protocol):
     """The part of a stream's decoder state that callers may read; the rest is private to the decoder."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,9 @@ from playwright.sync_api import Browser
 from speech import ROOT, samples
 from websockets.sync.client import connect
 
+from model.ctc.words import continued, joined
 from model.recordings import Utterance, read_manifest, read_pcm
+from server.protocols.openai.messages import COMPLETED, DELTA
 from server.served_model import LoadedModel, load_served
 from server.settings import Settings
 from server.tools.evaluate import evaluate
@@ -112,6 +115,55 @@ def test_vosks_protocol_chooses_by_language(server: LiveServer) -> None:
     assert "".join(texts) == WEATHER.text
     words = [word["word"] for answer in answers for word in answer.get("result", ())]
     assert words == list(WEATHER.text)
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "delta"),
+    [
+        ("", "今天", "今天"),
+        ("今", "天", "天"),
+        ("。", "天", "天"),
+        ("a", "b", " b"),
+        ("今", "b", " b"),
+        ("今", "", ""),
+    ],
+)
+def test_text_that_grows_has_spaces_where_the_whole_would(before: str, text: str, delta: str) -> None:
+    assert continued(before, text) == delta
+    assert before + delta == (joined([before, text]) if before and text else before + text)
+
+
+def test_openais_streamed_uploads_grow_without_spaces(server: LiveServer) -> None:
+    body = WEATHER.audio.read_bytes()
+    files = {"file": ("a.flac", body), "language": (None, "zh"), "model": (None, "any"), "stream": (None, "true")}
+    lines = server.http.post("/v1/audio/transcriptions", files=files).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert "".join(event["delta"] for event in events if "delta" in event) == f"{WEATHER.text}。" == events[-1]["text"]
+
+
+def test_openais_realtime_chooses_by_language_and_says_it(server: LiveServer) -> None:
+    url = f"ws://{server.host}/v1/realtime?intent=transcription&language=zh&model=gpt-4o-transcribe"
+    turns = {"format": {"type": "audio/pcm", "rate": 16_000}, "turn_detection": None}
+    with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
+
+        def say(type_: str, **fields: object) -> None:
+            socket.send(json.dumps({"type": type_, **fields}))
+
+        def until(type_: str) -> list[dict[str, Any]]:
+            events = [json.loads(socket.recv(timeout=WAIT_S))]
+            while events[-1]["type"] != type_:
+                events.append(json.loads(socket.recv(timeout=WAIT_S)))
+            return events
+
+        (created,) = until("session.created")
+        assert created["session"]["audio"]["input"]["transcription"]["language"] == "zh"
+        say("session.update", session={"type": "transcription", "audio": {"input": turns}})
+        say("input_audio_buffer.append", audio=base64.b64encode(read_pcm(WEATHER.audio).tobytes()).decode())
+        say("input_audio_buffer.commit")
+        events = until(COMPLETED)
+    assert events[-1]["transcript"] == WEATHER.text
+    deltas = [event["delta"] for event in events if event["type"] == DELTA]
+    assert "".join(deltas) == WEATHER.text, "characters grow without spaces"
 
 
 def test_other_languages_are_refused_with_what_there_is(server: LiveServer) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from model.ctc.words import Word, joined
+from model.ctc.words import Word, continued, joined
 
 MAX_CHARACTERS = 65_536  # of an item that is never committed: about an hour of speech
 
@@ -32,8 +32,8 @@ class Item:
 
     def grow(self, words: Sequence[Word]) -> str:
         """Add words; return the delta."""
-        text = joined([word.text for word in words])
-        delta = " " + text if self.parts and text else text
+        before = self.parts[-1] if self.parts else ""
+        delta = continued(before, joined([word.text for word in words]))
         if delta:
             self.parts.append(delta)
             self.characters += len(delta)

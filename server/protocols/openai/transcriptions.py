@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
+from model.ctc.words import continued
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, ClientGone, Refused
@@ -113,12 +114,13 @@ class Transcriptions:
 async def _events(
     running: asyncio.Future[Recognised], segments: asyncio.Queue[Sequence[FormattedWord] | None]
 ) -> AsyncIterator[bytes]:
-    gap = ""
+    before = ""
     try:
         while (words := await segments.get()) is not None:
             if words:
-                yield _event(_encode(TextDelta(gap + text_of(words))))
-                gap = " "
+                text = text_of(words)
+                yield _event(_encode(TextDelta(continued(before, text))))
+                before = text
         yield _last_event(running)
     finally:
         running.cancel()
