@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from model.config import MACRO_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig
+from model.config import MACRO_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig, shipped_named
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
 from model.network import Network
@@ -41,8 +41,7 @@ def shipped_for(language: str) -> Path:
 
 def named(path: Path) -> Path:
     """The file that a path stands for: the path itself, or a shipped model's if it is the name of one and no file."""
-    shipped = WEIGHTS / f"{path}.safetensors"
-    return shipped if shipped.with_suffix(".json").exists() and not path.exists() else path
+    return path if path.exists() else shipped_named(f"{path}") or path
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -25,6 +25,12 @@ MACRO_LANGUAGES = {"cmn": "zh"}
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 
+def shipped_named(name: str) -> Path | None:
+    """The shipped checkpoint of a name, `tutti-medium` or `medium`; None if no model is named so."""
+    candidates = (SHIPPED_WEIGHTS / f"{each}.safetensors" for each in (name, f"tutti-{name}"))
+    return next((path for path in candidates if path.with_suffix(".json").exists()), None)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Sizes, features and vocabulary of one network.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model.config import MAX_BEAMS, SHIPPED_WEIGHTS
+from model.config import MAX_BEAMS, shipped_named
 from server.errors import SettingsError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # safe in a URL, in a metric label and in a header
@@ -95,7 +95,7 @@ def _entry(file: Path, number: int, table: Any) -> ModelEntry:
 def _path(folder: Path, path: Path) -> Path:
     """A path relative to the file's folder; a shipped model's name that is no file there stays."""
     found = folder / path
-    return path if (SHIPPED_WEIGHTS / f"{path}.safetensors").exists() and not found.exists() else found
+    return path if shipped_named(f"{path}") and not found.exists() else found
 
 
 def distinct(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
