@@ -125,9 +125,10 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
 
 
 def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
-    """Compare the shipped 8-bit model's log-probs on the sample recordings with those of every processor."""
-    expected = committed_digest()
-    if settings.model not in (None, checkpoint.SHIPPED) or served.precision != "int8" or expected is None:
+    """Compare a shipped 8-bit model's log-probs on the sample recordings with those of every processor."""
+    path = checkpoint.SHIPPED if settings.model is None else checkpoint.named(settings.model)
+    expected = committed_digest(path.name) if path.parent == checkpoint.SHIPPED.parent else None
+    if served.precision != "int8" or expected is None:
         return
     name = "arithmetic"
     if log_probs_digest(served) == expected:

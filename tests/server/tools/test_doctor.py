@@ -114,14 +114,15 @@ def test_each_of_several_models_is_examined_with_its_own_settings(monkeypatch: p
 
 def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(doctor_model.model, precision="int8")["arithmetic"].verdict is Verdict.OK
-    monkeypatch.setattr(doctor_model, "committed_digest", lambda: "0" * 64)
+    monkeypatch.setattr(doctor_model, "committed_digest", lambda _: "0" * 64)
     finding = findings(doctor_model.model, precision="int8")["arithmetic"]
     assert finding.verdict is Verdict.FAIL
     assert "fp32" in finding.advice
 
 
-def test_arithmetic_is_a_finding_of_the_shipped_model_in_8_bits_alone(tmp_path: Path) -> None:
+def test_arithmetic_is_a_finding_of_shipped_models_in_8_bits_alone(tmp_path: Path) -> None:
     assert "arithmetic" not in findings(doctor_model.model, precision="fp32")
+    assert "tutti-mandarin: arithmetic" in findings(doctor_model.model, precision="int8")
     another = tmp_path / "another.safetensors"
     for suffix in (".safetensors", ".json"):
         another.with_suffix(suffix).symlink_to(checkpoint.SHIPPED.with_suffix(suffix))
