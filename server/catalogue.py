@@ -20,6 +20,8 @@ from batching.errors import EngineDown
 from server.errors import ModelStays, ServerFull, ServerNotReady, SettingsError, UnknownModel
 from server.model_names import ModelNames
 from server.model_service import ModelService, ServiceBuilder
+from server.operations.dependent_rows import warn_of_dependent_rows
+from server.operations.gc_schedule import freeze_what_came
 from server.served_model import LoadedModel, ModelCard, ModelOutline
 from server.settings import Settings
 
@@ -78,6 +80,7 @@ class Catalogue:
     ) -> None:
         """`outlines` are of models that can be loaded, those that are loaded among them. Raises: SettingsError."""
         self._builder, self._clock = builder, clock
+        self._reproducible = settings.reproducible
         self._outlines = {outline.name: outline for outline in outlines}
         self._places: dict[str, Place] = {}
         self._on_loaded: OnService = _ignore
@@ -196,7 +199,7 @@ class Catalogue:
         assert place.outline is not None, "asked before"
         began_s, service = self._clock(), None
         try:
-            loaded = await asyncio.to_thread(place.outline.load)
+            loaded = await asyncio.to_thread(self._read, place.outline)
             service = self._builder.build(loaded)
             await service.recognizer.start()
         except Exception as error:  # whatever is wrong with one model, the streams of the others go on
@@ -211,7 +214,14 @@ class Catalogue:
         how = {"precision": loaded.acoustic.precision, "seconds": round(self._clock() - began_s, 2)}
         _log.info("model loaded", model=place.name, languages=place.languages, **how)
         self._on_loaded(service)
+        freeze_what_came()
         return service
+
+    def _read(self, outline: ModelOutline) -> LoadedModel:
+        """Runs on a thread."""
+        loaded = outline.load()
+        warn_of_dependent_rows(loaded.acoustic, self._reproducible)
+        return loaded
 
     async def _leave(self, place: Place, service: ModelService) -> None:
         await service.recognizer.empty()

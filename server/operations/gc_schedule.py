@@ -22,6 +22,11 @@ def freeze_loaded_objects() -> None:
     gc.set_threshold(YOUNG, MIDDLE, NEVER)
 
 
+def freeze_what_came() -> None:
+    """Freeze what was loaded while streams run, without a collection before it, which would stop them."""
+    gc.freeze()
+
+
 class GcSchedule:
     """Decides when to run a full collection. Pure but for `collect`."""
 

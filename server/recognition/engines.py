@@ -56,12 +56,13 @@ class Engines:
         """
         loop = asyncio.get_running_loop()
         self._warm_up = loop.create_future()
-        self._speech = speech = self._make_speech(self._on_loop(loop, on_speech))
+        # On a thread: it allocates every stream's state, and streams of other models may be running.
+        self._speech = speech = await asyncio.to_thread(self._make_speech, self._on_loop(loop, on_speech))
         speech.start()
         self._warm_stream = speech.open()
         speech.push(self._warm_stream, np.zeros(self._step_samples, np.int16))
         if self._make_vad is not None:
-            self._vad = self._make_vad(self._on_loop(loop, on_vad))
+            self._vad = await asyncio.to_thread(self._make_vad, self._on_loop(loop, on_vad))
             self._vad.start()
         await self._warm_up
         speech.close(self._warm_stream)
