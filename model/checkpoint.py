@@ -25,6 +25,7 @@ from model.network import Network
 WEIGHTS = SHIPPED_WEIGHTS
 SHIPPED = WEIGHTS / "tutti-small.safetensors"
 SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensors"}
+SHIPPED_MODELS = (SHIPPED, WEIGHTS / "tutti-medium.safetensors", SHIPPED_BY_LANGUAGE["zh"])
 
 
 def shipped_for(language: str) -> Path:

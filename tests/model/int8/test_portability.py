@@ -175,7 +175,7 @@ def test_the_mandarin_model_has_the_same_log_probabilities_and_characters(switch
 
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:
     rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
-    assert [row.split("  ")[1] for row in rows] == [path.name for path in checkpoint.SHIPPED_BY_LANGUAGE.values()]
+    assert [row.split("  ")[1] for row in rows] == [path.name for path in checkpoint.SHIPPED_MODELS]
     assert digest.committed_digest("another.safetensors") is None
 
 
