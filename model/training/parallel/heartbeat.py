@@ -16,6 +16,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # a docume
 
 BEAT_S = 1.0
 SILENT_S = 7.0  # with a beat, and the time that it takes to end, less than ten
+ANSWERED_S = SILENT_S + BEAT_S  # the store answers, or has refused by then
 EXIT_SILENT = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on from the last snapshot
 
 
@@ -42,14 +43,15 @@ class Heartbeat:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Beat no more; others must have done so, or be about to.
+    def stop(self, wait_s: float = BEAT_S) -> None:
+        """Beat no more; others must have done so, or be about to. Wait so long for each thread.
 
-        A thread inside the store while the interpreter ends would abort the process.
+        A thread inside the store while the interpreter ends would abort the process: at the end of a run that went well
+        give it `ANSWERED_S`, in which the store answers even on a machine that is busy.
         """
         self._stopped.set()
         for thread in self._threads:
-            thread.join(BEAT_S)
+            thread.join(wait_s)
 
     def _beat(self) -> None:
         others = [rank for rank in range(self.size) if rank != self.rank]

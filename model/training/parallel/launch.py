@@ -22,7 +22,7 @@ from torch import distributed
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
 from model.errors import TrainingError
-from model.training.parallel.heartbeat import Heartbeat
+from model.training.parallel.heartbeat import ANSWERED_S, BEAT_S, Heartbeat
 from model.training.parallel.team import Team
 from model.training.parallel.tree import is_power_of_two
 
@@ -140,11 +140,13 @@ def _work_together(place: Place, work: Work, stop: Event) -> bool:
     if heartbeat is None:
         heartbeat = Heartbeat(place.rank, place.size, place.host, port)
     heartbeat.start()
+    wait_s = BEAT_S
     try:
         interrupted = work(team, stop)
         team.objects(None)  # nobody leaves before all are done: the first process keeps the store
+        wait_s = ANSWERED_S
     finally:
-        heartbeat.stop()
+        heartbeat.stop(wait_s)
     return interrupted
 
 

@@ -3,15 +3,17 @@
 import json
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
 from model.errors import TrainingError
 from model.training.parallel import launch
-from model.training.parallel.heartbeat import EXIT_SILENT
+from model.training.parallel.heartbeat import ANSWERED_S, BEAT_S, EXIT_SILENT, Heartbeat
 from model.training.parallel.launch import Place, processes_for
 from model.training.parallel.team import Team
 from model.training.parallel.tree import TreeSum
@@ -142,3 +144,20 @@ def test_a_process_that_stands_still_ends_the_others_within_ten_seconds():
     """SIGSTOP: its connections stay open, and nothing comes."""
     with pytest.raises(TrainingError, match=f"exit code {EXIT_SILENT}"):
         launch.run(2, partial(_die, signal.SIGSTOP))
+
+
+def test_no_thread_is_inside_the_store_once_a_run_that_went_well_has_stopped_beating(monkeypatch):
+    """On a busy machine the store answers late; a thread inside it at the end of the process would abort that."""
+    heartbeat, asked = Heartbeat(0, 2, "127.0.0.1"), Event()
+
+    class Late:
+        def add(self, _key, _count):
+            asked.set()
+            time.sleep(BEAT_S * 1.5)
+            return 0
+
+    monkeypatch.setattr(heartbeat, "_store", Late())
+    heartbeat.start()
+    assert asked.wait(BEAT_S)
+    heartbeat.stop(ANSWERED_S)
+    assert not any(thread.is_alive() for thread in heartbeat._threads)
