@@ -79,8 +79,8 @@ GrammarsOption = Annotated[
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A .safetensors checkpoint or a shipped one's name; or several as NAME=PATH, the default first. "
-        "Default: the shipped model."
+        help="A .safetensors checkpoint, or small, medium or mandarin; or several as NAME=PATH, the default first. "
+        "Default: English, and Mandarin on demand."
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help=DEVICES, default_factory=default_of("device"))]
