@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 
 from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
+from server.catalogue import STOP_TIMEOUT_S
 from server.http.admin import admin_router, load_admin_keys
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
@@ -32,7 +33,7 @@ from server.protocols.twilio.endpoint import TwilioEndpoint
 from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import VoskEndpoint, VoskListener
 from server.recognition.session import Session
-from server.replica import STOP_TIMEOUT_S, Replica, build_replica
+from server.replica import Replica, build_replica
 from server.served_model import LoadedModel, ModelOutline, VadModel
 from server.settings import Settings
 

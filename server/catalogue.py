@@ -55,6 +55,11 @@ class Place:
     refuse_until_s: float = 0.0
 
     @property
+    def on_demand(self) -> bool:
+        """Whether the first request for it loads it."""
+        return self.outline is not None and self.outline.on_demand
+
+    @property
     def phase(self) -> Phase:
         """What it is doing."""
         if self.service is None:
@@ -81,16 +86,15 @@ class Catalogue:
         """`outlines` are of models that can be loaded, those that are loaded among them. Raises: SettingsError."""
         self._builder, self._clock = builder, clock
         self._reproducible = settings.reproducible
-        self._outlines = {outline.name: outline for outline in outlines}
+        known = {outline.name: outline for outline in outlines}
         self._places: dict[str, Place] = {}
         self._on_loaded: OnService = _ignore
         self._on_unloaded: OnService = _ignore
         for model in loaded:
-            outline = self._outlines.get(model.name)
+            outline = known.pop(model.name, None)
             self._add(Place(model.name, model.languages, model.card, outline, builder.build(model)))
-        for outline in self._outlines.values():
-            if outline.name not in self._places:
-                self._add(Place(outline.name, outline.languages, outline.card, outline))
+        for outline in known.values():
+            self._add(Place(outline.name, outline.languages, outline.card, outline))
         languages = {place.name: place.languages for place in self._places.values()}
         self.names = ModelNames(languages, settings.model_aliases, strict=settings.strict_models)
 
@@ -114,9 +118,7 @@ class Catalogue:
         Raises: BadParameter for what is not served; ServerNotReady for a model that cannot be had now.
         """
         place = self._places[self.names.choose(model, language)]
-        if place.phase is Phase.LOADED and place.service is not None:
-            return place.service
-        if place.phase is Phase.ABSENT and not (place.outline is not None and place.outline.on_demand):
+        if place.phase is Phase.ABSENT and not place.on_demand:
             raise ServerNotReady(f"the model {place.name!r} is not loaded")
         return await self._loaded(place)
 

@@ -20,7 +20,6 @@ from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
-STOP_TIMEOUT_S = 5.0  # for the batch that is running
 FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
 
 

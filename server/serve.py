@@ -23,6 +23,7 @@ from model.instructions import instruction_set
 from model.runtime import shorten_switches
 from server.app import create_app
 from server.audio.decoder import load_codecs
+from server.catalogue import STOP_TIMEOUT_S
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
 from server.operations.dependent_rows import warn_of_dependent_rows
@@ -30,7 +31,7 @@ from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import EXIT_LOST, end_within, files_needed, raise_file_limit, reopen_closed_stdio
 from server.recognition.session import Session
-from server.replica import STOP_TIMEOUT_S, Replica
+from server.replica import Replica
 from server.served_model import load_served, outlines_of
 from server.settings import Settings
 

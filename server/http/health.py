@@ -18,7 +18,7 @@ def kserve_router(replica: Replica) -> APIRouter:
     """Return the routes of the Open Inference Protocol."""
     router = APIRouter(prefix="/v2", tags=["health"])
 
-    def readiness(loaded: bool = True, **answer: object) -> Response:
+    def readiness(*, loaded: bool = True, **answer: object) -> Response:
         ready = replica.ready and loaded
         return _json({**answer, "ready": ready}, 200 if ready else 503)
 
@@ -43,7 +43,7 @@ def kserve_router(replica: Replica) -> APIRouter:
         place = replica.models.known(name)
         if place is None:
             return _json({"error": "no such model is served here"}, 404)
-        return readiness(place.phase is Phase.LOADED, name=name)
+        return readiness(loaded=place.phase is Phase.LOADED, name=name)
 
     return router
 

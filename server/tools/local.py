@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from contextlib import asynccontextmanager
 
 from server.audio.raw import PlainCodec, PlainReader
+from server.catalogue import STOP_TIMEOUT_S
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
@@ -28,7 +29,6 @@ from tutti_asr_client.errors import ClientError
 from tutti_asr_client.messages import Message, decode
 
 AHEAD_S = 2.0  # audio in the engine for each recording: enough to keep a row of every batch busy
-STOP_TIMEOUT_S = 5.0
 
 
 class NotRecognised(ClientError):
