@@ -108,11 +108,11 @@ INTEGERS ?= build/tutti-small-int8.safetensors
 SEED ?= 3
 MEDIUM_SEED := 1
 
-# Seed 3: of 1 to 3 the one with the fewest errors once decoding was tuned for each on part A; model/LOG.md has them all.
+# Seed 3: of 1 to 3 the one with the fewest errors once decoding was tuned for each on part A; of tutti-medium 1 of 2; model/LOG.md has them all.
 quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the trained one; minutes
 	@$(BIN)/tutti quantize $(FLOATS) $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl \
 		--seed $(SEED) --out $(INTEGERS)
-	@echo "to ship it: copy it to model/weights as tutti-small, with its .json; in that folder write the output of"
+	@echo "to ship $(INTEGERS): copy it to model/weights as tutti-small or tutti-medium, with its .json; in that folder write the output of"
 	@echo "python -m model.evaluation.digest to LOG_PROBS_SHA256, then sha256sum *.json *.safetensors *.arpa.gz *.lexicon.gz > SHA256SUMS"
 
 TEXT ?= ../shared/text
@@ -147,7 +147,7 @@ grammars: setup  ## make the grammars of digits anew
 
 lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew
 	@$(BIN)/python -m model.mandarin.speech $(MANDARIN)/speech --data $(DATA)
-	@test -e $(JIEBA).tar.gz || $(BIN)/pip download -q --no-deps --no-binary :all: --no-build-isolation -d $(MANDARIN) jieba==0.42.1
+	@test -e $(JIEBA).tar.gz || $(BIN)/pip download -q --no-deps --no-binary :all: -d $(MANDARIN) jieba==0.42.1
 	@tar xzf $(JIEBA).tar.gz -C $(MANDARIN) jieba-0.42.1/jieba/dict.txt
 	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --words $(JIEBA)/jieba/dict.txt
 	@$(BIN)/tutti lm train $(MANDARIN)/text/prompts.txt:0.5 $(MANDARIN)/text/words.txt:0.35 $(MANDARIN)/text/speech.txt:0.08 \
