@@ -21,7 +21,7 @@ from websockets.exceptions import InvalidStatus
 from server.resume.seal import new_key
 from server.served_model import LoadedModel
 
-SAMPLES = Path(__file__).parents[2] / "model" / "samples"
+SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 # Bytes at random make no words that could be compared.
 TEXTUAL = [name for name in VARIANTS if name not in {"nemo-480", "zipformer-chunk-32"}]
 KINDS = [name for name, (kind, changes) in VARIANTS.items() if name == kind]
