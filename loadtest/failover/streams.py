@@ -82,7 +82,7 @@ class Outcome:
 
 def audios(count: int, seconds: float, seed: int) -> list[Audio]:
     """`count` of them, of shipped recordings until `seconds` are full; each begins with another. Raises: AudioError."""
-    recordings, rng, made = read_recordings(None), random.Random(seed), list[Audio]()
+    recordings, rng, made = read_recordings(None)[""], random.Random(seed), list[Audio]()
     rng.shuffle(recordings)
     pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
     for number in range(count):

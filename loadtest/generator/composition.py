@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -35,18 +36,24 @@ def compose(
     return np.concatenate(parts)[:wanted]
 
 
-def read_recordings(manifest: Path | None) -> list[PCM]:
-    """(S,) int16 of each recording. Raises: BadManifest, AudioError."""
-    return [read_pcm(Path(line.audio), SAMPLE_RATE) for line in read_manifest(manifest)]
+def read_recordings(manifest: Path | None) -> dict[str, list[PCM]]:
+    """(S,) int16 of the recordings of each language. Raises: BadManifest, AudioError."""
+    found: dict[str, list[PCM]] = {}
+    for line in read_manifest(manifest):
+        found.setdefault(line.language, []).append(read_pcm(Path(line.audio), SAMPLE_RATE))
+    return found
 
 
 def write_streams(folder: Path, lengths_s: Sequence[float], seed: int, manifest: Path | None) -> Path:
-    """Write one recording of each length, all different, and return their manifest. Raises: BadManifest, AudioError."""
+    """Write one recording of each length, all different, and return their manifest. Raises: BadManifest, AudioError.
+
+    A recording is in one language; languages take turns.
+    """
     recordings, rows = read_recordings(manifest), []
-    for number, seconds in enumerate(lengths_s):
-        pcm = compose(recordings, seconds, random.Random(f"{seed}/{number}"))
+    for number, (seconds, language) in enumerate(zip(lengths_s, cycle(recordings))):
+        pcm = compose(recordings[language], seconds, random.Random(f"{seed}/{number}"))
         soundfile.write(folder / f"long{number}.flac", pcm, SAMPLE_RATE, subtype="PCM_16")
-        rows.append(json.dumps({"audio": f"long{number}.flac", "duration": seconds}))
+        rows.append(json.dumps({"audio": f"long{number}.flac", "duration": seconds, "language": language}))
     path = folder / "long.jsonl"
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return path

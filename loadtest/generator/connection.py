@@ -20,6 +20,7 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from loadtest.errors import BadFrame
 from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, FrameReader, masked
+from tutti_asr_client.address import listen_url
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.live import ABNORMAL_CLOSE, refusal
 
@@ -184,6 +185,7 @@ class Connection(asyncio.Protocol):
 class Dialler:
     """Opens connections to one address, which was looked up once."""
 
+    url: str
     uri: WebSocketURI
     address: tuple[str, int]
     headers: Mapping[str, str]
@@ -203,12 +205,13 @@ class Dialler:
                 unanswered = error
                 continue
             transport.abort()
-            return cls(uri, (host, port), headers, clock)
+            return cls(url, uri, (host, port), headers, clock)
         raise unanswered
 
-    def connection(self, listener: Listener) -> Connection:
-        """A connection that is not open yet."""
-        return Connection(self.uri, self.headers, listener, self.clock)
+    def connection(self, listener: Listener, language: str = "") -> Connection:
+        """A connection that is not open yet, for speech in a language or in the one that the URL asks for."""
+        uri = parse_uri(listen_url(self.url, {"language": language})) if language else self.uri
+        return Connection(uri, self.headers, listener, self.clock)
 
     async def open(self, connection: Connection) -> None:
         """Begin a connection; its events go to its listener. Raises: OSError."""

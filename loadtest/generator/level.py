@@ -200,7 +200,7 @@ class Player:
         self._pacer = pacer
         self._dialler = dialler
         self._clock = clock
-        self._connection = dialler.connection(self)
+        self._connection = dialler.connection(self, playback.recording.language)
         self._opening: asyncio.Task[None] | None = None
         self._over = False
         pacer.at(playback.start_s + DIAL_AFTER_S, self._dial)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,7 @@ class Recording:
     ends_s: tuple[float, ...]  # when each message's last sample is spoken, from the start
     steps: int  # number of messages that are whole steps
     frames: tuple[bytes, ...] = ()  # the messages as they go over the wire, masked once
+    language: str = ""  # asked for with it; empty: the server's first one
 
     @property
     def duration_s(self) -> float:
@@ -50,6 +51,7 @@ class Line(msgspec.Struct):
     audio: str
     duration: float | None = None
     text: str = ""
+    language: str = ""  # lines of several make a load of several
 
 
 def shipped_manifest() -> Path:
@@ -81,7 +83,7 @@ def load(manifest: Path | None, *, level_s: float, at_most: int, seed: int) -> t
     if len(chosen) > at_most:
         chosen = random.Random(seed).sample(chosen, at_most)
     try:
-        read = [cut(Path(line.audio)) for line in chosen]
+        read = [replace(cut(Path(line.audio)), language=line.language) for line in chosen]
     except AudioError as error:
         raise BadManifest(str(error)) from error
     return tuple(sorted(read, key=lambda recording: recording.duration_s))
@@ -111,10 +113,10 @@ def choose(recordings: Sequence[Recording], left_s: float, rng: random.Random) -
     return recordings[rng.randrange(fitting)] if fitting else recordings[0]
 
 
-async def reference_texts(recordings: Sequence[Recording], transcriber: Transcriber) -> dict[str, str]:
+async def reference_texts(recordings: Sequence[Recording], speaking: Callable[[str], Transcriber]) -> dict[str, str]:
     """The text of each recording by its path when it is the only stream: what load must not change.
 
-    The recordings go through the same server, as fast as it answers.
+    The recordings go through the same server, as fast as it answers; `speaking` gives what hears a language.
 
     Raises:
         Unreachable, Refused: the server takes no stream.
@@ -122,7 +124,7 @@ async def reference_texts(recordings: Sequence[Recording], transcriber: Transcri
     """
     texts: dict[str, str] = {}
     for recording in recordings:
-        outcome = await transcribe_file(recording.path, transcriber, SilentDisplay(), realtime=False)
+        outcome = await transcribe_file(recording.path, speaking(recording.language), SilentDisplay(), realtime=False)
         if isinstance(outcome, Failed):
             if isinstance(outcome.error, Unreachable | Refused):
                 raise outcome.error

@@ -91,11 +91,15 @@ async def measure_levels(
     settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter, beside: Beside | None = None
 ) -> Result:
     """As `measure`, in a running event loop."""
-    transcriber = RemoteTranscriber(settings.url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
+
+    def speaking(language: str) -> RemoteTranscriber:
+        url = listen_url(settings.url, {"language": language} if language else {})
+        return RemoteTranscriber(url, api_key=settings.api_key, sample_rate=SAMPLE_RATE)
+
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         played = _recordings(settings, Path(folder))
         progress(f"{len(played)} recordings, each alone first")
-        texts = await recordings.reference_texts(played, transcriber)
+        texts = await recordings.reference_texts(played, speaking)
     load = _Load(settings, played, texts, await _dialler(settings, clock), clock, beside)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:

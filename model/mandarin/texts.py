@@ -1,9 +1,9 @@
 """Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR --words FILE`.
 
 Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings,
-`digits.txt`, made-up strings of digits, for telephone numbers are said so, and with a dictionary `words.txt`, its words
-in any order, as often as it says that they are used. A character is a word. Sentences that share six characters in a
-row with a held-out transcript are left out.
+`digits.txt`, made-up strings of digits, for telephone numbers are said so; with a dictionary `words.txt`, its words
+in any order, as often as it says that they are used; and with a model of words `drawn.txt`, lines drawn from it. A
+character is a word. Sentences that share six characters in a row with a held-out transcript are left out.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import json
 import lzma
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 
 from model.errors import LanguageModelError, ModelError
+from model.lm_training.drawing import Drawing
 from model.mandarin.text import sentences_of
 from model.synthesis.digits import digit_strings
 
 SHARED = 6  # characters in a row
 DICTIONARY_CHARACTERS = 8_000_000  # of the text of its words: more says nothing new of the frequent ones
 TOGETHER = (4, 12)  # words of it in a line
+DRAWN_CHARACTERS = 20_000_000  # of a model of words: two minutes
+DRAWN_WORDS = 15  # in a line
 
 
 def prompts(folder: Path) -> Iterator[str]:
@@ -87,8 +90,24 @@ def dictionary(path: Path, characters: int = DICTIONARY_CHARACTERS, seed: int = 
         yield line
 
 
-def write(out: Path, text: Path, speech: Path, words: Path | None = None) -> dict[str, int]:
-    """Write the texts, with that of a dictionary if one is given; returns their numbers of characters.
+def drawn(path: Path, characters: int = DRAWN_CHARACTERS) -> Iterator[str]:
+    """Lines of words drawn from an ARPA model, those with other than Chinese characters passed over.
+
+    Raises: LanguageModelError.
+    """
+    model = Drawing(path)
+    chinese = frozenset(word for word in model.words if sentences_of(word) == [word])
+    if not chinese:
+        raise LanguageModelError(f"{path} has no Chinese word")
+    words, left = (word for word in model if word in chinese), characters
+    while left > 0:
+        line = "".join(islice(words, DRAWN_WORDS))
+        left -= len(line)
+        yield line
+
+
+def write(out: Path, text: Path, speech: Path, words: Path | None = None, ngrams: Path | None = None) -> dict[str, int]:
+    """Write the texts, with those of a dictionary and of a model of words if given; returns their characters.
 
     Raises: LanguageModelError.
     """
@@ -102,6 +121,8 @@ def write(out: Path, text: Path, speech: Path, words: Path | None = None) -> dic
     }
     if words is not None:
         sources["words"] = dictionary(words)
+    if ngrams is not None:
+        sources["drawn"] = drawn(ngrams)
     counts = {}
     for name, sentences in sources.items():
         kept = list(sentences if name == "digits" else without(sentences, runs))
@@ -117,9 +138,10 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True, help="folder with .txt.xz, a sentence a line")
     parser.add_argument("--speech", type=Path, required=True, help="folder that model.mandarin.speech wrote")
     parser.add_argument("--words", type=Path, help="words with their frequencies, jieba's dict.txt")
+    parser.add_argument("--ngrams", type=Path, help="an ARPA model of words, as libime has one")
     options = parser.parse_args()
     try:
-        counts = write(options.out, options.text, options.speech, options.words)
+        counts = write(options.out, options.text, options.speech, options.words, options.ngrams)
     except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
     for name, count in counts.items():

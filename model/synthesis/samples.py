@@ -98,7 +98,7 @@ MANDARIN_SAMPLES: tuple[tuple[Sample, str], ...] = (
 
 
 def make_samples(out: Path = SAMPLES_FOLDER) -> Path:
-    """Write every sample with ``samples.jsonl``, those in Mandarin with ``mandarin.jsonl``, into ``out``.
+    """Write every sample into ``out``, listed in ``samples.jsonl``, in Mandarin ``mandarin.jsonl``, all ``both.jsonl``.
 
     Returns the path of the first manifest.
 
@@ -110,8 +110,11 @@ def make_samples(out: Path = SAMPLES_FOLDER) -> Path:
     for sample in SAMPLES:
         assert set(sample.texts) <= sample_texts(), sample  # else training could hear the answer
     manifest = out / "samples.jsonl"
-    _list(manifest, [_write(out, sample) for sample in SAMPLES])
-    _list(out / "mandarin.jsonl", [_write(out, sample) | {"text": text} for sample, text in MANDARIN_SAMPLES])
+    english = [_write(out, sample) for sample in SAMPLES]
+    mandarin = [_write(out, sample) | {"text": text, "language": "zh"} for sample, text in MANDARIN_SAMPLES]
+    _list(manifest, english)
+    _list(out / "mandarin.jsonl", mandarin)
+    _list(out / "both.jsonl", english + mandarin)
     return manifest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import statistics
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from loadtest.errors import BadSettings
 from loadtest.generator.arrivals import RETRY_S, Arrivals, even_lengths_s, exponential_lengths_s, rate_hz, retry_s
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.generator.playback import Playback
+from loadtest.generator.settings import STEP_SAMPLES
 from loadtest.generator.uploads import wav
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import COMPOSED, measure_levels
 from tutti_asr_client.errors import Refused
+from tutti_asr_client.files.audio import read_pcm
 
 WITHIN_S = 15.0
 
@@ -62,6 +65,19 @@ def test_a_refused_client_waits_for_its_retry_after_with_jitter() -> None:
     assert 1.5 <= min(waits) < 1.7
     assert 2.3 < max(waits) <= 2.5
     assert 0.75 * RETRY_S <= retry_s(None, rng) <= 1.25 * RETRY_S
+
+
+@pytest.mark.parametrize("stream_s", [None, 1.0])
+def test_each_stream_asks_for_the_language_of_its_recordings(manifest: Path, stream_s: float | None) -> None:
+    lines = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    lines[2]["language"] = "zh"
+    manifest.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    level, server = under_load(manifest, stream_s=stream_s)
+    assert (level.mismatched, level.failed) == (0, 0)
+    first_step = read_pcm(manifest.parent / "r2.wav", 16_000)[:STEP_SAMPLES].tobytes()
+    sent = [seen for seen in server.connections if seen.audio]
+    heard = {(*seen.query.get("language", ["none"]), seen.audio.startswith(first_step)) for seen in sent}
+    assert heard == {("zh", True), ("none", False)}
 
 
 def test_churning_streams_arrive_at_the_rate_that_keeps_the_level(manifest: Path) -> None:

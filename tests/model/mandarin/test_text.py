@@ -13,7 +13,7 @@ from model.evaluation.scoring import score
 from model.lm_training.normalize import spoken
 from model.mandarin import text
 from model.mandarin.text import characters_of, sentences_of
-from model.mandarin.texts import SHARED, dictionary, overlaps, without, write
+from model.mandarin.texts import SHARED, dictionary, drawn, overlaps, without, write
 
 
 def test_sentences_have_their_numbers_in_words_and_no_marks() -> None:
@@ -82,6 +82,42 @@ def test_a_dictionary_that_cannot_be_used_is_refused(tmp_path: Path, content: st
         list(dictionary(tmp_path / "dict.txt"))
     with pytest.raises(LanguageModelError, match="cannot read"):
         list(dictionary(tmp_path / "none.txt"))
+
+
+ARPA = """
+\\data\\
+ngram 1=4
+ngram 2=1
+
+\\1-grams:
+-0.30103\t公司\t-0.30103
+-0.60206\t貴\t0
+-0.60206\tb\t0
+-1.0\t很\t0
+
+\\2-grams:
+-0.30103\t公司 很
+
+\\end\\
+"""
+
+
+def test_lines_are_drawn_from_a_model_of_words(tmp_path: Path) -> None:
+    path = tmp_path / "words.arpa"
+    path.write_text(ARPA, encoding="utf-8")
+    lines = list(drawn(path, 20_000))
+    assert lines == list(drawn(path, 20_000)), "the same every time"
+    text = "".join(lines)
+    assert 20_000 <= len(text) < 20_030
+    assert not set(text) - set("公司很"), "a word in other characters than those that are written is left out"
+    assert text.count("公司很") / text.count("公司") > 0.5, "as the pair says, of which the words know nothing"
+
+
+def test_a_model_without_chinese_words_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "words.arpa"
+    path.write_text(ARPA.replace("公司", "a").replace("很", "d"), encoding="utf-8")
+    with pytest.raises(LanguageModelError, match=r"words\.arpa has no Chinese word"):
+        next(drawn(path))
 
 
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
