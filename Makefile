@@ -32,7 +32,7 @@ test: setup  ## all tests, about nine minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # What depends on the processor: products, compiled code, slots, batches, a server's answers, the demo.
-ON_AVX2 := tests/model tests/batching tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/test_demo.py
+ON_AVX2 := tests/model tests/batching tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
@@ -124,7 +124,9 @@ lm: setup  ## gather text from public packages and $(TEXT), and make the shipped
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz
 
 MANDARIN := build/mandarin
-JIEBA := $(MANDARIN)/jieba-0.42.1
+LIBIME := libime_1.0.16.orig.tar.xz
+LIBIME_URL ?= https://deb.debian.org/debian/pool/main/libi/libime/$(LIBIME)
+LIBIME_SHA256 := 3f034ae347b4110ac3dfb88d678a38d2264e6588d61f249b9007a7759751b2f9
 ZH_SPEECH := aishell_sample cmn_words cmn_syllables mandarin_cv
 ZH_TRAIN = $(ZH_SPEECH:%=--manifest $(MANDARIN)/speech/train-%.jsonl)
 ZH_RUN = $(BIN)/tutti train $(ZH_TRAIN) --manifest $(MANDARIN)/synthetic/synthetic.jsonl --noise $(DATA)/noise.jsonl \
@@ -147,10 +149,11 @@ grammars: setup  ## make the grammars of digits anew
 
 lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew
 	@$(BIN)/python -m model.mandarin.speech $(MANDARIN)/speech --data $(DATA)
-	@test -e $(JIEBA).tar.gz || $(BIN)/pip download -q --no-deps --no-binary :all: -d $(MANDARIN) jieba==0.42.1
-	@tar xzf $(JIEBA).tar.gz -C $(MANDARIN) jieba-0.42.1/jieba/dict.txt
-	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --words $(JIEBA)/jieba/dict.txt
-	@$(BIN)/tutti lm train $(MANDARIN)/text/prompts.txt:0.5 $(MANDARIN)/text/words.txt:0.35 $(MANDARIN)/text/speech.txt:0.08 \
+	@test -e $(MANDARIN)/lm_sc.arpa || { curl -fsSL -o $(MANDARIN)/$(LIBIME) $(LIBIME_URL) && \
+		echo "$(LIBIME_SHA256)  $(MANDARIN)/$(LIBIME)" | sha256sum --check --quiet && \
+		tar xJOf $(MANDARIN)/$(LIBIME) --wildcards '*/data/lm_sc.arpa-*.tar.xz' | tar xJ -C $(MANDARIN) lm_sc.arpa; }
+	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --ngrams $(MANDARIN)/lm_sc.arpa
+	@$(BIN)/tutti lm train $(MANDARIN)/text/drawn.txt:0.70 $(MANDARIN)/text/prompts.txt:0.13 $(MANDARIN)/text/speech.txt:0.10 \
 		$(MANDARIN)/text/digits.txt:0.07 --order 4 --min-count 1,1,2,2 --digits 3 --out $(MANDARIN)/large.arpa.gz
 	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 5e-8 --digits 2 --out model/weights/tutti-characters.arpa.gz
 	@$(MAKE) grammars
@@ -178,7 +181,7 @@ samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
 	@$(BIN)/python -c 'from model.synthesis.samples import make_samples; print(make_samples())'
 
 screenshots: setup  ## picture the browser page anew (chromium, fonts-wqy-zenhei)
-	@$(BIN)/python tests/support/page_screenshots.py
+	@PYTHONPATH=tests/support:tests/support/audio:tests/support/servers $(BIN)/python tests/support/page/page_screenshots.py
 
 dashboard: setup  ## generate the Grafana dashboard anew
 	@$(BIN)/python -m deploy.grafana.dashboard

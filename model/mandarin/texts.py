@@ -1,9 +1,9 @@
-"""Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR --words FILE`.
+"""Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR --ngrams ARPA`.
 
 Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings,
-`digits.txt`, made-up strings of digits, for telephone numbers are said so; with a dictionary `words.txt`, its words
-in any order, as often as it says that they are used; and with a model of words `drawn.txt`, lines drawn from it. A
-character is a word. Sentences that share six characters in a row with a held-out transcript are left out.
+`digits.txt`, made-up strings of digits, for telephone numbers are said so; and with an n-gram model of words
+`drawn.txt`, lines drawn from it. A character is a word. Sentences that share six characters in a row with a held-out
+transcript are left out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import json
 import lzma
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
-from random import Random
 
 from model.errors import LanguageModelError, ModelError
 from model.lm_training.drawing import Drawing
@@ -23,8 +22,6 @@ from model.mandarin.text import sentences_of
 from model.synthesis.digits import digit_strings
 
 SHARED = 6  # characters in a row
-DICTIONARY_CHARACTERS = 8_000_000  # of the text of its words: more says nothing new of the frequent ones
-TOGETHER = (4, 12)  # words of it in a line
 DRAWN_CHARACTERS = 20_000_000  # of a model of words: two minutes
 DRAWN_WORDS = 15  # in a line
 
@@ -63,33 +60,6 @@ def transcripts(manifest: Path) -> list[str]:
     return [sentence for row in rows for sentence in sentences_of(row.get("characters") or row["text"])]
 
 
-def dictionary(path: Path, characters: int = DICTIONARY_CHARACTERS, seed: int = 1) -> Iterator[str]:
-    """Lines of words drawn by their frequencies, from lines of a word, its frequency and more, as jieba's dict.txt has.
-
-    Raises: LanguageModelError.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"cannot read {path}: {error}") from error
-    words: list[str] = []
-    frequencies: list[int] = []
-    for number, line in enumerate(lines, 1):
-        word, frequency = [*line.split(" "), ""][:2]
-        if not frequency.isdecimal():
-            raise LanguageModelError(f"{path}:{number}: a line is a word, a space and its frequency")
-        if sentences_of(word) == [word]:
-            words.append(word)
-            frequencies.append(int(frequency))
-    if not words:
-        raise LanguageModelError(f"{path} has no Chinese word")
-    rng, cumulated, left = Random(seed), list(accumulate(frequencies)), characters
-    while left > 0:
-        line = "".join(rng.choices(words, cum_weights=cumulated, k=rng.randint(*TOGETHER)))
-        left -= len(line)
-        yield line
-
-
 def drawn(path: Path, characters: int = DRAWN_CHARACTERS) -> Iterator[str]:
     """Lines of words drawn from an ARPA model, those with other than Chinese characters passed over.
 
@@ -106,8 +76,8 @@ def drawn(path: Path, characters: int = DRAWN_CHARACTERS) -> Iterator[str]:
         yield line
 
 
-def write(out: Path, text: Path, speech: Path, words: Path | None = None, ngrams: Path | None = None) -> dict[str, int]:
-    """Write the texts, with those of a dictionary and of a model of words if given; returns their characters.
+def write(out: Path, text: Path, speech: Path, ngrams: Path | None = None) -> dict[str, int]:
+    """Write the texts, with lines drawn from a model of words if one is given; returns their numbers of characters.
 
     Raises: LanguageModelError.
     """
@@ -119,8 +89,6 @@ def write(out: Path, text: Path, speech: Path, words: Path | None = None, ngrams
         "speech": said,
         "digits": (line.replace(" ", "") for line in digit_strings("zh")),
     }
-    if words is not None:
-        sources["words"] = dictionary(words)
     if ngrams is not None:
         sources["drawn"] = drawn(ngrams)
     counts = {}
@@ -137,11 +105,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the texts")
     parser.add_argument("--text", type=Path, required=True, help="folder with .txt.xz, a sentence a line")
     parser.add_argument("--speech", type=Path, required=True, help="folder that model.mandarin.speech wrote")
-    parser.add_argument("--words", type=Path, help="words with their frequencies, jieba's dict.txt")
-    parser.add_argument("--ngrams", type=Path, help="an ARPA model of words, as libime has one")
+    parser.add_argument("--ngrams", type=Path, help="an ARPA model of Chinese words, such as libime's lm_sc.arpa")
     options = parser.parse_args()
     try:
-        counts = write(options.out, options.text, options.speech, options.words, options.ngrams)
+        counts = write(options.out, options.text, options.speech, options.ngrams)
     except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
     for name, count in counts.items():

@@ -54,7 +54,7 @@ def test_the_step_compiles_for_arm64_without_a_fused_product_or_a_library_of_mat
     done = subprocess.run(
         [sys.executable, "-c", PROCESS],
         cwd=ROOT,
-        env=environment(BASELINE) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"},
+        env=environment(BASELINE) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support' / 'networks'}"},
         capture_output=True,
         text=True,
         check=False,

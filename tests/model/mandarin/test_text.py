@@ -13,7 +13,7 @@ from model.evaluation.scoring import score
 from model.lm_training.normalize import spoken
 from model.mandarin import text
 from model.mandarin.text import characters_of, sentences_of
-from model.mandarin.texts import SHARED, dictionary, drawn, overlaps, without, write
+from model.mandarin.texts import SHARED, drawn, overlaps, without, write
 
 
 def test_sentences_have_their_numbers_in_words_and_no_marks() -> None:
@@ -54,34 +54,6 @@ def test_texts_are_written_and_a_folder_without_any_is_named(tmp_path: Path) -> 
     assert (tmp_path / "out" / "prompts.txt").read_text(encoding="utf-8") == "明 天 天 气 不 好\n"
     assert (tmp_path / "out" / "speech.txt").read_text(encoding="utf-8") == "你 好\n"
     assert counts["digits"] > 100_000
-
-
-def test_words_of_a_dictionary_come_as_often_as_it_says(tmp_path: Path) -> None:
-    path = tmp_path / "dict.txt"
-    path.write_text("公司 900 n\n經濟 90 n\nB超 50 n\n贵阳 10 ns\n", encoding="utf-8")
-    lines = list(dictionary(path, 20_000))
-    assert lines == list(dictionary(path, 20_000)), "the same every time"
-    text = "".join(lines)
-    assert 20_000 <= len(text) < 20_030
-    assert text.count("公司") / len(text) == pytest.approx(0.5 * 900 / 910, abs=0.02)
-    assert 0 < text.count("贵阳") < 200
-    assert not set(text) - set("公司贵阳"), "a word in other characters than those that are written is left out"
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("公司\n", r"dict.txt:1: a line is a word"),
-        ("公司 3\n经济 x\n", r"dict.txt:2: "),
-        ("B超 3 n\n", "no Chinese word"),
-    ],
-)
-def test_a_dictionary_that_cannot_be_used_is_refused(tmp_path: Path, content: str, said: str) -> None:
-    (tmp_path / "dict.txt").write_text(content, encoding="utf-8")
-    with pytest.raises(LanguageModelError, match=said):
-        list(dictionary(tmp_path / "dict.txt"))
-    with pytest.raises(LanguageModelError, match="cannot read"):
-        list(dictionary(tmp_path / "none.txt"))
 
 
 ARPA = """

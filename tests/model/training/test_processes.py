@@ -34,7 +34,7 @@ def test_any_number_of_processes_gives_the_same_weights(folder, tmp_path, undist
 def test_killed_runs_end_with_the_weights_of_an_undisturbed_one_with_other_numbers_of_processes_too(
     folder, tmp_path, undisturbed
 ):
-    """`python tests/support/killed_runs.py` does it twenty times."""
+    """`python tests/support/training/killed_runs.py` does it twenty times."""
     out = tmp_path / "killed.safetensors"
     rng = random.Random(0)
     reached = 0

@@ -1,6 +1,6 @@
 """A corpus of tones, one a word, on which a tiny network trains in seconds; and a run on it, as a program.
 
-    python tests/support/tones.py FOLDER OUT PROCESSES [UPDATES]    a line for every update; snapshots at every third
+    python tests/support/training/tones.py FOLDER OUT PROCESSES [UPDATES]    a line for every update; snapshots at every third
 
 Under torchrun it is one of the processes.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-RECORDING = Path(__file__).parents[3] / "model" / "samples" / "demo.flac"
+RECORDING = Path(__file__).parents[4] / "model" / "samples" / "demo.flac"
 QUIET_S = 1.5  # of noise, and of silence as tails are, after the recording
 LOG_POWER_OFFSETS = {"wenet-ctc": 2 * np.log(32768)}  # its samples are not scaled to 1
 MELS, FFT, FRAME, HOP, RATE = 80, 512, 400, 160, 16000

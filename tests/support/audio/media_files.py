@@ -15,7 +15,7 @@ from needs import need_package
 
 av = need_package("av")
 
-SAMPLES = Path(__file__).parents[2] / "model" / "samples"
+SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
 

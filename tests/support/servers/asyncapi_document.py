@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import yaml
 
-FILE = Path(__file__).parents[2] / "server" / "asyncapi.yaml"
+FILE = Path(__file__).parents[3] / "server" / "asyncapi.yaml"
 Frame = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Benchmark of the beam search: `python tests/support/beam_bench.py`, on recordings decoded by the shipped model.
+"""Benchmark of the beam search: `python tests/support/decoding/beam_bench.py`, on recordings decoded by the shipped model.
 
 Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
 model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from model.acoustic import load_model, log_probs_of
 from model.ctc.beam import BeamDecoder
@@ -24,7 +24,7 @@ from model.ctc.words import Decoder, LogProbs
 from model.lm.language_model import LanguageModel
 from model.recordings import read_pcm
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = ("garden_gate", "hold_the_line", "porch_fan", "order", "call_back", "account_number")
 STREAMS_PER_CORE_S = 12.5  # steps a second of one live stream
 TERMS = ("garden gate", "kubernetes", "porch fan", "new york city", "siobhan", "quarterly report", "tutti")

@@ -1,6 +1,6 @@
 """Runs of training that are killed, one process or all, until one ends; and the digest of what it made.
 
-python tests/support/killed_runs.py [KILLS [SEED]]    default 20; exits with 1 if the weights are other ones
+python tests/support/training/killed_runs.py [KILLS [SEED]]    default 20; exits with 1 if the weights are other ones
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from model.gpu.cuda.layer import split
 from model.gpu.cuda.pack import Layout, pack
 from model.gpu.cuda.persistent import range_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BODIES = [ROOT / "model" / "gpu" / "cuda" / name for name in ("gru_exchange.h", "gru_body.h", "layer_body.h")]
 EMULATION = ROOT / "tests" / "gpu"
 DONE, HUNG, DIVERGED = 0, 2, 3

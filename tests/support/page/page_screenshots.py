@@ -1,4 +1,4 @@
-"""Takes the pictures of the page that the documents show: `python tests/support/page_screenshots.py`, into docs/images.
+"""Takes the pictures of the page that the documents show: `make screenshots`, into docs/images.
 
 The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken. One more has
 recordings in Mandarin.

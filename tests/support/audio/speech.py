@@ -6,7 +6,7 @@ from needs import missing
 
 from model.recordings import Utterance, read_manifest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "model" / "samples" / "samples.jsonl"
 DEVELOPMENT = ROOT.parent / "shared" / "data" / "dev.jsonl"
 
