@@ -71,7 +71,8 @@ def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
     raw.write_bytes(audio.astype("<i2").tobytes())
 
     def heard(url: str) -> list[dict[str, Any]]:
-        script = ["node", str(ROOT / "tests" / "support" / "clients" / "resumable_stream.mjs"), url, str(raw), str(modules)]
+        program = ROOT / "tests" / "support" / "clients" / "resumable_stream.mjs"
+        script = ["node", str(program), url, str(raw), str(modules)]
         done = subprocess.run(script, capture_output=True, text=True, timeout=WITHIN_S, check=False)
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]

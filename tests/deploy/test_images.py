@@ -1,4 +1,7 @@
-"""The images' files are linted, locked and agree with the program; `tests/support/deployment/rehearse_image.py` executes them."""
+"""The images' files are linted, locked and agree with the program.
+
+`tests/support/deployment/rehearse_image.py` executes them.
+"""
 
 from __future__ import annotations
 

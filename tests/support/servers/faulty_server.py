@@ -1,4 +1,4 @@
-"""A server whose model can fail, hang or end its thread: `python tests/support/servers/faulty_server.py SETTINGS` (JSON)."""
+"""A server whose model can fail, hang or end its thread: `python faulty_server.py SETTINGS` (JSON)."""
 
 import json
 import sys

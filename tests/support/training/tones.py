@@ -1,8 +1,8 @@
 """A corpus of tones, one a word, on which a tiny network trains in seconds; and a run on it, as a program.
 
-    python tests/support/training/tones.py FOLDER OUT PROCESSES [UPDATES]    a line for every update; snapshots at every third
+    python tests/support/training/tones.py FOLDER OUT PROCESSES [UPDATES]
 
-Under torchrun it is one of the processes.
+prints a line for every update, and keeps a snapshot of every third. Under torchrun it is one of the processes.
 """
 
 from __future__ import annotations
