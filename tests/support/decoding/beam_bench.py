@@ -1,4 +1,4 @@
-"""Benchmark of the beam search, on recordings heard by the shipped model: `python tests/support/decoding/beam_bench.py`.
+"""Benchmark of the beam search on what the shipped model hears: `python tests/support/decoding/beam_bench.py`.
 
 Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
 model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
