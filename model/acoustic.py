@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from model import checkpoint
 from model.errors import PrecisionError
 from model.int8.model import Int8Model
-from model.precision import resolve_device, resolve_precision
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from model.torch_model import TorchModel
+from model.torch_network.precision import resolve_device, resolve_precision
 
 OwnModel = TorchModel | Int8Model
 """Both have `config`, `digest`, `precision`, `device`, `weight_bytes`, `slots` and `recurrent_product`."""

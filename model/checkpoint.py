@@ -20,7 +20,7 @@ from torch import Tensor
 from model.config import MACRO_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig, shipped_named
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
-from model.network import Network
+from model.torch_network.network import Network
 
 WEIGHTS = SHIPPED_WEIGHTS
 SHIPPED = WEIGHTS / "tutti-small.safetensors"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from model import checkpoint
 from model.config import ModelConfig
-from model.network import CONTEXT, FLOOR, Network, State, mel_filters
+from model.torch_network.network import CONTEXT, FLOOR, Network, State, mel_filters
 
 OPSET = 17
 EXAMPLE_ROWS = 2

@@ -15,11 +15,11 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.gpu.rungs import choose_rung, recorded_slots
 from model.gpu.slots import RecordedSlots
-from model.network import Network, State
-from model.precision import cast, resolve_device, resolve_precision
-from model.slabs import RowSpec
-from model.slots import TorchSlots
-from model.traced import SlabStep, TracedStep
+from model.torch_network.network import Network, State
+from model.torch_network.precision import cast, resolve_device, resolve_precision
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
+from model.torch_network.traced import SlabStep, TracedStep
 
 MIN_ROWS = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
@@ -29,7 +29,7 @@ Source: measured on x86 with oneDNN, held by tests/model/test_network.py on the 
 class TorchModel:
     """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, outputs) float32 and next state out.
 
-    Satisfies `model.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
+    Satisfies `model.torch_network.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.errors import CheckpointError, install_hint
-from model.slabs import RowSpec
-from model.slots import TorchSlots
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
 
 # Source: silero-vad 6.2.3. Its tinygrad_model.py spells the network out; the TorchScript file is what its
 # load_silero_vad() runs. (Its data/silero_vad_16k.safetensors has the same shapes, but another training's weights.)
@@ -31,7 +31,7 @@ STRIDES = (1, 2, 2, 1)  # of the four convolutions; kernel 3, one zero on each s
 
 
 class SileroVad:
-    """The probability of speech in each 32 ms of audio; satisfies `model.slots.StepModel` by structure."""
+    """The probability of speech in each 32 ms of audio; satisfies `StepModel` by structure."""
 
     sample_rate = 16_000
     step_samples = 512

@@ -18,9 +18,9 @@ from loadtest.gpu.timing import Work, captured
 from model.config import ModelConfig
 from model.gpu.block import StepBlock
 from model.gpu.networks import NETWORKS, noise, random_network
-from model.network import Network
-from model.precision import cast as cast_network
 from model.torch_model import TorchModel
+from model.torch_network.network import Network
+from model.torch_network.precision import cast as cast_network
 
 EAGER, GRAPH, PERSISTENT = "eager", "graph", "persistent"  # as in `model.gpu.rungs`
 SPLIT, REFERENCE = "persistent, split", "reference"

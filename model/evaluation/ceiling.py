@@ -18,8 +18,8 @@ import torch
 
 from model.acoustic import AcousticModel
 from model.config import ModelConfig
-from model.network import PAIRS
 from model.published.published_model import PublishedModel
+from model.torch_network.network import PAIRS
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -20,7 +20,7 @@ from torch.nn import functional
 from model.instructions import instruction_set
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedProduct
-from model.precision import multiplies_bf16
+from model.torch_network.precision import multiplies_bf16
 
 WIDTH, OUTPUTS = 416, 1_248
 ROWS = (1, 4, 8, 16, 32, 64, 128)
@@ -62,7 +62,7 @@ def _quantized(engine: str, x: Tensor, weight: Tensor) -> Product:
 
 
 def _packed(x: Tensor, weight: Tensor) -> Product:
-    """As the recorded step of `model.traced` multiplies, with the weights packed once."""
+    """As the recorded step of `model.torch_network.traced` multiplies, with the weights packed once."""
     packed, bias = torch.ops.mkldnn._reorder_linear_weight(weight), weight.new_zeros(OUTPUTS)
     return lambda: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from model.config import TAIL_FRAMES
 from model.ctc.words import Decoder, LogProbs, joined
 from model.evaluation.scoring import Score, by_source
-from model.network import Network
 from model.recordings import Utterance
+from model.torch_network.network import Network
 
 ROWS = 48  # recordings in a batch; they are sorted by length, for little padding
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.slabs import RowSpec
+from model.torch_network.slabs import RowSpec
 
 ALIGNMENT = 16  # bytes: the widest access of a kernel
 Array = tuple[str, tuple[int, ...], torch.dtype]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from model.config import ModelConfig
-from model.network import Network
+from model.torch_network.network import Network
 
 _LARGE: dict[str, Any] = {"conv_channels": 640, "hidden": 1_760, "lookahead": 20}  # 20 output frames: 800 ms
 NETWORKS: Mapping[str, ModelConfig] = {

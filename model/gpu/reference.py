@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from model.gpu.block import StepBlock
 from model.gpu.segments import cut_points, product_segments, recurrent_segments
 from model.gpu.triton.fourier import fourier_matrix
-from model.network import CONTEXT, FLOOR, PAIRS, GRULayer, Network, PairConv
+from model.torch_network.network import CONTEXT, FLOOR, PAIRS, GRULayer, Network, PairConv
 
 LOG2E = 1.4426950408889634
 TILE = 16

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from model.errors import PrecisionError
 from model.gpu.slots import RecordedSlots, RecordedStep
-from model.network import GRULayer, Network
-from model.slabs import RowSpec
+from model.torch_network.network import GRULayer, Network
+from model.torch_network.slabs import RowSpec
 
 if TYPE_CHECKING:
     from model.gpu.cuda.layer import PersistentLayer

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.gpu.block import StepBlock, StepMemory
-from model.slabs import RowSpec, Slabs
-from model.slots import check_device
+from model.torch_network.slabs import RowSpec, Slabs
+from model.torch_network.slots import check_device
 
 CHUNKS = (1, 2, 4, 8)
 """Steps of one stream that a call may take. Beyond 8 the weights are read so rarely that a step gains little more."""

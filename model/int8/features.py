@@ -1,7 +1,8 @@
 """Log-mel features of sixteen frames at a time, one frame a lane: window, transform, power, mel bands, logarithm.
 
-The same features as `model.network.LogMel`, in an order of operations that does not depend on the processor. The
-transform of real samples is a complex one of half the length, radix 2, decimation in frequency, in place.
+The same features as `model.torch_network.network.LogMel`, in an order of operations that does not depend on the
+processor. The transform of real samples is a complex one of half the length, radix 2, decimation in frequency,
+in place.
 Source: Cooley and Tukey 1965; the split of its result into that of the real samples, Sorensen et al. 1987.
 """
 
@@ -18,7 +19,7 @@ from model.compiled import compiled, int64_at
 from model.config import ModelConfig
 from model.int8.kernels import quantized
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
-from model.network import FLOOR, mel_filters
+from model.torch_network.network import FLOOR, mel_filters
 
 FILTER_STEPS = (
     2**20

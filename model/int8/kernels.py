@@ -105,7 +105,7 @@ def gates(
 ) -> None:
     """One frame of a GRU cell: the new state replaces the old one, is added to `x` and quantised for the next frame.
 
-    The sums of both products hold reset, update and candidate one after another (`model.network.GRULayer`).
+    The sums of both products hold reset, update and candidate one after another (`GRULayer` in torch).
     """
     width = v.times(vectors, ROW)
 

@@ -20,7 +20,7 @@ from model.int8.kernels import LIMITS_BYTES
 from model.int8.product import COLUMNS, first_sums, packed
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProduct
 from model.int8.vectors import LANES, ROW
-from model.network import CONTEXT
+from model.torch_network.network import CONTEXT
 
 BLOCK = 32
 """Streams a call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""

@@ -1,8 +1,8 @@
 """One step of the whole quantised network for some streams, compiled: PCM in, log-probabilities out, states in place.
 
-The counterpart of `model.network.Network.forward`, product for product. A row of the slab holds a stream's state; work
-space holds a block of streams, each layer's rows one after another. Rows never meet: only the products take several at
-a time, and their sums are exact.
+The counterpart of `Network.forward` in `model.torch_network.network`, product for product. A row of the slab holds a
+stream's state; work space holds a block of streams, each layer's rows one after another. Rows never meet: only the
+products take several at a time, and their sums are exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from model.int8 import kernels
 from model.int8.features import band_bytes, power_spectrum
 from model.int8.product import COLUMNS, PANEL_SUMS, multiply
 from model.int8.vectors import LANES, ROW
-from model.network import CONTEXT
+from model.torch_network.network import CONTEXT
 
 # columns of the table of products, int64: addresses and counts
 WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)

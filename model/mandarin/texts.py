@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from model.errors import LanguageModelError, ModelError
-from model.lm_training.drawing import Drawing
+from model.lm.drawing import Drawing
 from model.mandarin.text import sentences_of
 from model.synthesis.digits import digit_strings
 

@@ -14,7 +14,6 @@ import torch
 
 from model.ctc.tokens import Tokens
 from model.errors import PublishedModelError
-from model.precision import resolve_device
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, recognise
 from model.published.features import FbankWindows, RawWindows
@@ -24,6 +23,7 @@ from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent, Stateless
+from model.torch_network.precision import resolve_device
 
 LARGEST_BATCH = 32
 """Rows of a batch at most: larger ones gain little and make every stream wait."""

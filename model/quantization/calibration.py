@@ -12,7 +12,7 @@ from torch import Tensor
 from model.checkpoint import products_of
 from model.config import ModelConfig
 from model.int8.quantized import LARGEST_INPUT
-from model.network import Network
+from model.torch_network.network import Network
 
 ROW_STEPS = 100  # steps that are run together: 8 s of speech
 ROWS = 32  # in a batch

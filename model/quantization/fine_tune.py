@@ -20,9 +20,9 @@ from torch.nn import functional
 
 from model.config import ModelConfig
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork
-from model.network import Network
 from model.quantization.calibration import in_rows
 from model.quantization.simulated import SimulatedNetwork, SimulatedProduct
+from model.torch_network.network import Network
 from model.training.augment import Augmenter, to_tensor
 from model.training.data.corpus import Corpus, epoch_order
 from model.training.optimizer.optimizers import Schedule

@@ -24,12 +24,12 @@ from model.errors import CheckpointError, TrainingError
 from model.evaluation.scoring import report
 from model.evaluation.whole import log_probs_of, score_decoder
 from model.int8.quantized import QuantizedNetwork
-from model.network import Network
 from model.quantization.calibration import ROWS, in_rows
 from model.quantization.fine_tune import fine_tune, speech
 from model.quantization.quantize import quantize
 from model.quantization.simulated import SimulatedNetwork
 from model.recordings import Utterance, read_manifests, read_pcm
+from model.torch_network.network import Network
 from model.training.augment import Augmentation, Augmenter, to_tensor
 from model.training.data.corpus import Corpus
 from model.training.recipe import Recipe

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from model.checkpoint import products_of
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
-from model.network import GRULayer, Lookahead, Network, Scan
+from model.torch_network.network import GRULayer, Lookahead, Network, Scan
 
 
 def rounded(x: Tensor) -> Tensor:

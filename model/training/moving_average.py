@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from model.network import Network
+from model.torch_network.network import Network
 
 
 class MovingAverage:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.network import Network
-from model.precision import DTYPES
+from model.torch_network.network import Network
+from model.torch_network.precision import DTYPES
 from model.training.augment import mask
 from model.training.data.batches import Batch
 from model.training.losses.ctc import consistency_loss, ctc_loss

@@ -17,9 +17,9 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
-from model.network import Network
-from model.precision import resolve_device
 from model.recordings import read_manifests
+from model.torch_network.network import Network
+from model.torch_network.precision import resolve_device
 from model.training.data.corpus import Corpus
 from model.training.losses.denominator import compile_ahead
 from model.training.parallel import launch

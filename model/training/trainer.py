@@ -22,9 +22,9 @@ from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
 from model.lexicon.spoken import Pronunciations
-from model.network import GRULayer, Network
-from model.precision import DTYPES
 from model.recordings import Utterance, read_pcm
+from model.torch_network.network import GRULayer, Network
+from model.torch_network.precision import DTYPES
 from model.training.augment import Augmenter, Samples
 from model.training.data.batches import Batch, BatchMaker, Key
 from model.training.data.corpus import Corpus

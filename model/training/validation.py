@@ -12,7 +12,7 @@ from model.config import BLANK
 from model.ctc.greedy import best_path
 from model.evaluation.scoring import Score, by_source, report
 from model.evaluation.whole import ROWS, log_probs_of
-from model.network import Network
+from model.torch_network.network import Network
 from model.training.data.corpus import Corpus
 from model.training.parallel.team import Team
 

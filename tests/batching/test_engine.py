@@ -11,7 +11,7 @@ from slot_models import TinyGru
 from batching.batcher import Policy
 from batching.errors import WrongInput
 from batching.events import BatchDone, StreamClosed, WarmedUp
-from model.slots import TorchSlots
+from model.torch_network.slots import TorchSlots
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:

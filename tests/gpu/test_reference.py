@@ -10,7 +10,7 @@ from model.config import ModelConfig
 from model.gpu.reference import ReferenceStep
 from model.gpu.segments import cut_points, product_segments, recurrent_segments
 from model.gpu.triton.fourier import SECOND, filter_rows, fourier_matrix, split_matrix
-from model.network import mel_filters
+from model.torch_network.network import mel_filters
 
 CAPACITY = 9
 

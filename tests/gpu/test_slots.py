@@ -16,7 +16,7 @@ from slot_models import EchoStep, TinyGru
 from batching.stepper import Stepper
 from model.gpu.block import StepBlock
 from model.gpu.slots import RecordedSlots, bucket
-from model.slabs import RowSpec
+from model.torch_network.slabs import RowSpec
 
 ECHO_OUT, GRU_OUT = RowSpec((2,), torch.int64), RowSpec((16,), torch.float32)
 

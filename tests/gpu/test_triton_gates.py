@@ -13,7 +13,7 @@ from gpu_networks import empty_block
 from needs import need_package
 
 from model.config import ModelConfig
-from model.network import Network
+from model.torch_network.network import Network
 
 triton = need_package("triton")
 

@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_networks import SMALL, noise, small_network
 
-from model import checkpoint, precision
+from model import checkpoint
 from model.acoustic import load_model
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
-from model.network import Network
-from model.precision import resolve_device, resolve_precision
 from model.quantization.quantize import quantize
+from model.torch_network import precision
+from model.torch_network.network import Network
+from model.torch_network.precision import resolve_device, resolve_precision
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
@@ -131,7 +132,7 @@ def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
 def test_bf16_support_follows_onednns_own_instruction_limit():
     """oneDNN limited to AVX2 stands for an older processor: the flags of the real one do not count."""
     code = (
-        "import torch; from model import precision as p; "
+        "import torch; from model.torch_network import precision as p; "
         "print(p.multiplies_bf16(), p.native_bf16(), p.resolve_precision('auto', torch.device('cpu'), quantized=False))"
     )
     done = subprocess.run(

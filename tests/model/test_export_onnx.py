@@ -24,9 +24,9 @@ from model.export_onnx import (
     sherpa_filters,
     tokens,
 )
-from model.network import Network, mel_filters
 from model.recordings import read_pcm
 from model.torch_model import TorchModel
+from model.torch_network.network import Network, mel_filters
 
 FRAMES = 8
 STEPS = 12

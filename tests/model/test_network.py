@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from needs import need_precision
 
 from model.config import ModelConfig
-from model.network import GRULayer, LogMel, Network, mel_filters
 from model.torch_model import TorchModel
-from model.traced import SlabStep
+from model.torch_network.network import GRULayer, LogMel, Network, mel_filters
+from model.torch_network.traced import SlabStep
 
 SMALL = ModelConfig(conv_channels=32, hidden=64, layers=2, lookahead=4)
 PHONES = ("a", "k", "t")

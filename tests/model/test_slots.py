@@ -12,10 +12,10 @@ from slot_models import EchoStep
 from torch import Tensor
 
 from model.errors import DeviceLost
-from model.slabs import RowSpec
-from model.slots import TorchSlots
 from model.torch_model import TorchModel
-from model.traced import SlabStep
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
+from model.torch_network.traced import SlabStep
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool,
           torch.uint8, torch.complex64)  # fmt: skip

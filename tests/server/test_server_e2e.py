@@ -22,8 +22,8 @@ from torch import Tensor
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from model.slabs import RowSpec
-from model.slots import TorchSlots
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
 
 Start = Callable[..., LiveServer]
 

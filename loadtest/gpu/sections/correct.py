@@ -15,7 +15,7 @@ from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import EAGER, GRAPH, PERSISTENT, REFERENCE, Bench, bench, importable, recurrence, rungs
 from model.config import ModelConfig
 from model.gpu.networks import NETWORKS, noise, random_network
-from model.network import Network
+from model.torch_network.network import Network
 
 ROWS = 8
 SLOTS = 16

@@ -19,8 +19,8 @@ from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import served, slots
 from model import checkpoint
 from model.config import BLANK, ModelConfig
-from model.network import Network
 from model.torch_model import TorchModel
+from model.torch_network.network import Network
 
 SAMPLES = Path("build/gpu-samples.npz")
 CAPACITY = 32

@@ -18,7 +18,7 @@ from loadtest.gpu.subjects import checked, cudnn_layer, recurrence, whole_layers
 from loadtest.gpu.timing import Work, captured, device_time
 from model.gpu.cuda.layer import layer_layout
 from model.gpu.cuda.pack import fits_layer
-from model.network import GRULayer
+from model.torch_network.network import GRULayer
 
 PERSISTENT, WHOLE, CUDNN, LOOP = "persistent", "whole layer", "cuDNN layer", "torch loop"
 CACHE_BYTES = 50 << 20  # second-level cache of an H100: copies in turn must be larger

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from model.gpu.cuda.driver import Kernel
 from model.gpu.cuda.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
 from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace, range_of
-from model.network import GRULayer
+from model.torch_network.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
 GROUP = 16  # columns that are normalised and multiplied at a time

@@ -15,7 +15,7 @@ from model.gpu.triton.arithmetic import arrives_last, begin, prefetch_part, segm
 from model.gpu.triton.fourier import filter_rows, fourier_matrix, split_matrix
 from model.gpu.triton.launching import PLAIN, Launching
 from model.gpu.triton.products import Scratch
-from model.network import CONTEXT, FLOOR, LogMel
+from model.torch_network.network import CONTEXT, FLOOR, LogMel
 
 FRAMES = 16  # of one program
 BINS = 16  # of the spectrum, in one program

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from model.gpu.triton.arithmetic import begin, prefetch_part
 from model.gpu.triton.features import copy_block
 from model.gpu.triton.launching import PLAIN, Launching
-from model.network import CONTEXT, Lookahead
+from model.torch_network.network import CONTEXT, Lookahead
 
 _CONTEXT = tl.constexpr(CONTEXT)
 FETCHERS = 128  # programs that fetch weights ahead, beside those of a normalisation

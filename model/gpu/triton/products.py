@@ -30,7 +30,7 @@ from model.gpu.triton.arithmetic import (
 from model.gpu.triton.launching import PLAIN, Launching
 
 IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
-CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: model.network.CONTEXT
+CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: as in torch
 _SILU, _LOG_SOFTMAX = tl.constexpr(SILU), tl.constexpr(LOG_SOFTMAX)
 NARROWEST, WIDEST = 8, 64  # columns of one program
 WIDEST_SLICE = 32  # columns whose sums and activations are computed at once: more do not fit the registers

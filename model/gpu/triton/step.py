@@ -19,7 +19,7 @@ from model.gpu.triton.launching import Aside, Launching
 from model.gpu.triton.layers import LookaheadNorm, Norm, enqueue_leave
 from model.gpu.triton.products import LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
-from model.network import CONTEXT, GRULayer, Network
+from model.torch_network.network import CONTEXT, GRULayer, Network
 
 if TYPE_CHECKING:
     from model.gpu.cuda.layer import NormKernel, PersistentLayer

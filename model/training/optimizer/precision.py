@@ -7,7 +7,7 @@ import math
 import torch
 
 from model.errors import PrecisionError
-from model.precision import DTYPES, multiplies_bf16, native_bf16
+from model.torch_network.precision import DTYPES, multiplies_bf16, native_bf16
 
 CHOICES = ("auto", *DTYPES)
 AMPERE = (8, 0)  # the first compute capability with bf16 products

@@ -11,7 +11,7 @@ from model.gpu.triton.features import Features
 from model.gpu.triton.layers import LookaheadNorm, Norm
 from model.gpu.triton.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
-from model.network import CONTEXT
+from model.torch_network.network import CONTEXT
 
 NAN = float("nan")
 SPARE = 512  # poisoned elements behind each buffer

@@ -23,7 +23,7 @@ from loadtest.gpu.runner import PARTS
 from loadtest.gpu.scale import FULL, Context
 from model.config import ModelConfig
 from model.gpu.networks import NETWORKS, random_network, state_bytes, step_flop, weight_bytes, weights
-from model.network import Network
+from model.torch_network.network import Network
 from model.training.recipe import RECIPES, read_recipe
 
 LARGE = NETWORKS["ds2-7x1760"]

@@ -8,7 +8,7 @@ import torch
 from model.config import ModelConfig
 from model.int8.features import FeatureTables, power_spectrum
 from model.int8.vectors import LANES
-from model.network import LogMel
+from model.torch_network.network import LogMel
 
 CONFIG = ModelConfig()
 

@@ -9,10 +9,10 @@ from small_networks import SMALL, noise, small_network
 
 from model.int8.model import Int8Model
 from model.int8.quantized import QuantizedProduct
-from model.network import GRULayer
 from model.quantization.calibration import in_rows
 from model.quantization.quantize import quantize
 from model.quantization.simulated import SimulatedGRU, SimulatedNetwork, SimulatedProduct
+from model.torch_network.network import GRULayer
 
 FLOAT_ROUNDING = 2e-6  # of the largest output: sums of some hundred terms in float32
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from small_networks import SMALL, noise, small_network
 
-from model.network import Network
 from model.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
 from model.quantization.quantize import even_out, quantize
 from model.quantization.rounding import compensating, error, nearest, row_scales
 from model.quantization.run import divergence
 from model.quantization.simulated import SimulatedNetwork
+from model.torch_network.network import Network
 
 
 @pytest.fixture(scope="module")

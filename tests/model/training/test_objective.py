@@ -7,7 +7,7 @@ import pytest
 import torch
 from tones import TINY
 
-from model.network import Network
+from model.torch_network.network import Network
 from model.training.data.batches import Batch, Targets
 from model.training.losses.ctc import consistency_loss, ctc_loss
 from model.training.moving_average import MovingAverage

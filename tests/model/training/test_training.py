@@ -16,8 +16,8 @@ from model.ctc.greedy import best_path
 from model.errors import AudioError, ManifestError, TrainingError
 from model.evaluation.whole import log_probs_of
 from model.lexicon.espeak import pronounce
-from model.network import Network
 from model.recordings import read_manifest, read_pcm
+from model.torch_network.network import Network
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
 from model.training.data.corpus import Corpus, epoch_order

@@ -20,8 +20,8 @@ from torch import Tensor
 from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
-from model.slabs import RowSpec
-from model.slots import TorchSlots
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
 from server.resume.seal import new_key
 
 KEY, OTHER_KEY = new_key(), new_key()

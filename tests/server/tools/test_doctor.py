@@ -15,9 +15,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from model import checkpoint, precision
-from model.slots import TorchSlots
+from model import checkpoint
 from model.torch_model import TorchModel
+from model.torch_network import precision
+from model.torch_network.slots import TorchSlots
 from server.cli import app
 from server.settings import Settings
 from server.tools import doctor_machine, doctor_model

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from model.gpu.block import StepBlock
 from model.gpu.slots import RecordedSlots
-from model.slabs import RowSpec
-from model.slots import StepModel
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import StepModel
 
 
 class EagerStep:

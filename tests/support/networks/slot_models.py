@@ -15,9 +15,9 @@ from recorded_toys import recorded
 from torch import Tensor
 
 from batching.slot_model import SlotModel
-from model.slabs import RowSpec
-from model.slots import TorchSlots
 from model.torch_model import TorchModel
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
 from model.vad import SileroVad
 
 MakeSlots = Callable[[int, int], SlotModel]

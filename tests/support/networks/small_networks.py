@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from model.config import ModelConfig
-from model.network import Network
+from model.torch_network.network import Network
 
 SMALL = ModelConfig(name="random", conv_channels=32, hidden=64, layers=2, lookahead=4)
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from model.config import ENGLISH, ModelConfig
 from model.ctc.greedy import GreedyDecoder
-from model.slabs import RowSpec
-from model.slots import TorchSlots
+from model.torch_network.slabs import RowSpec
+from model.torch_network.slots import TorchSlots
 from server.audio.pcm import PCM
 
 CONFIG = ModelConfig(name="spelling", version="test", lookahead=3)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.errors import DeviceLost
-from model.slabs import RowSpec, Slabs
+from model.torch_network.slabs import RowSpec, Slabs
 
 InPlaceStep = Callable[[int, int, int], Tensor]
 """step(first, count, kept): advance rows first … first + count of the inputs, row i having its state in row `index[i]`

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from model.errors import PrecisionError
-from model.network import Network
+from model.torch_network.network import Network
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that torch computes; int8 is compiled (`model.int8`)."""

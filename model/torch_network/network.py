@@ -229,7 +229,7 @@ class Lookahead(nn.Module):
 
 
 class Network(nn.Module):
-    """PCM in, log-probabilities out; `forward` is the step function of `model.slots.StepModel`."""
+    """PCM in, log-probabilities out; `forward` is the step function of `model.torch_network.slots.StepModel`."""
 
     def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
         super().__init__()

@@ -12,9 +12,9 @@ from lm_reference import as_dict, backoff_log_prob
 
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, write_arpa
+from model.lm.drawing import Drawing
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID
 from model.lm_training.counting import count_ngrams, number_words
-from model.lm_training.drawing import Drawing
 from model.lm_training.kneser_ney import estimate
 
 WORDS = (*SPECIAL_WORDS, "a", "b", "c", "d")

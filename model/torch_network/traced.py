@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from model.network import Network, State
+from model.torch_network.network import Network, State
 
 EXAMPLE_ROWS = 4  # of the recording; the graph works for any number of rows
 
