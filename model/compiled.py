@@ -62,7 +62,7 @@ SOURCES = (
     "int8/vectors",
     "lm/score",
     "lm/spelling",
-    "network",
+    "torch_network/network",
     "published/states",
     "training/losses/forward_backward",
 )
