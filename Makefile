@@ -155,7 +155,7 @@ lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of 
 	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --ngrams $(MANDARIN)/lm_sc.arpa
 	@$(BIN)/tutti lm train $(MANDARIN)/text/drawn.txt:0.70 $(MANDARIN)/text/prompts.txt:0.13 $(MANDARIN)/text/speech.txt:0.10 \
 		$(MANDARIN)/text/digits.txt:0.07 --order 4 --min-count 1,1,2,2 --digits 3 --out $(MANDARIN)/large.arpa.gz
-	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 5e-8 --digits 2 --out model/weights/tutti-characters.arpa.gz
+	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 3e-8 --digits 2 --out model/weights/tutti-characters.arpa.gz
 	@$(MAKE) grammars
 	@$(BIN)/python -m model.lexicon.characters --lm model/weights/tutti-characters.arpa.gz \
 		--out model/weights/tutti-characters.lexicon.gz
