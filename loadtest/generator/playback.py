@@ -18,6 +18,7 @@ from loadtest.generator.answers import Answer, LatencySplit, ServerError, decode
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import NORMAL_CLOSE, BadMessage, Refused
+from tutti_asr_client.joining import joined
 from tutti_asr_client.messages import StepTimings
 
 CURSOR_TOLERANCE_S = STEP_S / 80
@@ -195,7 +196,7 @@ class Playback:
         assert self._closing_s is not None
         assert self._final_s is not None
         self._recorder.final(self._closing_s, self._final_s)
-        return Outcome(self.recording, Ending.COMPLETE, text=" ".join(self._texts))
+        return Outcome(self.recording, Ending.COMPLETE, text=joined(self._texts))
 
     def failed(self, problem: str, now: float) -> Outcome:
         """The connection is given up; `problem` is the reason."""

@@ -10,6 +10,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 
 from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
 from batching.simulation.service_table import ServiceTable
+from loadtest.generator.composition import compose, read_recordings
+from loadtest.generator.recordings import shipped_manifest
+from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
@@ -30,6 +34,7 @@ LEVELS = (20, 80, 160, 320)
 FULL = 0.6
 """Share of the event loop's time from which no higher level is tried: it would be an overload."""
 WINDOW_S = 3.0
+SPEECH_S = 60.0  # then the same again
 SHORT_STREAMS = 60  # one after another, for the cost of opening one
 
 Progress = Callable[[str], None]
@@ -50,8 +55,7 @@ def calibrate(
     options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
     options += ["--model", str(model_path)] if model_path else []
-    noise = np.random.default_rng(1).integers(-300, 300, (64, model.config.step_samples), dtype=np.int16)
-    audio = [step.tobytes() for step in noise]
+    audio = speech(model.config.language, round(model.config.step_samples * SAMPLE_RATE / model.config.sample_rate))
     with served_process(options) as (url, pid):
         port = int(url.rpartition(":")[2])
 
@@ -72,6 +76,13 @@ def calibrate(
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
     provenance = _provenance(model, threads, command)
     return Calibration(provenance, step_s, table, overheads, interference, round(short.rows / SHORT_STREAMS) - 1)
+
+
+def speech(language: str, step_samples: int) -> list[bytes]:
+    """Steps of the shipped recordings in a language, else in English: noise and silence cost another time to decode."""
+    recordings = read_recordings(shipped_manifest().with_name("both.jsonl"))
+    pcm = compose(recordings.get(language, recordings[""]), SPEECH_S, Random(1))
+    return [pcm[at : at + step_samples].tobytes() for at in range(0, len(pcm) - step_samples + 1, step_samples)]
 
 
 def measure_rising_loads(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:

@@ -56,11 +56,12 @@ class Window:
 
 
 def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool) -> Window:
-    """Send a step of `audio` every 80 ms on each stream, evenly spread, for 1 s and then for the measured `seconds`.
+    """Send the steps of `audio` in turn on each stream, in real time, for 1 s and then for the measured `seconds`.
 
-    Raises: OSError, BadFrame.
+    Each stream begins at another place of the audio. Raises: OSError, BadFrame.
     """
-    opened = [_Stream(_connect(port, ANSWERED if answers else SILENT)) for _ in range(streams)]
+    query, places = ANSWERED if answers else SILENT, [stream * len(audio) // streams for stream in range(streams)]
+    opened = [_Stream(_connect(port, query), place) for place in places]
     try:
         step_s = len(audio[0]) / 2 / 16_000
         frames = [masked(BINARY, step, MASK) for step in audio]
@@ -115,6 +116,7 @@ class _Stream:
     """One connection: times of the steps sent, and the answers read."""
 
     socket: socket.socket
+    place: int = 0  # in the audio, of the next step
     closing: bool = False  # the server has sent its close
     frames: FrameReader = field(default_factory=FrameReader)
     sent_s: deque[float] = field(default_factory=deque)
@@ -149,7 +151,8 @@ def _run(
         if due_s <= now:
             stream = opened[number % len(opened)]
             stream.sent_s.append(time.perf_counter())
-            stream.socket.sendall(frames[number % len(frames)])
+            stream.socket.sendall(frames[stream.place])
+            stream.place = (stream.place + 1) % len(frames)
             number += 1
         for key, _ in selector.select(max(0.0, min(due_s, until_s) - time.perf_counter())):
             key.data.read(time.perf_counter())

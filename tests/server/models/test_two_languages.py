@@ -16,9 +16,11 @@ from fakes import WAIT_S
 from live_server import LiveServer
 from needs import need_package, need_programs
 from playwright.sync_api import Browser
-from speech import ROOT, samples
+from speech import ROOT, SAMPLES, samples
 from websockets.sync.client import connect
 
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.run import measure_levels
 from model.ctc.words import continued, joined
 from model.recordings import Utterance, read_manifest, read_pcm
 from server.protocols.openai.messages import COMPLETED, DELTA
@@ -67,6 +69,14 @@ def test_streams_of_both_at_once_have_the_texts_that_each_model_gives_alone(serv
     english, mandarin = asyncio.run(both())
     assert english == alone(samples(), "tutti-small")
     assert mandarin == alone(MANDARIN, "tutti-mandarin") * 3
+
+
+def test_a_load_of_both_has_the_texts_of_each_alone(server: LiveServer) -> None:
+    """Streams of several segments, so that the text of one is joined from finals."""
+    asked = LoadSettings(f"ws://{server.host}", (8,), 9.0, stream_s=4.0, manifest=SAMPLES.with_name("both.jsonl"))
+    found = asyncio.run(measure_levels(asked, progress=lambda _: None)).document.levels[0]
+    assert found.compared >= 8
+    assert (found.mismatched, found.failed) == (0, 0)
 
 
 @pytest.mark.parametrize("tag", ["zh", "zh-CN", "cmn", "cmn-Hans-CN"])
