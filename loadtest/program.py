@@ -22,7 +22,9 @@ RESULTS = Path(__file__).parent / "results"
 
 Folder = Annotated[Path, typer.Option(help="Where the results are written.")]
 Levels = Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")]
-Manifest = Annotated[Path | None, typer.Option(help="JSON lines; default: the shipped recordings.")]
+Manifest = Annotated[
+    Path | None, typer.Option(help="JSON lines, perhaps with `language`. Default: the shipped recordings.")
+]
 ResultName = Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")]
 Seed = Annotated[int, typer.Option(help="Decides starts and recordings.")]
 ServeOptions = Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")]

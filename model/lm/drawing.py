@@ -14,6 +14,8 @@ from model.lm.arpa import read_arpa
 from model.lm.score import ROOT
 from model.lm.trie import END_ID, START_ID, build_trie
 
+TRIES = 10_000  # then anew: a context that has every word sums to a little less than 1, and leaves none to its suffixes
+
 
 class Drawing:
     """Words of one model, each drawn given those before it; the same seed draws the same ones.
@@ -40,8 +42,11 @@ class Drawing:
 
     def _after(self, node: int) -> int:
         """The node of an n-gram that goes on from a context's node."""
-        longer: list[int] = []
+        begun, longer, tries = node, list[int](), 0
         while True:
+            tries += 1
+            if tries % TRIES == 0:
+                node, longer = begun, []
             cumulated = self._chances(node)
             place = bisect(cumulated, self.rng.random() * (cumulated[-1] if node == ROOT else 1.0))
             if place == len(cumulated):  # none of them: back off

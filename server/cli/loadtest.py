@@ -17,7 +17,9 @@ def loadtest(
     url: Annotated[str, typer.Option(help="The server to load: a machine of your own.")] = "ws://127.0.0.1:8080",
     streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100",
     seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
-    manifest: Annotated[Path | None, typer.Option(help="JSON lines. Default: the shipped recordings.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="JSON lines, perhaps with `language`. Default: the shipped recordings.")
+    ] = None,
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="Draw percentiles and distributions into this PNG.")] = None,
     seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,

@@ -59,3 +59,13 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text("no model\n", encoding="utf-8")
     with pytest.raises(LanguageModelError, match=r"words\.arpa"):
         Drawing(path)
+
+
+def test_a_context_that_has_every_word_leaves_none_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "rounded.arpa"
+    pairs = "".join(f"-0.4\t{first} {second}\n" for first in "ab" for second in "ab")  # 0.796 in all
+    path.write_text(
+        f"\n\\data\\\nngram 1=2\nngram 2=4\n\n\\1-grams:\n-0.3\ta\t-9\n-0.3\tb\t-9\n\n\\2-grams:\n{pairs}\n\\end\\\n",
+        encoding="utf-8",
+    )
+    assert set(islice(Drawing(path), 50)) == {"a", "b"}
