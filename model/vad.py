@@ -94,8 +94,8 @@ class SileroVad:
 
     @property
     def min_rows(self) -> int:
-        """From four rows on, a row has the same bits in every batch. Source: tests/model/test_vad.py, on x86."""
-        return 4
+        """From sixteen rows on, a row has the same bits in every batch. Source: tests/model/test_vad.py, on x86."""
+        return 16
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
         """Return the network over `capacity` streams, as `TorchSlots` describes."""

@@ -90,7 +90,7 @@ def test_a_port_in_use_is_named_and_ends_the_process_with_3() -> None:
             text=True,
             timeout=START_S,
             check=False,
-            cwd=FAULTY.parents[2],
+            cwd=FAULTY.parents[3],
             env=os.environ | {"PYTHONPATH": "."},
         )
         assert second.returncode == 3

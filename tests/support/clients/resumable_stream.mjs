@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
-import { TuttiStream } from "../../server/web/tutti.js";
+import { TuttiStream } from "../../../server/web/tutti.js";
 
 const [url, file, modules] = process.argv.slice(2);
 const WebSocket = createRequire(`${modules}/`)("ws");

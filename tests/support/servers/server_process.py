@@ -59,7 +59,7 @@ class ServerProcess:
             ["sh", "-c", f"exec {shell}", "sh", *command],
             stderr=stderr,
             text=True,
-            cwd=FAULTY.parents[2],
+            cwd=FAULTY.parents[3],
             env={**inherited, "PYTHONPATH": ".", **(environment or {})},
         )
         self.read_log = self.process.stderr is not None
