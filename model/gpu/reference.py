@@ -39,6 +39,7 @@ from model.torch_network.network import CONTEXT, FLOOR, PAIRS, GRULayer, Network
 
 LOG2E = 1.4426950408889634
 TILE = 16
+VECTORS = 32  # rows of any width fill pairs of AVX-512 registers; torch computes a rest by scalar code, to other bits
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -56,15 +57,15 @@ def silu(x: Tensor) -> Tensor:
     return x * sigmoid(x)
 
 
-def in_tiles(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """`function` of inputs (N, ...) in tiles of 16 rows, the last one filled up with zeros: (N, ...)."""
+def in_tiles(function: Callable[..., Tensor], *inputs: Tensor, rows: int = TILE) -> Tensor:
+    """`function` of inputs (N, ...) in tiles of so many rows, the last one filled up with zeros: (N, ...)."""
     count = len(inputs[0])
     parts = []
-    for start in range(0, count, TILE):
+    for start in range(0, count, rows):
         tiles = []
         for x in inputs:
-            tile = x.new_zeros(TILE, *x.shape[1:])
-            tile[: count - start] = x[start : start + TILE]
+            tile = x.new_zeros(rows, *x.shape[1:])
+            tile[: count - start] = x[start : start + rows]
             tiles.append(tile)
         parts.append(function(*tiles))
     return torch.cat(parts)[:count]
@@ -112,7 +113,9 @@ class ReferenceStep:
         mixed = in_tiles(self._lookahead_norm, windows.reshape(rows * frames, hidden, -1))  # (B T, H)
         hidden_out = self._product(network.dense, mixed, silu)
         logits = self._product(network.head, hidden_out, lambda v: v, torch.float32)
-        log_probs = in_tiles(lambda x: torch.cat([_log_softmax(part) for part in network.parts(x)], dim=1), logits)
+        log_probs = in_tiles(
+            lambda x: torch.cat([_log_softmax(part) for part in network.parts(x)], dim=1), logits, rows=VECTORS
+        )
         return log_probs.view(rows, frames, -1), after
 
     def _features(self, pcm: Tensor) -> Tensor:
