@@ -178,7 +178,7 @@ class Company(TorchModel):
 
     def step(self, inputs, state):  # type: ignore[no-untyped-def]
         log_probs, after = super().step(inputs, state)
-        return log_probs + (0 if len(inputs) >= 16 else len(inputs) * 1e-3), after
+        return log_probs + (0 if len(inputs) == 16 else len(inputs) * 1e-3), after
 
     def slots(self, **sizes):  # type: ignore[no-untyped-def]
         return TorchSlots(self, **sizes)

@@ -49,7 +49,7 @@ class EchoStep:
 
 
 class TinyGru:
-    """A real recurrent network, fp32: a row of a product depends on the number of rows below four."""
+    """A real recurrent network, fp32: a row of a product depends on the number of rows below sixteen."""
 
     def __init__(self) -> None:
         torch.manual_seed(5)
@@ -93,7 +93,7 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "torch, acoustic": lambda c, n: TorchSlots(_acoustic("fp32"), capacity=c, largest=n),
     "recorded fp32": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n),
     "recorded bf16": lambda c, n: _acoustic("bf16").slots(capacity=c, largest=n),
-    "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=4),
+    "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=16),
     "recorded in sizes": lambda c, n: recorded(EchoStep(min_rows=3), RowSpec((2,), torch.int64), c, n),
     "recorded in sizes, GRU": lambda c, n: recorded(TinyGru(), RowSpec((16,), torch.float32), c, n),
     "what a GPU computes": lambda c, n: _reference().slots(capacity=c, largest=n),
