@@ -55,7 +55,7 @@ def calibrate(
     options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
     options += ["--model", str(model_path)] if model_path else []
-    audio = speech(model.config.language, round(model.config.step_samples * SAMPLE_RATE / model.config.sample_rate))
+    audio = speech(model.config.languages, round(model.config.step_samples * SAMPLE_RATE / model.config.sample_rate))
     with served_process(options) as (url, pid):
         port = int(url.rpartition(":")[2])
 
@@ -78,10 +78,11 @@ def calibrate(
     return Calibration(provenance, step_s, table, overheads, interference, round(short.rows / SHORT_STREAMS) - 1)
 
 
-def speech(language: str, step_samples: int) -> list[bytes]:
-    """Steps of the shipped recordings in a language, else in English: noise and silence cost another time to decode."""
+def speech(languages: Sequence[str], step_samples: int) -> list[bytes]:
+    """Steps of the shipped recordings in one of the languages, else in English: noise costs another time to decode."""
     recordings = read_recordings(shipped_manifest().with_name("both.jsonl"))
-    pcm = compose(recordings.get(language, recordings[""]), SPEECH_S, Random(1))
+    spoken = next((recordings[language] for language in languages if language in recordings), recordings[""])
+    pcm = compose(spoken, SPEECH_S, Random(1))
     return [pcm[at : at + step_samples].tobytes() for at in range(0, len(pcm) - step_samples + 1, step_samples)]
 
 

@@ -81,6 +81,14 @@ def test_batches_as_fast_as_the_engine_alone_show_no_interference():
     assert (found.idle_s, found.busy_s) == (0.0, 0.0)
 
 
+def test_a_model_is_calibrated_with_speech_in_its_language():
+    english, mandarin, other = (calibrate.speech(languages, 1_280) for languages in (("en",), ("zh",), ("ru",)))
+    assert english == other
+    assert english != mandarin
+    assert {len(step) for step in mandarin} == {2 * 1_280}
+    assert len(mandarin) == calibrate.SPEECH_S / 0.08
+
+
 def test_a_cost_with_a_negative_fit_is_zero():
     done = np.array([(100.0, 100.0, 3.0), (50.0, 200.0, 3.0), (20.0, 400.0, 3.0)])
     shares = calibrate._non_negative_fit(done, [row * 1e-4 - batch * 1e-5 for batch, row, _ in done])
