@@ -159,12 +159,12 @@ def test_a_failed_step_on_a_gpu_tells_whether_the_device_is_lost(lost: bool, mon
 def test_the_recorded_step_answers_as_gather_step_and_scatter_do(precision: str, tile_rows: int | None) -> None:
     need_precision(precision)
     model = TorchModel.random(precision=precision)
-    recorded = model.slots(capacity=9, largest=7, tile_rows=tile_rows)
-    plain = TorchSlots(model, capacity=9, largest=7, tile_rows=tile_rows)
+    recorded = model.slots(capacity=24, largest=20, tile_rows=tile_rows)
+    plain = TorchSlots(model, capacity=24, largest=20, tile_rows=tile_rows)
     assert isinstance(recorded._step, SlabStep)
     rng = np.random.default_rng(0)
-    for rows in (1, 2, 7, 5, 3, 7):
-        members = rng.permutation(9)[:rows].tolist()
+    for rows in (1, 2, 20, 5, 17, 3, 20):  # less than a tile, and more
+        members = rng.permutation(24)[:rows].tolist()
         recorded.inputs[:] = plain.inputs[:] = rng.integers(-8_000, 8_000, plain.inputs.shape)
         assert np.array_equal(recorded.run(members), plain.run(members))
-    assert [recorded.export(slot) for slot in range(9)] == [plain.export(slot) for slot in range(9)]
+    assert [recorded.export(slot) for slot in range(24)] == [plain.export(slot) for slot in range(24)]
