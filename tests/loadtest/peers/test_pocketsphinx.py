@@ -15,9 +15,10 @@ from needs import need_package, need_programs
 from speech import SAMPLES, samples
 from typer.testing import CliRunner
 
-from loadtest import pocketsphinx, pocketsphinx_words
 from loadtest.errors import BadManifest, PeerMissing
-from loadtest.pocketsphinx import Peer, WithOurs, markdown, pooled, read_kept, read_ours, rows, write
+from loadtest.pocketsphinx import __main__ as pocketsphinx
+from loadtest.pocketsphinx import words as pocketsphinx_words
+from loadtest.pocketsphinx.__main__ import Peer, WithOurs, markdown, pooled, read_kept, read_ours, rows, write
 from loadtest.reports.environment import describe
 from model.evaluation.scoring import by_source, report
 

@@ -20,8 +20,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import pocketsphinx_words
 from loadtest.errors import BadManifest, BadSettings, PeerMissing
+from loadtest.pocketsphinx import words as word_files
 from loadtest.program import EXIT_OK, RESULTS, carry_out
 from loadtest.reports import environment, pages
 from loadtest.reports.environment import Environment
@@ -70,7 +70,7 @@ class WithOurs(msgspec.Struct, frozen=True):
 
     rates: Pooled
     real_time_factor: float | None
-    words: pocketsphinx_words.Words
+    words: word_files.Words
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -135,8 +135,8 @@ def measure(manifests: Sequence[Path], processes: int, ours: Path | None, comman
     utterances = read_manifests(manifests)
     rates, factor = _rates(utterances, processes, {})
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
-        words = pocketsphinx_words.write(SHIPPED_LM, dictionary(), Path(folder))
-        files = pocketsphinx_words.options(Path(folder))
+        words = word_files.write(SHIPPED_LM, dictionary(), Path(folder))
+        files = word_files.options(Path(folder))
         with_ours = WithOurs(*_rates(utterances, processes, files), words)
     return Peer(
         name=NAME,
