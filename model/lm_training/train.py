@@ -11,9 +11,11 @@ import numpy as np
 
 from model.compiled import DoubleArray
 from model.errors import LanguageModelError
-from model.lm.arpa import Ngrams
+from model.lm.arpa import Ngrams, read_arpa
 from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
 from model.lm_training.counting import choose_vocabulary, count_ngrams, count_words, number_words
+from model.lm_training.existing import SUFFIXES as MODEL_SUFFIXES
+from model.lm_training.existing import over_vocabulary, respelled, word_counts
 from model.lm_training.kneser_ney import estimate
 from model.lm_training.mixture import mix, tune_weights
 from model.lm_training.normalize import spoken
@@ -44,12 +46,13 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text as lines of spelled words, or counts of words and pairs."""
+    """A text as lines of spelled words, counts of words and pairs, or a model."""
 
     name: str
     lines: tuple[str, ...] = ()
     words: dict[str, int] = field(default_factory=dict)
     pairs: dict[tuple[str, str], int] = field(default_factory=dict)
+    model: Ngrams | None = None
 
 
 def read_lines(path: Path, *, as_written: bool = False) -> tuple[str, ...]:
@@ -72,7 +75,11 @@ def _folded(line: str) -> str:
 
 
 def read_source(path: Path, *, as_written: bool = False) -> Source:
-    """Read a text, or counts when the name ends in .counts."""
+    """Read a text, counts when the name ends in .counts, or a model when it ends in .arpa or .arpa.gz."""
+    if path.name.endswith(MODEL_SUFFIXES):
+        return Source(
+            path.name.partition(".arpa")[0], model=respelled(read_arpa(path), _folded if as_written else spoken)
+        )
     if path.suffix == COUNTS_SUFFIX:
         words, pairs = read_counts(path)
         return Source(path.stem, (), words, pairs)
@@ -111,8 +118,9 @@ def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
         raise LanguageModelError("weights are either given or tuned on a held-out text, not both")
     if options.weights and (len(options.weights) != len(paths) or min(options.weights) <= 0):
         raise LanguageModelError("each text needs a weight above 0, or none has one")
-    if not (options.weights or options.held_out) and any(path.suffix == COUNTS_SUFFIX for path in paths):
-        raise LanguageModelError("counts are mixed with texts by weights or a held-out text only")
+    no_texts = (COUNTS_SUFFIX, *MODEL_SUFFIXES)
+    if not (options.weights or options.held_out) and any(path.name.endswith(no_texts) for path in paths):
+        raise LanguageModelError("counts and models are mixed with texts by weights or a held-out text only")
     if options.order < 1:
         raise LanguageModelError("the order is at least 1")
 
@@ -120,7 +128,7 @@ def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
 def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: Sequence[str]) -> tuple[str, ...]:
     """Choose the words that are most frequent in the mixture of the sources."""
     least = options.min_counts[0] if options.min_counts else 1
-    counts = [Counter(source.words) if source.words else count_words(source.lines) for source in sources]
+    counts = [_word_counts(source) for source in sources]
     seen = [Counter({word: n for word, n in each.items() if n >= least}) for each in counts]
     every = (*SPECIAL_WORDS, *sorted(set().union(*seen) - set(SPECIAL_WORDS)))
     if options.vocabulary_size is None or len(every) <= options.vocabulary_size:
@@ -134,6 +142,12 @@ def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: S
     return choose_vocabulary(_mixed(seen, shares), options.vocabulary_size, 0.0)
 
 
+def _word_counts(source: Source) -> Counter[str]:
+    if source.model is not None:
+        return word_counts(source.model)
+    return Counter(source.words) if source.words else count_words(source.lines)
+
+
 def _mixed(counts: Sequence[Counter[str]], shares: DoubleArray) -> Counter[str]:
     mixed: Counter[str] = Counter()
     for each, share in zip(counts, shares.tolist(), strict=True):
@@ -144,6 +158,8 @@ def _mixed(counts: Sequence[Counter[str]], shares: DoubleArray) -> Counter[str]:
 
 
 def _estimated(source: Source, words: Sequence[str], order: int, min_counts: Sequence[int]) -> list[NgramTable]:
+    if source.model is not None:
+        return over_vocabulary(source.model, words, order)
     if source.words:
         return pair_model(source.words, source.pairs, words, min(order, 2))
     return estimate(count_ngrams(number_words(source.lines, words), len(words), order), min_counts)

@@ -37,7 +37,9 @@ class Average(StrEnum):
 def train(
     texts: Annotated[
         list[str],
-        typer.Argument(help="Texts, a sentence a line, or .counts of words and pairs; FILE:WEIGHT to mix them."),
+        typer.Argument(
+            help="Texts, a sentence a line, .counts of words and pairs, or ARPA models; FILE:WEIGHT to mix."
+        ),
     ],
     *,
     out: Annotated[Path, typer.Option(help="The model to write, .arpa or .arpa.gz.")],

@@ -9,11 +9,29 @@ import zlib
 from pathlib import Path
 
 import pytest
+from pocketsphinx import NGramModel
 
 from model.errors import LanguageModelError
+from model.lm.arpa import read_arpa
 from model.lm_training import extract
-from model.lm_training.sources import FILES, MANIFESTS, PACKAGES, PAIR_COUNTS, TextFiles, TextSource
+from model.lm_training.sources import FILES, MANIFESTS, MODEL_FILE, PACKAGES, PAIR_COUNTS, TextFiles, TextSource
 from model.lm_training.texts import Overlap, fetched, gather, pair_counts, read_files
+
+MODEL_ARPA = """\\data\\
+ngram 1=4
+ngram 2=1
+
+\\1-grams:
+-1.0\t<unk>\t0.0
+-99\t<s>\t-0.3
+-0.7\t</s>\t0.0
+-0.5\twhale\t-0.2
+
+\\2-grams:
+-0.3\t<s> whale
+
+\\end\\
+"""
 
 
 def put(path: Path, content: str | bytes) -> None:
@@ -109,6 +127,9 @@ def put_all(folder: Path, monkeypatch: pytest.MonkeyPatch, *, speeches: list[str
         put(folder / "data" / f"{name}.jsonl", "\n".join(rows))
     put(folder / "text" / "a.xz", lzma.compress("\n".join(speeches).encode()))
     put(folder / "text" / "b.xz", lzma.compress(b"another file\n"))
+    put(folder / "model.arpa", MODEL_ARPA)
+    (folder / MODEL_FILE).parent.mkdir(parents=True)
+    NGramModel.readfile(str(folder / "model.arpa")).write(str(folder / MODEL_FILE))
 
 
 def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +141,7 @@ def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, mon
     assert (tmp_path / "out" / "said.txt").read_text().splitlines()[-1].startswith("this very same")
     assert (tmp_path / "out" / "tales.txt").read_text().splitlines()[-1] == "another file"
     assert len((tmp_path / "out" / "commands.txt").read_text().splitlines()) == 5
+    assert "whale" in read_arpa(tmp_path / "out" / "general.arpa.gz").words
 
 
 def test_no_text_shares_six_words_in_a_row_with_the_development_set(
