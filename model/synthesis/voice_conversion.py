@@ -1,0 +1,191 @@
+"""The same recordings in other voices: `python -m model.synthesis.voice_conversion MANIFEST… --out DIR`.
+
+The WORLD vocoder (Morise et al. 2016) takes speech apart into its pitch, its spectral envelope and its noise; pitch and
+envelope are moved to another size of speaker, and it is put together again. So a few readers become many, tones and
+all. Owns the voices that are drawn and the files; what is said, and how long each sound takes, stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+from rich.progress import track
+
+from model.errors import AudioError, ManifestError, ModelError, install_hint
+from model.recordings import Utterance, read_manifest, read_pcm
+
+Floats = NDArray[np.float64]
+
+SAMPLE_RATE_HZ = 16_000
+# Median pitch of adults' speech: from low voices of men to high ones of women.
+PITCH_HZ = (85.0, 280.0)
+# The vocal tract is a fifth longer at the low end than at the high one, give or take what speakers of one pitch differ.
+_TRACT_RANGE = 0.20
+_TRACT_SPREAD = 0.04
+_LIVELINESS = (0.8, 1.25)  # factor on how far the pitch moves about its median
+_SEARCHED_HZ = (60.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A voice: median pitch in hertz, factor on the frequencies of formants, factor on the movement of the pitch."""
+
+    pitch_hz: float
+    formants: float
+    liveliness: float
+
+    @classmethod
+    def drawn(cls, pitch_hz: float, rng: Random) -> Target:
+        """Draw one for a speaker of that median pitch."""
+        low, high = PITCH_HZ
+        wanted = low * (high / low) ** rng.random()
+        size = np.log(wanted / pitch_hz) / np.log(high / low)  # -1: from the highest voice to the lowest
+        formants = float(np.exp(_TRACT_RANGE * size + rng.uniform(-_TRACT_SPREAD, _TRACT_SPREAD)))
+        return cls(wanted, formants, rng.uniform(*_LIVELINESS))
+
+
+def convert(samples: Floats, target: Target) -> Floats:
+    """Return the speech (S,) in another voice, (S,); unchanged where nothing in it has a pitch."""
+    pyworld = _world()
+    pitch, times = pyworld.dio(samples, SAMPLE_RATE_HZ, f0_floor=_SEARCHED_HZ[0], f0_ceil=_SEARCHED_HZ[1])
+    pitch = pyworld.stonemask(samples, pitch, times, SAMPLE_RATE_HZ)  # (T,) hertz, 0 where there is none
+    voiced = pitch > 0
+    if not voiced.any():
+        return samples
+    median = np.median(pitch[voiced])
+    envelope = pyworld.cheaptrick(samples, pitch, times, SAMPLE_RATE_HZ)  # (T, F)
+    noise = pyworld.d4c(samples, pitch, times, SAMPLE_RATE_HZ)  # (T, F)
+    moved = np.where(voiced, target.pitch_hz * (np.maximum(pitch, 1.0) / median) ** target.liveliness, 0.0)
+    spoken = pyworld.synthesize(
+        moved, stretched(envelope, target.formants), stretched(noise, target.formants), SAMPLE_RATE_HZ
+    )
+    made = np.asarray(spoken, np.float64)[: len(samples)]
+    peak, before = np.abs(made).max(), np.abs(samples).max()
+    return np.pad(made * (before / peak if peak > 0 else 1.0), (0, len(samples) - len(made)))
+
+
+def stretched(spectra: Floats, factor: float) -> Floats:
+    """Move what is at a frequency to that times the factor: spectra (T, F) -> (T, F), in logarithms between bins."""
+    bins = spectra.shape[1]
+    places = np.minimum(np.arange(bins) / factor, bins - 1)
+    below = places.astype(np.int64)
+    above, share = np.minimum(below + 1, bins - 1), places - below
+    logs = np.log(spectra + 1e-16)
+    return np.ascontiguousarray(np.exp(logs[:, below] * (1 - share) + logs[:, above] * share))
+
+
+def median_pitch(recordings: Sequence[Path]) -> float | None:
+    """Median pitch in hertz of some recordings of one speaker, None where nothing has a pitch. Raises: AudioError."""
+    pyworld, found = _world(), []
+    for path in recordings:
+        samples = _samples(path)
+        pitch, _ = pyworld.dio(samples, SAMPLE_RATE_HZ, f0_floor=_SEARCHED_HZ[0], f0_ceil=_SEARCHED_HZ[1])
+        found.extend(pitch[pitch > 0].tolist())
+    return float(np.median(found)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """One file to be made."""
+
+    utterance: Utterance
+    target: Target
+    audio: str  # relative to the folder
+
+
+def plan(utterances: Sequence[Utterance], times: int, seed: int) -> Iterator[Conversion]:
+    """Yield each recording that many times, each in a voice of its own; none of speakers who whisper or say nothing."""
+    spoken: dict[tuple[str, str], list[Path]] = {}
+    for utterance in utterances:
+        spoken.setdefault((utterance.source, utterance.speaker), []).append(utterance.audio)
+    sample = Random(f"{seed}/pitch")
+    pitch = {who: median_pitch(sample.sample(paths, min(len(paths), 8))) for who, paths in spoken.items()}
+    rng = Random(f"{seed}/voices")
+    for turn in range(times):
+        for number, utterance in enumerate(utterances):
+            if (own := pitch[utterance.source, utterance.speaker]) is not None:
+                yield Conversion(utterance, Target.drawn(own, rng), f"{turn}-{number // 1000:03d}/{number:06d}.flac")
+
+
+def convert_all(utterances: Sequence[Utterance], out: Path, *, times: int, seed: int, jobs: int) -> Path:
+    """Fill the folder and return its manifest; the same seed gives the same voices, whatever the number of processes.
+
+    Raises: AudioError for a recording that cannot be read, or where none has a pitch.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = list(plan(utterances, times, seed))
+    if not wanted:
+        raise AudioError(f"none of {len(utterances)} recordings has a pitch, so there is no voice to change")
+    for folder in {(out / each.audio).parent for each in wanted}:
+        folder.mkdir(exist_ok=True)
+    manifest = out / "converted.jsonl"
+    with ProcessPoolExecutor(jobs) as pool, manifest.open("w", encoding="utf-8") as rows:
+        lengths = pool.map(partial(_write, out), wanted, chunksize=16)
+        for each, seconds in track(zip(wanted, lengths, strict=True), "converting", total=len(wanted)):
+            rows.write(json.dumps(_row(each, seconds), ensure_ascii=False) + "\n")
+    return manifest
+
+
+def _world() -> Any:
+    try:
+        import pyworld
+    except ImportError as error:
+        raise ModelError(f"other voices need the optional package pyworld: {install_hint('mandarin')}") from error
+    return pyworld
+
+
+def _samples(path: Path) -> Floats:
+    return read_pcm(path, SAMPLE_RATE_HZ).astype(np.float64) / 32768.0
+
+
+def _write(out: Path, conversion: Conversion) -> float:
+    made = convert(_samples(conversion.utterance.audio), conversion.target)
+    soundfile.write(out / conversion.audio, np.clip(made, -1.0, 1.0), SAMPLE_RATE_HZ, subtype="PCM_16")
+    return len(made) / SAMPLE_RATE_HZ
+
+
+def _row(conversion: Conversion, seconds: float) -> dict[str, str | float]:
+    said, target = conversion.utterance, conversion.target
+    return {
+        "audio": conversion.audio,
+        "text": said.text,
+        "speaker": f"{said.speaker}-{target.pitch_hz:.0f}hz-{target.formants:.2f}",
+        "source": f"{said.source}_converted",
+        "duration": round(seconds, 3),
+        "origin": said.source,
+    }
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("manifests", nargs="+", type=Path, help="recordings, their texts and speakers")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the recordings and converted.jsonl")
+    parser.add_argument("--times", type=int, default=1, help="voices for each recording")
+    parser.add_argument("--seed", type=int, default=1, help="decides the voices")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    options = parser.parse_args()
+    try:
+        utterances = [u for path in options.manifests for u in read_manifest(path)]
+        if not utterances:
+            raise ManifestError("the manifests have no recording")
+        made = convert_all(utterances, options.out, times=options.times, seed=options.seed, jobs=options.jobs)
+    except (ModelError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(made)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
