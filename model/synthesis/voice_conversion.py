@@ -1,8 +1,9 @@
 """The same recordings in other voices: `python -m model.synthesis.voice_conversion MANIFEST… --out DIR`.
 
 The WORLD vocoder (Morise et al. 2016) takes speech apart into its pitch, its spectral envelope and its noise; pitch and
-envelope are moved to another size of speaker, and it is put together again. So a few readers become many, tones and
-all. Owns the voices that are drawn and the files; what is said, and how long each sound takes, stays.
+envelope are moved to another size of speaker, and it is put together again, faster or slower. So a few careful readers
+become many, tones and all, who speak as fast as people do; single words can be joined into something like sentences.
+Owns the voices that are drawn and the files.
 """
 
 from __future__ import annotations
@@ -35,31 +36,34 @@ PITCH_HZ = (85.0, 280.0)
 _TRACT_RANGE = 0.20
 _TRACT_SPREAD = 0.04
 _LIVELINESS = (0.8, 1.25)  # factor on how far the pitch moves about its median
+_FRAME_MS = 5.0  # of the analysis
+_SILENT = 0.03  # of the peak, below which a joined recording begins and ends
 _SEARCHED_HZ = (60.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A voice: median pitch in hertz, factor on the frequencies of formants, factor on the movement of the pitch."""
+    """A voice: median pitch in hertz; factors on the frequencies of formants, the movement of the pitch, the tempo."""
 
     pitch_hz: float
-    formants: float
-    liveliness: float
+    formants: float = 1.0
+    liveliness: float = 1.0
+    tempo: float = 1.0
 
     @classmethod
-    def drawn(cls, pitch_hz: float, rng: Random) -> Target:
-        """Draw one for a speaker of that median pitch."""
+    def drawn(cls, pitch_hz: float, tempo: tuple[float, float], rng: Random) -> Target:
+        """Draw one for a speaker of that median pitch, with a tempo between two."""
         low, high = PITCH_HZ
         wanted = low * (high / low) ** rng.random()
         size = np.log(wanted / pitch_hz) / np.log(high / low)  # -1: from the highest voice to the lowest
         formants = float(np.exp(_TRACT_RANGE * size + rng.uniform(-_TRACT_SPREAD, _TRACT_SPREAD)))
-        return cls(wanted, formants, rng.uniform(*_LIVELINESS))
+        return cls(wanted, formants, rng.uniform(*_LIVELINESS), rng.uniform(*tempo))
 
 
 def convert(samples: Floats, target: Target) -> Floats:
-    """Return the speech (S,) in another voice, (S,); unchanged where nothing in it has a pitch."""
+    """Return the speech (S,) in another voice, (S / tempo,); unchanged where nothing in it has a pitch."""
     pyworld = _world()
-    pitch, times = pyworld.dio(samples, SAMPLE_RATE_HZ, f0_floor=_SEARCHED_HZ[0], f0_ceil=_SEARCHED_HZ[1])
+    pitch, times = pyworld.dio(samples, SAMPLE_RATE_HZ, _SEARCHED_HZ[0], _SEARCHED_HZ[1], frame_period=_FRAME_MS)
     pitch = pyworld.stonemask(samples, pitch, times, SAMPLE_RATE_HZ)  # (T,) hertz, 0 where there is none
     voiced = pitch > 0
     if not voiced.any():
@@ -68,12 +72,11 @@ def convert(samples: Floats, target: Target) -> Floats:
     envelope = pyworld.cheaptrick(samples, pitch, times, SAMPLE_RATE_HZ)  # (T, F)
     noise = pyworld.d4c(samples, pitch, times, SAMPLE_RATE_HZ)  # (T, F)
     moved = np.where(voiced, target.pitch_hz * (np.maximum(pitch, 1.0) / median) ** target.liveliness, 0.0)
-    spoken = pyworld.synthesize(
-        moved, stretched(envelope, target.formants), stretched(noise, target.formants), SAMPLE_RATE_HZ
-    )
-    made = np.asarray(spoken, np.float64)[: len(samples)]
+    spectra = (stretched(envelope, target.formants), stretched(noise, target.formants))
+    spoken = np.asarray(pyworld.synthesize(moved, *spectra, SAMPLE_RATE_HZ, _FRAME_MS / target.tempo), np.float64)
+    made = spoken[: round(len(samples) / target.tempo)]
     peak, before = np.abs(made).max(), np.abs(samples).max()
-    return np.pad(made * (before / peak if peak > 0 else 1.0), (0, len(samples) - len(made)))
+    return made * (before / peak if peak > 0 else 1.0)
 
 
 def stretched(spectra: Floats, factor: float) -> Floats:
@@ -97,35 +100,56 @@ def median_pitch(recordings: Sequence[Path]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """How often each recording is said anew, how fast, and how many of one speaker at most are joined into one."""
+
+    times: int = 1
+    tempo: tuple[float, float] = (1.0, 1.0)
+    joined: int = 1
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Conversion:
     """One file to be made."""
 
-    utterance: Utterance
+    utterances: tuple[Utterance, ...]
     target: Target
     audio: str  # relative to the folder
 
 
-def plan(utterances: Sequence[Utterance], times: int, seed: int) -> Iterator[Conversion]:
+def plan(utterances: Sequence[Utterance], options: Options) -> Iterator[Conversion]:
     """Yield each recording that many times, each in a voice of its own; none of speakers who whisper or say nothing."""
-    spoken: dict[tuple[str, str], list[Path]] = {}
+    spoken: dict[tuple[str, str], list[Utterance]] = {}
     for utterance in utterances:
-        spoken.setdefault((utterance.source, utterance.speaker), []).append(utterance.audio)
-    sample = Random(f"{seed}/pitch")
-    pitch = {who: median_pitch(sample.sample(paths, min(len(paths), 8))) for who, paths in spoken.items()}
-    rng = Random(f"{seed}/voices")
-    for turn in range(times):
-        for number, utterance in enumerate(utterances):
-            if (own := pitch[utterance.source, utterance.speaker]) is not None:
-                yield Conversion(utterance, Target.drawn(own, rng), f"{turn}-{number // 1000:03d}/{number:06d}.flac")
+        spoken.setdefault((utterance.source, utterance.speaker), []).append(utterance)
+    sample, rng = Random(f"{options.seed}/pitch"), Random(f"{options.seed}/voices")
+    for speaker, said in enumerate(spoken.values()):
+        pitch_hz = median_pitch([u.audio for u in sample.sample(said, min(len(said), 8))])
+        if pitch_hz is None:
+            continue
+        for turn in range(options.times):
+            for number, together in enumerate(_in_groups(said, options.joined, rng)):
+                name = f"{speaker:03d}-{turn}-{number // 1000:02d}/{number:06d}.flac"
+                yield Conversion(together, Target.drawn(pitch_hz, options.tempo, rng), name)
 
 
-def convert_all(utterances: Sequence[Utterance], out: Path, *, times: int, seed: int, jobs: int) -> Path:
+def _in_groups(said: Sequence[Utterance], most: int, rng: Random) -> Iterator[tuple[Utterance, ...]]:
+    """All recordings of a speaker, one to so many together; in any order if there are several."""
+    order = list(said) if most == 1 else rng.sample(said, len(said))
+    while order:
+        size = rng.randint(1, most)
+        yield tuple(order[:size])
+        del order[:size]
+
+
+def convert_all(utterances: Sequence[Utterance], out: Path, options: Options, jobs: int) -> Path:
     """Fill the folder and return its manifest; the same seed gives the same voices, whatever the number of processes.
 
     Raises: AudioError for a recording that cannot be read, or where none has a pitch.
     """
     out.mkdir(parents=True, exist_ok=True)
-    wanted = list(plan(utterances, times, seed))
+    wanted = list(plan(utterances, options))
     if not wanted:
         raise AudioError(f"none of {len(utterances)} recordings has a pitch, so there is no voice to change")
     for folder in {(out / each.audio).parent for each in wanted}:
@@ -136,6 +160,15 @@ def convert_all(utterances: Sequence[Utterance], out: Path, *, times: int, seed:
         for each, seconds in track(zip(wanted, lengths, strict=True), "converting", total=len(wanted)):
             rows.write(json.dumps(_row(each, seconds), ensure_ascii=False) + "\n")
     return manifest
+
+
+def without_silence(samples: Floats) -> Floats:
+    """Cut what is silent before and after, but for a little: (S,) -> (S',)."""
+    block = SAMPLE_RATE_HZ // 100
+    loud = np.flatnonzero(np.abs(samples) > _SILENT * np.abs(samples).max(initial=0.0))
+    if not len(loud):
+        return samples
+    return samples[max(int(loud[0]) - 2 * block, 0) : int(loud[-1]) + 4 * block]
 
 
 def _world() -> Any:
@@ -151,16 +184,18 @@ def _samples(path: Path) -> Floats:
 
 
 def _write(out: Path, conversion: Conversion) -> float:
-    made = convert(_samples(conversion.utterance.audio), conversion.target)
+    parts = [_samples(utterance.audio) for utterance in conversion.utterances]
+    whole = parts[0] if len(parts) == 1 else np.concatenate([without_silence(part) for part in parts])
+    made = convert(whole, conversion.target)
     soundfile.write(out / conversion.audio, np.clip(made, -1.0, 1.0), SAMPLE_RATE_HZ, subtype="PCM_16")
     return len(made) / SAMPLE_RATE_HZ
 
 
 def _row(conversion: Conversion, seconds: float) -> dict[str, str | float]:
-    said, target = conversion.utterance, conversion.target
+    said, target = conversion.utterances[0], conversion.target
     return {
         "audio": conversion.audio,
-        "text": said.text,
+        "text": " ".join(utterance.text for utterance in conversion.utterances),
         "speaker": f"{said.speaker}-{target.pitch_hz:.0f}hz-{target.formants:.2f}",
         "source": f"{said.source}_converted",
         "duration": round(seconds, 3),
@@ -174,6 +209,8 @@ def main() -> None:
     parser.add_argument("manifests", nargs="+", type=Path, help="recordings, their texts and speakers")
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings and converted.jsonl")
     parser.add_argument("--times", type=int, default=1, help="voices for each recording")
+    parser.add_argument("--tempo", default="1,1", help="LOW,HIGH: how much faster; careful readers 1.0,1.6 (1,1)")
+    parser.add_argument("--joined", type=int, default=1, help="recordings of a speaker in one, at most; for words")
     parser.add_argument("--seed", type=int, default=1, help="decides the voices")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
@@ -181,7 +218,9 @@ def main() -> None:
         utterances = [u for path in options.manifests for u in read_manifest(path)]
         if not utterances:
             raise ManifestError("the manifests have no recording")
-        made = convert_all(utterances, options.out, times=options.times, seed=options.seed, jobs=options.jobs)
+        low, high = (float(end) for end in options.tempo.split(","))
+        wanted = Options(options.times, (low, high), options.joined, options.seed)
+        made = convert_all(utterances, options.out, wanted, options.jobs)
     except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
     print(made)  # noqa: T201

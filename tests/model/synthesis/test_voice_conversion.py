@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -12,15 +13,17 @@ import soundfile
 from numpy.typing import NDArray
 
 from model.errors import AudioError
-from model.recordings import read_manifest
+from model.recordings import Utterance, read_manifest
 from model.synthesis.voice_conversion import (
     PITCH_HZ,
     SAMPLE_RATE_HZ,
+    Options,
     Target,
     convert,
     convert_all,
     median_pitch,
     stretched,
+    without_silence,
 )
 
 Floats = NDArray[np.float64]
@@ -52,11 +55,11 @@ def put(path: Path, sound: Floats) -> Path:
     return path
 
 
-@pytest.mark.parametrize("target", [Target(110.0, 0.85, 1.0), Target(260.0, 1.15, 1.0)])
-def test_pitch_and_formants_move_and_times_stay(target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [Target(110.0, 0.85), Target(260.0, 1.15), Target(140.0, 0.9, tempo=1.5)])
+def test_pitch_formants_and_tempo_are_those_asked_for(target: Target, tmp_path: Path) -> None:
     sound = vowel(180.0)
     made = convert(sound, target)
-    assert len(made) == len(sound)
+    assert len(made) == round(len(sound) / target.tempo)
     assert median_pitch([put(tmp_path / "made.wav", made)]) == pytest.approx(target.pitch_hz, rel=0.03)
     assert loudest_hz(made) / loudest_hz(sound) == pytest.approx(target.formants, rel=0.06)
     assert np.abs(made).max() == pytest.approx(np.abs(sound).max(), rel=1e-6)
@@ -65,7 +68,7 @@ def test_pitch_and_formants_move_and_times_stay(target: Target, tmp_path: Path) 
 
 def test_what_has_no_pitch_stays_as_it_is() -> None:
     silence = np.zeros(SAMPLE_RATE_HZ)
-    assert convert(silence, Target(120.0, 0.9, 1.0)) is silence
+    assert convert(silence, Target(120.0, 0.9)) is silence
 
 
 def test_a_peak_of_a_spectrum_moves_by_the_factor() -> None:
@@ -78,32 +81,61 @@ def test_a_peak_of_a_spectrum_moves_by_the_factor() -> None:
 
 def test_low_voices_have_low_formants() -> None:
     rng = Random(1)
-    drawn = [Target.drawn(180.0, rng) for _ in range(300)]
+    drawn = [Target.drawn(180.0, (1.0, 1.6), rng) for _ in range(300)]
+    assert (min(t.tempo for t in drawn), max(t.tempo for t in drawn)) == pytest.approx((1.0, 1.6), abs=0.02)
     pitch, formants = np.array([[t.pitch_hz, t.formants] for t in drawn]).T
     assert (pitch.min(), pitch.max()) == pytest.approx(PITCH_HZ, rel=0.05)
     assert np.corrcoef(np.log(pitch), np.log(formants))[0, 1] > 0.8
     assert formants[np.abs(pitch - 180) < 8].mean() == pytest.approx(1.0, abs=0.02)
 
 
-def test_files_are_the_same_for_any_number_of_processes_and_whispers_are_passed_over(tmp_path: Path) -> None:
+def test_silence_around_a_word_is_cut_and_the_word_is_not() -> None:
+    word = vowel(120.0)  # 0.1 s of silence on either side
+    assert len(without_silence(word)) == pytest.approx(0.65 * SAMPLE_RATE_HZ, abs=0.02 * SAMPLE_RATE_HZ)
+    silence = np.zeros(100)
+    assert without_silence(silence) is silence
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> list[Utterance]:
+    """Two speakers and one who whispers, three recordings each."""
     sounds = {"high": vowel(240.0), "low": vowel(120.0), "whisper": whisper()}
     rows = [
-        {"audio": put(tmp_path / f"{name}.wav", sound).name, "text": name, "source": "said", "speaker": name}
-        for name, sound in sounds.items()
+        {"audio": put(tmp_path / f"{who}{n}.wav", sound).name, "text": f"{who}{n}", "source": "said", "speaker": who}
+        for n in range(3)
+        for who, sound in sounds.items()
     ]
     (tmp_path / "said.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    utterances = read_manifest(tmp_path / "said.jsonl")
-    made = [read_manifest(convert_all(utterances, tmp_path / str(jobs), times=2, seed=3, jobs=jobs)) for jobs in (1, 2)]
-    assert [u.text for u in made[0]] == ["high", "low", "high", "low"]
+    return read_manifest(tmp_path / "said.jsonl")
+
+
+def test_files_are_the_same_for_any_number_of_processes_and_whispers_are_passed_over(
+    said: list[Utterance], tmp_path: Path
+) -> None:
+    made = [read_manifest(convert_all(said, tmp_path / str(jobs), Options(times=2, seed=3), jobs)) for jobs in (1, 2)]
+    assert [u.text for u in made[0]] == ["high0", "high1", "high2"] * 2 + ["low0", "low1", "low2"] * 2
     assert {u.source for u in made[0]} == {"said_converted"}
-    assert len({u.speaker for u in made[0]}) == 4
+    assert len({u.speaker for u in made[0]}) == 12
     for one, two in zip(*made, strict=True):
         assert one.audio.read_bytes() == two.audio.read_bytes()
         assert one.duration_s == pytest.approx(0.8, abs=1e-3)
 
 
-def test_nothing_with_a_pitch_is_an_error(tmp_path: Path) -> None:
-    row = {"audio": put(tmp_path / "whisper.wav", whisper()).name, "text": "x", "source": "said", "speaker": "x"}
-    (tmp_path / "said.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(AudioError, match="none of 1 recordings has a pitch"):
-        convert_all(read_manifest(tmp_path / "said.jsonl"), tmp_path / "out", times=1, seed=1, jobs=1)
+def test_joined_recordings_are_of_one_speaker_each_once_and_faster(said: list[Utterance], tmp_path: Path) -> None:
+    options = Options(times=4, tempo=(2.0, 2.0), joined=3)
+    made = read_manifest(convert_all(said, tmp_path / "out", options, jobs=1))
+    texts = [u.text.split() for u in made]
+    assert Counter(word for text in texts for word in text) == {
+        f"{who}{n}": 4 for who in ("high", "low") for n in range(3)
+    }
+    assert all(len({word[:-1] for word in text}) == 1 for text in texts)
+    assert max(map(len, texts)) == 3
+    for utterance, text in zip(made, texts, strict=True):
+        silences = 0.2 if len(text) == 1 else 0.05 * len(text)
+        assert utterance.duration_s == pytest.approx((0.6 * len(text) + silences) / 2, abs=0.02 * len(text))
+
+
+def test_nothing_with_a_pitch_is_an_error(said: list[Utterance], tmp_path: Path) -> None:
+    whispered = [u for u in said if u.speaker == "whisper"]
+    with pytest.raises(AudioError, match="none of 3 recordings has a pitch"):
+        convert_all(whispered, tmp_path / "out", Options(), jobs=1)
