@@ -130,7 +130,7 @@ def synthesize(
     out.mkdir(parents=True, exist_ok=True)
     manifest = out / "synthetic.jsonl"
     utterances, done_s, goal_s = plan(seed, split, mandarin, texts), 0.0, hours * 3600
-    pool = ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(jobs, initializer=leave_interrupts_to_parent)
     try:
         with _progress(goal_s) as report, manifest.open("w", encoding="utf-8") as rows:
             while done_s < goal_s:
@@ -177,7 +177,8 @@ def _row(utterance: Utterance, duration_s: float) -> dict[str, str | float]:
     }
 
 
-def _leave_interrupts_to_parent() -> None:
+def leave_interrupts_to_parent() -> None:
+    """Let Ctrl-C end the parent alone, which then ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -24,8 +24,10 @@ import soundfile
 from numpy.typing import NDArray
 from rich.progress import track
 
+from model.checkpoint import write_atomically
 from model.errors import AudioError, ManifestError, ModelError, install_hint
 from model.recordings import Utterance, read_manifest, read_pcm
+from model.synthesis.synthesize import leave_interrupts_to_parent
 
 Floats = NDArray[np.float64]
 
@@ -108,6 +110,13 @@ class Options:
     joined: int = 1
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        """Raises: ValueError for what cannot be."""
+        if self.times < 1 or self.joined < 1:
+            raise ValueError("a recording is said at least once, and one at least is in a file")
+        if not 0 < self.tempo[0] <= self.tempo[1]:
+            raise ValueError(f"tempo {self.tempo[0]:g},{self.tempo[1]:g}: two factors above 0, the lower one first")
+
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
@@ -154,11 +163,15 @@ def convert_all(utterances: Sequence[Utterance], out: Path, options: Options, jo
         raise AudioError(f"none of {len(utterances)} recordings has a pitch, so there is no voice to change")
     for folder in {(out / each.audio).parent for each in wanted}:
         folder.mkdir(exist_ok=True)
-    manifest = out / "converted.jsonl"
-    with ProcessPoolExecutor(jobs) as pool, manifest.open("w", encoding="utf-8") as rows:
+    pool = ProcessPoolExecutor(jobs, initializer=leave_interrupts_to_parent)
+    try:
         lengths = pool.map(partial(_write, out), wanted, chunksize=16)
-        for each, seconds in track(zip(wanted, lengths, strict=True), "converting", total=len(wanted)):
-            rows.write(json.dumps(_row(each, seconds), ensure_ascii=False) + "\n")
+        pairs = track(zip(wanted, lengths, strict=True), "converting", total=len(wanted))
+        rows = [json.dumps(_row(each, seconds), ensure_ascii=False) for each, seconds in pairs]
+    finally:
+        pool.shutdown(cancel_futures=True)
+    manifest = out / "converted.jsonl"  # written last: where it is, all of it is
+    write_atomically(manifest, ("\n".join(rows) + "\n").encode())
     return manifest
 
 
@@ -203,13 +216,20 @@ def _row(conversion: Conversion, seconds: float) -> dict[str, str | float]:
     }
 
 
+def _tempo(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(",")
+    return float(low), float(high)
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifests", nargs="+", type=Path, help="recordings, their texts and speakers")
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings and converted.jsonl")
     parser.add_argument("--times", type=int, default=1, help="voices for each recording")
-    parser.add_argument("--tempo", default="1,1", help="LOW,HIGH: how much faster; careful readers 1.0,1.6 (1,1)")
+    parser.add_argument(
+        "--tempo", type=_tempo, default=(1.0, 1.0), help="LOW,HIGH: how much faster; careful readers 1,1.6"
+    )
     parser.add_argument("--joined", type=int, default=1, help="recordings of a speaker in one, at most; for words")
     parser.add_argument("--seed", type=int, default=1, help="decides the voices")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -218,11 +238,12 @@ def main() -> None:
         utterances = [u for path in options.manifests for u in read_manifest(path)]
         if not utterances:
             raise ManifestError("the manifests have no recording")
-        low, high = (float(end) for end in options.tempo.split(","))
-        wanted = Options(options.times, (low, high), options.joined, options.seed)
+        wanted = Options(options.times, options.tempo, options.joined, options.seed)
         made = convert_all(utterances, options.out, wanted, options.jobs)
-    except (ModelError, OSError) as error:
+    except (ModelError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; without converted.jsonl the files are of no use")
     print(made)  # noqa: T201
 
 

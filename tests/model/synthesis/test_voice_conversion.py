@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,3 +140,9 @@ def test_nothing_with_a_pitch_is_an_error(said: list[Utterance], tmp_path: Path)
     whispered = [u for u in said if u.speaker == "whisper"]
     with pytest.raises(AudioError, match="none of 3 recordings has a pitch"):
         convert_all(whispered, tmp_path / "out", Options(), jobs=1)
+
+
+@pytest.mark.parametrize("wrong", [{"times": 0}, {"joined": 0}, {"tempo": (0.0, 1.0)}, {"tempo": (1.5, 1.0)}])
+def test_what_cannot_be_asked_for_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"once|lower one first"):
+        Options(**wrong)
