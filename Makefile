@@ -138,13 +138,18 @@ train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English
 	@test -e $(MANDARIN)/synthetic/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(MANDARIN)/synthetic --hours 5 --seed 1 --mandarin $(MANDARIN)/text
 	@$(ZH_RUN) --init model/weights/tutti-small.safetensors --recipe model/training/recipes/mandarin.json \
-		--out build/tutti-mandarin-1.safetensors
-	@$(ZH_RUN) --init build/tutti-mandarin-1.safetensors --recipe model/training/recipes/mandarin-again.json \
-		--out build/tutti-mandarin-2.safetensors
+		--out $(MANDARIN)/1.safetensors
+	@$(ZH_RUN) --init $(MANDARIN)/1.safetensors --recipe model/training/recipes/mandarin-again.json \
+		--out $(MANDARIN)/2.safetensors
 	@$(MAKE) converted-zh
-	@$(ZH_RUN) $(ZH_CONVERTED) --init build/tutti-mandarin-2.safetensors --recipe model/training/recipes/mandarin-voices.json \
+	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/2.safetensors --recipe model/training/recipes/mandarin-voices.json \
+		--out $(MANDARIN)/3.safetensors
+	@$(BIN)/python -m model.training.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors --out $(MANDARIN)/mean.safetensors
+	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/mean.safetensors --recipe model/training/recipes/mandarin-voices-again.json \
+		--out $(MANDARIN)/4.safetensors
+	@$(BIN)/python -m model.training.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors $(MANDARIN)/4.safetensors \
 		--out build/tutti-mandarin.safetensors
-	@$(BIN)/tutti quantize build/tutti-mandarin.safetensors $(ZH_TRAIN) --seed 2 --out build/tutti-mandarin-int8.safetensors
+	@$(BIN)/tutti quantize build/tutti-mandarin.safetensors $(ZH_TRAIN) --seed 1 --out build/tutti-mandarin-int8.safetensors
 
 # Careful readers in other voices and as fast as people speak; words are joined into something like sentences.
 converted-zh: setup  ## Mandarin training speech in other voices: ten minutes
