@@ -130,6 +130,7 @@ def main(
     beams: Annotated[str, typer.Option(help="Numbers of beams, with commas.")] = ",".join(map(str, BEAMS)),
 ) -> None:
     """Write table, figures and picture."""
+    out.parent.mkdir(parents=True, exist_ok=True)  # before the work, which takes minutes
     keep_kernels()
     acoustic = load_own(model, precision=precision)
     config = acoustic.config
