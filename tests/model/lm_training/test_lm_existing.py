@@ -13,7 +13,7 @@ from model.lm.arpa import Ngrams, read_arpa, write_arpa
 from model.lm.language_model import LanguageModel
 from model.lm.trie import SPECIAL_WORDS
 from model.lm_training.existing import over_vocabulary, respelled, word_counts
-from model.lm_training.sphinx import read_sphinx
+from model.lm_training.gathering.sphinx import read_sphinx
 from model.lm_training.train import TrainingOptions, train
 
 ARPA = """\\data\\

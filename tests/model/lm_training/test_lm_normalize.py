@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.tokens import IDEOGRAPHS, has_ideographs
+from model.lm_training.gathering.texts import sentences_of
 from model.lm_training.normalize import spoken
-from model.lm_training.texts import sentences_of
 
 
 @pytest.mark.parametrize(

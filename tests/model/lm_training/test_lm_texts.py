@@ -13,9 +13,17 @@ from pocketsphinx import NGramModel
 
 from model.errors import LanguageModelError
 from model.lm.arpa import read_arpa
-from model.lm_training import extract
-from model.lm_training.sources import FILES, MANIFESTS, MODEL_FILE, PACKAGES, PAIR_COUNTS, TextFiles, TextSource
-from model.lm_training.texts import Overlap, fetched, gather, pair_counts, read_files
+from model.lm_training.gathering import extract
+from model.lm_training.gathering.sources import (
+    FILES,
+    MANIFESTS,
+    MODEL_FILE,
+    PACKAGES,
+    PAIR_COUNTS,
+    TextFiles,
+    TextSource,
+)
+from model.lm_training.gathering.texts import Overlap, fetched, gather, pair_counts, read_files
 
 MODEL_ARPA = """\\data\\
 ngram 1=4
@@ -106,7 +114,7 @@ def test_a_package_is_fetched_once_and_a_partial_fetch_is_not_used(
             assert command[:2] == ["tar", "-xzf"]
             put(Path(command[-1]) / "package" / "data" / "a.txt", "Some text.")
 
-    monkeypatch.setattr("model.lm_training.texts._run", run)
+    monkeypatch.setattr("model.lm_training.gathering.texts._run", run)
     source = TextSource("speeches", "npm", "@x/speeches", "1.0", "public domain", extract.plain_files)
     for _ in range(2):
         assert list(source.paragraphs(fetched(source, tmp_path / "work"))) == ["Some text."]
@@ -117,11 +125,11 @@ def test_a_package_is_fetched_once_and_a_partial_fetch_is_not_used(
 def put_all(folder: Path, monkeypatch: pytest.MonkeyPatch, *, speeches: list[str], development: list[str]) -> None:
     """Every kind of source in miniature: a package, a file, transcripts, commands; the same speeches in all."""
     source = TextSource("speeches", "npm", "x", "1", "public domain", lambda _: iter(speeches))
-    monkeypatch.setattr("model.lm_training.texts.PACKAGES", (source,))
-    monkeypatch.setattr("model.lm_training.texts.FILES", (TextFiles("tales", ("a.xz", "b.xz"), "x", "CC0"),))
-    monkeypatch.setattr("model.lm_training.texts.MANIFESTS", {"said": ("one",)})
-    monkeypatch.setattr("model.lm_training.texts._GENERATED", 5)
-    monkeypatch.setattr("model.lm_training.texts.fetched", lambda source, work: folder)
+    monkeypatch.setattr("model.lm_training.gathering.texts.PACKAGES", (source,))
+    monkeypatch.setattr("model.lm_training.gathering.texts.FILES", (TextFiles("tales", ("a.xz", "b.xz"), "x", "CC0"),))
+    monkeypatch.setattr("model.lm_training.gathering.texts.MANIFESTS", {"said": ("one",)})
+    monkeypatch.setattr("model.lm_training.gathering.texts._GENERATED", 5)
+    monkeypatch.setattr("model.lm_training.gathering.texts.fetched", lambda source, work: folder)
     for name, texts in (("one", speeches), ("dev", development)):
         rows = [json.dumps({"audio": f"{n}.ogg", "text": text, "speaker": "x"}) for n, text in enumerate(texts)]
         put(folder / "data" / f"{name}.jsonl", "\n".join(rows))

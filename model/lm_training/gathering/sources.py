@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from model.lm_training import extract
+from model.lm_training.gathering import extract
 
 Registry = Literal["npm", "pypi", "debian"]
 

