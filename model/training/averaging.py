@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,10 +23,13 @@ from model.torch_network.network import Network
 def mean(paths: Sequence[Path], shares: Sequence[float]) -> Network:
     """Return the network of the last checkpoint with the weighted mean of all weights; integers count as floats.
 
+    Its record of training is the last one's, and names the files that the mean is of.
+
     Raises: CheckpointError for files that are no checkpoints, or of networks of different shapes or symbols.
     """
-    networks = [checkpoint.load(path)[0] for path in paths]
-    last, total = networks[-1], sum(shares)
+    loaded = [checkpoint.load(path) for path in paths]
+    networks, total = [network for network, _ in loaded], sum(shares)
+    last = networks[-1]
     for path, network in zip(paths, networks, strict=True):
         if symbols_and_shapes(network) != symbols_and_shapes(last):
             raise CheckpointError(f"{path} and {paths[-1]} differ in symbols or shapes, so there is no mean")
@@ -34,6 +38,8 @@ def mean(paths: Sequence[Path], shares: Sequence[float]) -> Network:
         for name, weight in network.state_dict().items():
             summed[name] += weight.double() * (share / total)
     last.load_state_dict({name: weight.float() for name, weight in summed.items()})
+    parts = [{"sha256": digest, "share": share / total} for (_, digest), share in zip(loaded, shares, strict=True)]
+    last.config = replace(last.config, training={**last.config.training, "mean_of": parts})
     return last
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,15 @@ def test_each_weight_is_the_mean_by_the_shares(tmp_path: Path) -> None:
     for name, weight in found.items():
         torch.testing.assert_close(weight, 0.25 * one[name] + 0.75 * two[name])
     assert not torch.equal(found["head.weight"], one["head.weight"])
+
+
+def test_it_says_which_files_it_is_the_mean_of(tmp_path: Path) -> None:
+    paths = [put(tmp_path / f"{seed}.safetensors", seed) for seed in (1, 2)]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    assert mean(paths, [1.0, 3.0]).config.training["mean_of"] == [
+        {"sha256": digests[0], "share": 0.25},
+        {"sha256": digests[1], "share": 0.75},
+    ]
 
 
 def test_the_mean_of_one_file_twice_is_that_file(tmp_path: Path) -> None:

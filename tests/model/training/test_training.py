@@ -218,7 +218,12 @@ def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(cor
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
 
 
-MANDARIN_RECIPES = ("mandarin.json", "mandarin-again.json")  # which go on from the English model
+MANDARIN_RECIPES = (  # which go on from the English model
+    "mandarin.json",
+    "mandarin-again.json",
+    "mandarin-voices.json",
+    "mandarin-voices-again.json",
+)
 
 
 @pytest.mark.parametrize("name", SHIPPED_RECIPES + MANDARIN_RECIPES)
