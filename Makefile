@@ -134,7 +134,7 @@ ZH_RUN = $(BIN)/tutti train $(ZH_TRAIN) --manifest $(MANDARIN)/synthetic/synthet
 	--validation $(MANDARIN)/speech/dev-syllables.jsonl
 
 train-zh: export OMP_WAIT_POLICY = passive
-train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English one: 80 minutes on two cores with bf16
+train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English one: 90 minutes on two cores with bf16
 	@test -e $(MANDARIN)/synthetic/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(MANDARIN)/synthetic --hours 5 --seed 1 --mandarin $(MANDARIN)/text
 	@$(ZH_RUN) --init model/weights/tutti-small.safetensors --recipe model/training/recipes/mandarin.json \
