@@ -1,6 +1,6 @@
 """Sounds that a Mandarin network gets wrong, without any search.
 
-Usage: python -m model.mandarin.sounds CHECKPOINT --manifest dev-syllables.jsonl
+Usage: python -m model.evaluation.sounds CHECKPOINT --manifest dev-syllables.jsonl
 
 Initials and toned finals of the likeliest path, against those of the syllables in a manifest of `model.mandarin.speech`
 (`dev-syllables.jsonl`), with tones and without; in floats, whole recordings. Knows no language model and no characters.

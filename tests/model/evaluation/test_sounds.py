@@ -10,7 +10,7 @@ from small_networks import small_network
 
 from model import checkpoint
 from model.errors import CheckpointError
-from model.mandarin.sounds import likeliest, measure, rates
+from model.evaluation.sounds import likeliest, measure, rates
 from model.recordings import Utterance, read_manifest
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples" / "mandarin.jsonl"
