@@ -23,12 +23,15 @@ from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.published.published_model import PublishedModel
+from model.segment_model import reader_for
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # beside it, by language
 GRAMMARS = SHIPPED_LM.with_name("grammars")  # LANGUAGE-NAME.arpa
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
+
+REREAD_BEAMS = 512  # of segments that are read again. Source: model/LOG.md
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
@@ -205,6 +208,22 @@ def _searches(
     both = TwoPassDecoder(first, search(second.beams, other))
     both.warm_up()
     return both
+
+
+def accurate_of(acoustic: AcousticModel, decoder: Decoder) -> TwoPassDecoder | None:
+    """The decoder whose ended segments are read again by a network that has all of them before it.
+
+    None for a model that has no such network, and for greedy decoding. Raises: CheckpointError.
+    """
+    if isinstance(acoustic, PublishedModel) or not isinstance(decoder, (BeamDecoder, TwoPassDecoder)):
+        return None
+    reader = reader_for(acoustic.config)
+    if reader is None:
+        return None
+    if isinstance(decoder, TwoPassDecoder):
+        return TwoPassDecoder(decoder.first, decoder.second, reader)
+    known = Language(decoder.lm, decoder.sounds, decoder.weights)
+    return TwoPassDecoder(decoder, own_search(acoustic.config, REREAD_BEAMS, known), reader)
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

@@ -26,7 +26,7 @@ from server.recognition.admission import Admission, Machine
 from server.recognition.decoding.second_decodes import SecondDecodes
 from server.recognition.engines import Deliver, Engines, MakeEngine
 from server.recognition.recognizer import Recognizer
-from server.recognition.session import MAX_BACKLOG_S, Limits, Session, SessionOptions
+from server.recognition.session import FINALS, MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.served_model import LoadedModel, ModelCard, Servable, VadModel
@@ -48,6 +48,8 @@ class ModelService:
     card: ModelCard
     decoder: Decoder
     grammars: Mapping[str, Decoder]
+    accurate: Decoder | None  # for streams that want accurate finals; None: it has none
+    finals: Finals  # of streams that do not say
     recognizer: Recognizer
     metrics: ModelMetrics
     tickets: TicketService
@@ -61,8 +63,28 @@ class ModelService:
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make the session of one connection or upload, whose grammar was checked."""
-        decoder = self.grammars[options.grammar] if options.grammar else self.decoder
-        return self.make_session(options, self.config, decoder, limits, self.window_samples)
+        return self.make_session(options, self.config, self._decoder_for(options), limits, self.window_samples)
+
+    def _decoder_for(self, options: SessionOptions) -> Decoder:
+        if options.grammar:
+            return self.grammars[options.grammar]
+        fast = (options.finals or self.finals) == "fast" or options.resumable or options.tell_stable
+        return self.decoder if self.accurate is None or fast else self.accurate
+
+    def check_finals(self, asked: str, others: Mapping[str, object]) -> None:
+        """Refuse accurate finals where there are none, or beside `others` that were asked for, by parameter.
+
+        "" takes what there is. Raises: BadParameter.
+        """
+        if asked not in {"", *FINALS}:
+            raise BadParameter(f"finals: {asked[:SHOWN]!r} is none of {', '.join(FINALS)}")
+        if asked != "accurate":
+            return
+        if self.accurate is None:
+            raise BadParameter(f"finals: the model {self.name!r} has no network for whole segments; leave finals out")
+        for name, value in others.items():
+            if value:
+                raise BadParameter(f"finals: accurate finals do not go with {name}; leave one of the two out")
 
     def check_grammar(self, name: str) -> None:
         """Refuse a grammar that this model does not have; "" is none. Raises: BadParameter."""
@@ -131,6 +153,8 @@ class ServiceBuilder:
             model.card,
             model.decoder,
             model.grammars,
+            model.accurate,
+            self._settings.finals,
             recognizer,
             metrics,
             tickets,

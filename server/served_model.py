@@ -14,7 +14,7 @@ from batching.slot_model import SlotModel
 from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.words import Decoder
-from model.decoder import SecondSearch, decoder_of, grammars_of
+from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription
 from model.published.files import is_published
 from model.runtime import set_up_torch
@@ -57,9 +57,11 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
         model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
     )
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
-    if entry is None:
-        return LoadedModel.of(model, decoder, grammars=grammars)
-    return LoadedModel.of(model, decoder, entry.name, entry.languages, grammars)
+    accurate = accurate_of(model, decoder)
+    if accurate is not None and settings.finals == "accurate":
+        accurate.warm_up()
+    named = (None, ()) if entry is None else (entry.name, entry.languages)
+    return LoadedModel.of(model, decoder, *named, grammars=grammars, accurate=accurate)
 
 
 def second_of(settings: Settings) -> SecondSearch | None:
@@ -122,7 +124,7 @@ class VadModel(Servable, Protocol):
 class LoadedModel:
     """A model and its decoder, with the name that it is served under and its languages; none: not known.
 
-    `grammars` are decoders of one kind of phrase, which clients choose by name.
+    `grammars` are decoders of one kind of phrase, which clients choose by name, `accurate` the one of accurate finals.
     """
 
     name: str
@@ -130,6 +132,7 @@ class LoadedModel:
     acoustic: ServedModel
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
+    accurate: Decoder | None = None
 
     @classmethod
     def of(
@@ -138,7 +141,9 @@ class LoadedModel:
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),
+        *,
         grammars: Mapping[str, Decoder] | None = None,
+        accurate: Decoder | None = None,
     ) -> LoadedModel:
         """Name a model, by itself if not told otherwise.
 
@@ -146,7 +151,7 @@ class LoadedModel:
         """
         name = name or acoustic.config.name
         languages = languages or acoustic.config.languages or ((name,) if is_language(name) else ())
-        return cls(name, languages, acoustic, decoder, grammars or {})
+        return cls(name, languages, acoustic, decoder, grammars or {}, accurate)
 
     @property
     def card(self) -> ModelCard:

@@ -37,6 +37,8 @@ class Settings(BaseSettings):
     second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = "off"  # of an ended segment
     second_lm: Path | None = None  # of the second decode; None: the first one's
 
+    finals: Literal["fast", "accurate"] = "fast"  # of streams that do not say: server/recognition/session.py
+
     grammars: Path | None = None  # folder of LANGUAGE-NAME.arpa, besides those that ship
 
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry

@@ -4,6 +4,10 @@ Words that the first search has committed are told as stable and never change, s
 of them: with its language model context, in the frame after it, over the frames kept since. What it finds replaces the
 open words alone. It works on a copy, so any thread may run it while the stream goes on.
 
+With a `Reader`, a network that has all of a segment before it, the whole segment is searched again, words that were
+stable included, over the mean of both networks' probabilities. Source: Narayanan et al. 2021, arXiv:2010.14606 (two
+encoders); Deng and Platt 2014, "Ensemble deep learning for speech recognition" (the mean of posteriors).
+
 The second search may have another language model. Its text is not fed back: the words after the segment are searched
 in the first search's context, or the next segment would have to wait.
 """
@@ -11,7 +15,7 @@ in the first search's context, or the next segment would have to wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,7 +28,7 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.kept_frames import FrameKeeper, KeptFrames
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
-from model.ctc.words import LogProbs, SecondPass, Word, digest_of
+from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
 
 VERSION = 1  # of saved states
 KEPT_S = 60.0
@@ -33,7 +37,21 @@ before, and a search commits its words within seconds."""
 LEAD_S = 2.0
 """Audio before the first open word that is searched again: there may have been a word that the first search missed."""
 
+READER_SHARE = 0.5
+"""Of the reader's probabilities in the mixture. Source: model/LOG.md"""
+CONTEXT_S = 2.0
+"""Audio before the first frame that is searched again, for the reader to begin with."""
+
 Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the one hypothesis that a text begins with
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A network over whole segments: PCM (S,) to log-probs (T, outputs), of the frames that a stream has by then."""
+
+    read: Callable[[PCM], LogProbs]
+    frame_samples: int
+    digest: str  # of its weights
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +62,7 @@ class TwoPassState:
     kept: KeptFrames = field(default_factory=KeptFrames)
     onset: Onset | None = None  # at `kept.begin`; None after silence or a committed word
     context: tuple[str, ...] = ()  # the last words that were taken
+    taken_end: int = 0  # frame in which they end
 
     @property
     def frames(self) -> int:
@@ -84,19 +103,21 @@ class OpenText:
     """Input of one second search; nothing in it belongs to the stream any more."""
 
     frames: KeptFrames
-    root: IntArray  # (NODE_INTS,) of the prefix that the first search has committed
-    root_f: DoubleArray  # (NODE_FLOATS,)
+    root: tuple[IntArray, DoubleArray] | None  # (NODE_INTS,), (NODE_FLOATS,) of what the first search has committed
+    lm_state: int | None  # of the second search's language model there; None: as at the root
     onset: Onset
     last_end: int
     bias: Bias
     stable: tuple[Word, ...]
+    heard: Heard | None  # for the reader
 
 
 class TwoPassDecoder:
     """A `Decoder` whose words are the first search's, and which can search the open text again."""
 
-    def __init__(self, first: BeamDecoder, second: BeamDecoder) -> None:
+    def __init__(self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None) -> None:
         """Both of the same symbols, reading the same share of each frame. Raises: ValueError."""
+        self._reader = reader
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches read the same frames")
@@ -109,12 +130,19 @@ class TwoPassDecoder:
         self._kept = round(KEPT_S / self.frame_s)
         self._lead = round(LEAD_S / self.frame_s)
         self._other_lm = second.lm if second.lm is not first.lm else None
-        self._context = 0 if self._other_lm is None else self._other_lm.order - 1
+        followed = second.lm if reader is not None else self._other_lm
+        self._context = 0 if followed is None else followed.order - 1
 
     @property
     def digest(self) -> str:
         """Digest of all that its results depend on."""
-        return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", self.first.digest, self.second.digest)
+        digests = [self.first.digest, self.second.digest, *([self._reader.digest] if self._reader else [])]
+        return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", *digests)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether the second search reads the audio with another network."""
+        return self._reader is not None
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, before the first stream would wait for it."""
@@ -127,6 +155,8 @@ class TwoPassDecoder:
         if again is not None:
             again()
         self.release(state)
+        if self._reader is not None:
+            self._reader.read(np.zeros(round(1 / self.frame_s) * self._reader.frame_samples, np.int16))
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
         """Return a fresh state that ignores the first `skip_frames` frames."""
@@ -165,6 +195,8 @@ class TwoPassDecoder:
         taken = self.first.take(first, count)
         if self._context:
             state.context = (*state.context, *(word.text for word in taken))[-self._context :]
+        if taken:
+            state.taken_end = round(taken[-1].end_s / self.frame_s)
         if count is None or count >= len(held):
             if held:
                 state.kept.restart(first.frames)
@@ -176,23 +208,27 @@ class TwoPassDecoder:
         return taken
 
     def _forget(self, state: TwoPassState) -> None:
-        """Drop frames of committed words, and those that are too old."""
+        """Drop frames of words that will not be searched again, and those that are too old."""
         kept = state.kept
-        begin = max(state.first.last_end, kept.end - self._kept)
+        settled = state.first.last_end if self._reader is None else state.taken_end
+        begin = max(settled, kept.end - self._kept)
         if begin > kept.begin:
             kept.drop(begin)
             state.onset = None
 
     # The second search
 
-    def again(self, state: TwoPassState) -> SecondPass | None:
+    def again(self, state: TwoPassState, heard: Heard | None = None) -> SecondPass | None:
         """Return a function that searches the open text again, whatever happens to the state since; on any thread.
+
+        `heard` is the audio of the frames so far, from one on, for a reader. Frames before it are searched as the
+        stream heard them.
 
         It returns the words of the whole segment: the stable ones as they are, and those found, which may be none. None
         without open words. Call it before `take`.
         """
         first, words = state.first, self.words(state)
-        stable = self.first.stable_words(first)
+        stable = self.first.stable_words(first) if self._reader is None else 0
         if stable == len(words):
             return None
         opened = round(words[stable].start_s / self.frame_s)
@@ -200,40 +236,60 @@ class TwoPassDecoder:
         if opened < begin:
             return None
         at_start = begin == state.kept.begin
-        memory = Memory(first.block, self.first.beams)
-        place = int(memory.header[at.ROOT])
-        root = memory.nodes[place].copy()
-        if self._other_lm is not None:
-            texts = (*state.context, *(word.text for word in words[:stable]))
-            began = len(texts) < self._context  # these are all words since the stream's start
-            root[at.LM_STATE] = self._other_lm.state_after(texts[-self._context :], bos=began)
+        root = None
+        if self._reader is None:
+            memory = Memory(first.block, self.first.beams)
+            place = int(memory.header[at.ROOT])
+            root = memory.nodes[place].copy(), memory.nodes_f[place].copy()
         text = OpenText(
             frames=state.kept.since(begin),
             root=root,
-            root_f=memory.nodes_f[place].copy(),
+            lm_state=self._lm_state((*state.context, *(word.text for word in words[:stable]))),
             onset=state.onset if at_start and state.onset is not None else (0.0, -math.inf, begin - 1),
-            last_end=first.last_end,
+            last_end=first.last_end if self._reader is None else state.taken_end,
             bias=first.bias,
             stable=words[:stable],
+            heard=heard,
         )
         return partial(self._search, text)
+
+    def _lm_state(self, words: tuple[str, ...]) -> int | None:
+        """The state of the second search's language model behind these, the last ones before the open text."""
+        if not self._context or self.second.lm is None:
+            return None
+        began = len(words) < self._context  # these are all words since the stream's start
+        return self.second.lm.state_after(words[-self._context :], bos=began)
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
         """Search an open text; return its words behind the stable ones."""
         second, symbols = self.second, self.second.symbols
         state = second.start(0, text.bias)
         memory = Memory(state.block, second.beams)
-        memory.nodes[0], memory.nodes_f[0] = text.root, text.root_f
-        memory.nodes[0, [at.PARENT, at.CHILD, at.SIBLING]] = -1
+        if text.root is not None:
+            memory.nodes[0], memory.nodes_f[0] = text.root
+            memory.nodes[0, [at.PARENT, at.CHILD, at.SIBLING]] = -1
+        if text.lm_state is not None:
+            memory.nodes[0, at.LM_STATE] = text.lm_state
         memory.nodes[0, at.HYPOTHESIS] = 0
         memory.hypotheses_f[0, [at.BLANK_P, at.LETTER_P]] = text.onset[:2]
         memory.hypotheses[0, at.BLANK_LAST] = text.onset[2]
         memory.header[at.FRAMES] = state.frames = text.frames.begin
         state.last_end = text.last_end
-        second.search([state], text.frames.log_probs(len(second.vocabulary), symbols.blank))
+        log_probs = text.frames.log_probs(len(second.vocabulary), symbols.blank)  # (1, T, V)
+        if self._reader is not None and text.heard is not None:
+            self._mix(log_probs[0], text.frames.begin, self._reader, text.heard)
+        second.search([state], log_probs)
         words = second.take(state)
         second.release(state)
         return (*text.stable, *words)
+
+    def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, heard: Heard) -> None:
+        """Mix log_probs (T, V) of frames from `begin` on with what a reader makes of the audio, in place."""
+        first = max(heard.frame, begin - round(CONTEXT_S / self.frame_s))
+        rows = reader.read(heard.pcm[(first - heard.frame) * reader.frame_samples :])
+        rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
+        mixed = log_probs[len(log_probs) - len(rows) :]
+        np.logaddexp(mixed + math.log(1 - READER_SHARE), rows + math.log(READER_SHARE), out=mixed)
 
     # Saved states
 

@@ -19,6 +19,17 @@ LogProbs = NDArray[np.float32]
 SecondPass = Callable[[], "tuple[Word, ...]"]
 """Decodes a segment again; on any thread."""
 
+PCM = NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The audio (S,) of a stream's output frames from `frame` on, and all that came with them into the network."""
+
+    pcm: PCM
+    frame: int
+
+
 _BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}，。？]) (?=[{IDEOGRAPHS}])")  # or behind a mark
 
 
@@ -121,8 +132,13 @@ class Decoder(Protocol):
 class TwoPass(Protocol):
     """An offer of a decoder that can decode the open segment again, with more work; found by its attribute."""
 
-    def again(self, state: Any) -> SecondPass | None:
+    @property
+    def rereads(self) -> bool:
+        """Whether it does so with another network, which needs the audio."""
+
+    def again(self, state: Any, heard: Heard | None = None) -> SecondPass | None:
         """Return what decodes the open segment again, whatever happens to the state since. Call it before `take`.
 
-        It returns the words of the segment, maybe none, the stable ones unchanged. None where there is nothing to do.
+        `heard` is the audio, for a decoder that rereads. It returns the words of the segment, maybe none. The stable
+        ones are unchanged, unless it rereads. None where there is nothing to do.
         """

@@ -11,6 +11,7 @@ import typer
 from server.cli.options import (
     EXIT_INTERRUPTED,
     DeviceSetting,
+    FinalsOption,
     GrammarOption,
     GrammarsOption,
     JsonOption,
@@ -64,6 +65,7 @@ def evaluate(
     api_key: KeyOption = None,
     language: LanguageOption = None,
     grammar: GrammarOption = None,
+    finals: FinalsOption = None,
     model: ModelOption = None,
     device: DeviceSetting = None,
 ) -> None:
@@ -78,6 +80,7 @@ def evaluate(
 
     query: dict[str, Any] = {"keyterm": tuple(keyterm or ())}
     query |= {"grammar": grammar} if grammar else {}
+    query |= {"finals": finals} if finals else {}
     query |= {"language": language} if language and url is not None else {}
     asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value)
     ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}

@@ -106,6 +106,12 @@ LmOption = Annotated[
     str | None,
     typer.Option(help="Language model of the beam search: .arpa, .arpa.gz, .lm; or off. Default: the shipped one."),
 ]
+FinalsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="fast, or accurate: a segment that ended is read again by a network that has all of it before it."
+    ),
+]
 UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
 KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")]

@@ -12,6 +12,7 @@ from server.cli.options import (
     BeamsOption,
     DecoderOption,
     DeviceSetting,
+    FinalsOption,
     GrammarsOption,
     LmOption,
     ModelsOption,
@@ -42,6 +43,7 @@ def serve(
     grammars: GrammarsOption = None,
     second_beams: SecondBeamsOption = None,
     second_lm: SecondLmOption = None,
+    finals: FinalsOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: {default}.")] = None,
     max_streams: Annotated[
         str | None,

@@ -11,6 +11,7 @@ from server.cli.options import (
     BeamsOption,
     DecoderOption,
     DeviceOption,
+    FinalsOption,
     GrammarOption,
     GrammarsOption,
     KeyOption,
@@ -55,6 +56,7 @@ def transcribe(
     second_lm: SecondLmOption = None,
     language: LanguageOption = None,
     grammar: GrammarOption = None,
+    finals: FinalsOption = None,
     model: ModelOption = None,
     device: DeviceOption,
     precision: PrecisionOption,
@@ -71,6 +73,7 @@ def transcribe(
     asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
     asked |= {"smart_format": True} if smart_format else {}
     asked |= {"grammar": grammar} if grammar else {}
+    asked |= {"finals": finals} if finals else {}
     if url is not None:
         asked |= {"language": language} if language else {}
         code = run_remote(

@@ -27,7 +27,7 @@ from server.model_service import ModelService
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.keyterms import Keyterms
-from server.recognition.session import IN_FLIGHT_S, MAX_BACKLOG_S, Session, SessionOptions
+from server.recognition.session import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, Session, SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style
 
@@ -43,6 +43,7 @@ class Wanted:
     keyterms: Keyterms
     style: Style
     grammar: str = ""
+    finals: Finals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Recordings:
             endpointing_ms=wanted.endpointing_ms,
             keyterms=wanted.keyterms,
             grammar=wanted.grammar,
+            finals=wanted.finals,
         )
         replica.sessions.refuse_if_draining()
         session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))

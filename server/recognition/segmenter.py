@@ -9,13 +9,14 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from model.ctc.bias import Bias
-from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
+from model.ctc.words import PCM, Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.held_steps import OpenFinal, Result
 from server.recognition.partials import PartialFilter, WordPlacer, placed
 from server.recognition.saved_state import SavedChannel
+from server.recognition.segment_audio import SegmentAudio
 from server.recognition.steps import Marker, StepTag
 
 T = TypeVar("T")
@@ -84,7 +85,8 @@ class Segmenter:
         self.index = index
         self.speech = speech
         self._decoder = decoder
-        self._again = decoder.again if isinstance(decoder, TwoPass) else None
+        self._two_pass = decoder if isinstance(decoder, TwoPass) else None
+        self._audio = SegmentAudio(config) if self._two_pass is not None and self._two_pass.rereads else None
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self._settings = PendingChanges(ChannelSettings(bias, rules))
         self._rules = rules  # the current ones
@@ -110,6 +112,12 @@ class Segmenter:
     def closed(self) -> bool:
         """Whether the last final is out."""
         return self._closing is not Closing.NO and not self._flushes
+
+    def sent(self, step: PCM) -> None:
+        """Note a step that is sent to the engine."""
+        self.steps_sent += 1
+        if self._audio is not None:
+            self._audio.add(step)
 
     def release(self) -> None:
         """Give the decoder state back; nothing may be decoded any more."""
@@ -197,6 +205,8 @@ class Segmenter:
         """Return the results of this step; the decoder state has been advanced over it."""
         events: list[Result] = []
         self._steps_answered += 1
+        if self._audio is not None:
+            self._audio.answered()
         self.cursor_s = tag.end_s
         if self.speech is None:
             self._detect_text(events)
@@ -297,6 +307,8 @@ class Segmenter:
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
             self.state = self._decoder.start(self._delay_frames, self._settings.current.bias)
+            if self._audio is not None:
+                self._audio.restart()
         self._base_s = self.cursor_s
         for owed in self._flushes.popleft():
             events += self.empty_final(self._start_s, owed)
@@ -311,10 +323,12 @@ class Segmenter:
         All of them are decoded again where the decoder can; endpoints, gaps and the next words follow the first decode.
         """
         end_s = self.cursor_s if until_s is None else until_s
-        again = self._again(self.state) if count is None and self._again is not None else None
+        again = self._open_again() if count is None else None
         words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
         opened = OpenFinal(final, partial(_placed_again, again, self._place)) if words and again is not None else None
+        if count is None and self._audio is not None:
+            self._audio.taken()
         self._start_s = end_s
         self._placer.restart()
         self._partials.restart(end_s)
@@ -323,6 +337,12 @@ class Segmenter:
         if words:
             self._last_word_end_s = words[-1].end_s
         return opened or final
+
+    def _open_again(self) -> SecondPass | None:
+        """What decodes the open segment again, if the decoder can."""
+        if self._two_pass is None:
+            return None
+        return self._two_pass.again(self.state, None if self._audio is None else self._audio.heard())
 
     def _partial(self, stable: int) -> Partial:
         words = self._placer.place(self._decoder.words(self.state), self._base_s, self._start_s, self.cursor_s)

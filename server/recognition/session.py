@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -25,6 +26,10 @@ IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy whil
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 
+Finals = Literal["fast", "accurate"]  # accurate: segments are read again by a network that has all of them
+FINALS: tuple[Finals, ...] = get_args(Finals)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """Options of one connection. `multichannel` recognises each channel by itself; otherwise they are mixed down."""
@@ -41,6 +46,7 @@ class SessionOptions:
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
     grammar: str = ""  # by name, of those that the model has; "": none
+    finals: Finals | None = None  # None: as the server has them
 
     @property
     def streams(self) -> int:
@@ -323,7 +329,7 @@ class Session:
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self._waiting += 1
-                self.channels[piece.channel].steps_sent += 1
+                self.channels[piece.channel].sent(piece.pcm)
                 if self._result_order is not None:
                     self._unmarked += 1
                     self._result_order.sent(piece.channel)

@@ -59,6 +59,7 @@ class QueryReader:
             strict_features=replica.settings.strict_features,
             english=model.english,
         )
+        model.check_finals(query.get("finals", ""), request.without_accurate)
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
@@ -136,7 +137,14 @@ class Transcribe:
     ) -> bytes:
         created = created_now()
         wanted = Wanted(
-            model, asked.form, asked.multichannel, asked.endpointing_ms, asked.keyterms, asked.style, asked.grammar
+            model,
+            asked.form,
+            asked.multichannel,
+            asked.endpointing_ms,
+            asked.keyterms,
+            asked.style,
+            asked.grammar,
+            asked.finals,
         )
         recognised = await self._recordings.recognise(request, body, wanted)
         return recording_answer(

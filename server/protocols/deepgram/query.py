@@ -16,7 +16,7 @@ from server.errors import BadParameter
 from server.model_names import MULTI
 from server.protocols.deepgram.parameters import BUDGETS_MS, DOWNMIX_CHANNELS, MAX_MS, PARAMETERS, SAMPLE_RATES
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
-from server.recognition.session import DEFAULT_ENDPOINTING_MS, SessionOptions
+from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS, Finals, SessionOptions
 from server.text.formatting import Style
 
 Pairs = Iterable[tuple[str, str]]
@@ -57,8 +57,14 @@ class ListenRequest:
     keyterms: Keyterms
     resumable: bool
     grammar: str
+    finals: Finals | None
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
+
+    @property
+    def without_accurate(self) -> dict[str, object]:
+        """What does not go with accurate finals: they are not saved in tickets, and stable words may change in them."""
+        return {"grammar": self.grammar, "resumable": self.resumable, "stable_words": self.stable_words}
 
     def live_options(self, model_rate: int) -> SessionOptions:
         """Options of a live stream for a model that hears `model_rate` Hz. Raises: BadParameter."""
@@ -77,6 +83,7 @@ class ListenRequest:
             keyterms=self.keyterms,
             resumable=self.resumable,
             grammar=self.grammar,
+            finals=self.finals,
         )
 
 
@@ -122,6 +129,7 @@ def parse_query(
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
         grammar=query.get("grammar", ""),
+        finals=next((each for each in FINALS if each == query.get("finals")), None),
         tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
         ignored=tuple(ignored[:MAX_IGNORED]),
     )

@@ -18,8 +18,8 @@ from piece_toys import PIECES, tokens_of
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.two_pass import KEPT_S, SavedTwoPass, TwoPassDecoder, TwoPassState
-from model.ctc.words import Word
+from model.ctc.two_pass import CONTEXT_S, KEPT_S, Reader, SavedTwoPass, TwoPassDecoder, TwoPassState
+from model.ctc.words import Heard, Word
 from model.lm.language_model import LanguageModel
 
 seeds = st.integers(0, 2**32 - 1)
@@ -207,8 +207,8 @@ def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path)
     made.advance([state], log_probs(spell("b_a_"))[None])
     again = made.again(made.load(made.save(state)))
     assert again is not None
-    root: Any = again.args[0].root  # type: ignore[attr-defined]
-    assert root[7] == other.state_after(["ab", "a"]) != other.state_after(["a"], bos=False)
+    text: Any = again.args[0]  # type: ignore[attr-defined]
+    assert text.lm_state == other.state_after(["ab", "a"]) != other.state_after(["a"], bos=False)
     assert toy_lm().digest != other.digest
 
 
@@ -233,3 +233,79 @@ def test_its_digest_names_both_searches() -> None:
 def test_searches_that_read_other_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="same frames"):
         TwoPassDecoder(decoder(2), BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.9))
+
+
+class Reads:
+    """A reader that hears the symbols of a text, whatever the audio; keeps what it was given."""
+
+    def __init__(self, text: str, delay: int) -> None:
+        self.text, self.delay = text, delay
+        self.given: list[np.ndarray] = []
+
+    def __call__(self, pcm: np.ndarray) -> np.ndarray:
+        self.given.append(pcm)
+        frames = len(pcm) // SAMPLES - self.delay
+        return log_probs(spell(self.text[-frames:].rjust(frames, "_")), certainty=0.99)
+
+
+SAMPLES = 640  # of a frame
+
+
+def rereading(text: str, delay: int = 3) -> tuple[TwoPassDecoder, Reads]:
+    reads = Reads(text, delay)
+    return TwoPassDecoder(decoder(8, lm=False), decoder(32, lm=False), Reader(reads, SAMPLES, "reads")), reads
+
+
+def test_with_a_reader_the_whole_segment_is_searched_again() -> None:
+    """Words that were stable are those of both networks, too; the stream itself goes on from its own."""
+    said, read = "__ab__ _c__ _ab_", "__ab__ _b__ _ab_"
+    made, reads = rereading(read)
+    rows = log_probs(spell(said), certainty=0.9)
+    state = made.start(0)
+    made.advance([state], rows[None])
+    pcm = np.arange((len(rows) + reads.delay) * SAMPLES).astype(np.int16)
+    again = made.again(state, Heard(pcm, 0))
+    assert again is not None
+    assert texts(made.take(state)) == ["ab", "c", "ab"]
+    assert texts(again()) == ["ab", "b", "ab"]
+    assert np.array_equal(reads.given[0], pcm)
+
+
+def test_a_reader_is_given_the_segment_and_the_time_before_it() -> None:
+    made, reads = rereading("__ba_")
+    state = made.start(0)
+    made.advance([state], log_probs(spell("__ab__" + 100 * "_"), certainty=0.9)[None])
+    made.take(state)
+    made.advance([state], log_probs(spell("__ba_"), certainty=0.9)[None])
+    first = 20
+    pcm = np.repeat(np.arange(first, state.frames + reads.delay), SAMPLES).astype(np.int16)
+    again = made.again(state, Heard(pcm, first))
+    assert again is not None
+    assert texts(again()) == ["ba"]
+    before = round(CONTEXT_S / FRAME_S)
+    assert reads.given[0][0] == 106 - before
+    assert reads.given[0][-1] == pcm[-1]
+
+
+def test_audio_that_begins_too_late_leaves_the_frames_before_it_to_the_stream() -> None:
+    made, reads = rereading("_")
+    state = made.start(0)
+    made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
+    again = made.again(state, Heard(np.zeros((2 + reads.delay) * SAMPLES, np.int16), 7))
+    assert again is not None
+    assert texts(again())[0] == "ab"
+
+
+def test_without_audio_a_reader_is_not_asked() -> None:
+    made, reads = rereading("__________")
+    state = made.start(0)
+    made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
+    again = made.again(state)
+    assert again is not None
+    assert texts(again()) == ["ab", "ba"]
+    assert not reads.given
+
+
+def test_its_digest_is_another_one() -> None:
+    made, _ = rereading("")
+    assert made.digest != TwoPassDecoder(made.first, made.second).digest

@@ -39,7 +39,7 @@ class Loud(GreedyDecoder):
 
 
 def models() -> list[LoadedModel]:
-    return [LoadedModel.of(SpellingModel(), spelling_decoder(), "en", ("en",), {"loud": Loud()})]
+    return [LoadedModel.of(SpellingModel(), spelling_decoder(), "en", ("en",), grammars={"loud": Loud()})]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fakes import WAIT_S
 from spelling import CONFIG
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
-from model.ctc.words import SecondPass, Word
+from model.ctc.words import Heard, SecondPass, Word
 
 
 class ShoutingDecoder(GreedyDecoder):
@@ -23,8 +23,11 @@ class ShoutingDecoder(GreedyDecoder):
         self.fails = False
         self.later_s = 0.0  # by which its words end later than the first decode's
 
-    def again(self, state: GreedyState) -> SecondPass | None:
+    rereads = False
+
+    def again(self, state: GreedyState, heard: Heard | None = None) -> SecondPass | None:
         """As `model.ctc.words.TwoPass`."""
+        del heard
         words, stable = self.words(state), self.stable_words(state)
         if len(words) == stable:
             return None

@@ -1,0 +1,52 @@
+"""The audio of a channel's open segment, step by step, for a decoder that reads ended segments again. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from model.ctc.two_pass import CONTEXT_S, KEPT_S
+from model.ctc.words import PCM, Heard
+from model.description import ModelDescription
+
+
+class SegmentAudio:
+    """Owns the steps since a segment began, and some before it; numbered from the decoder state's first one."""
+
+    def __init__(self, config: ModelDescription) -> None:
+        step_s = config.step_samples / config.sample_rate
+        self._frames = round(step_s / config.frame_s)  # of a step
+        self._before, self._most = round(CONTEXT_S / step_s), round((KEPT_S + CONTEXT_S) / step_s)
+        self._steps: deque[PCM] = deque()
+        self._first = 0  # number of the oldest step that is kept
+        self._answered = 0  # steps of the decoder state
+
+    def add(self, step: PCM) -> None:
+        """Take a step that is sent to the engine."""
+        self._steps.append(step)
+
+    def answered(self) -> None:
+        """The next of the steps was decoded."""
+        self._answered += 1
+        self._drop(self._answered - self._most)
+
+    def heard(self) -> Heard:
+        """The audio that was decoded, as far as it is kept."""
+        steps = [self._steps[i] for i in range(self._answered - self._first)]
+        pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
+        return Heard(pcm, self._first * self._frames)
+
+    def taken(self) -> None:
+        """All words up to here were told: keep what the next segment begins with."""
+        self._drop(self._answered - self._before)
+
+    def restart(self) -> None:
+        """The decoder state was started anew: the next step is its first."""
+        self._drop(self._answered)
+        self._first = self._answered = 0
+
+    def _drop(self, until: int) -> None:
+        while self._first < until:
+            self._steps.popleft()
+            self._first += 1

@@ -1,0 +1,84 @@
+"""The audio that a channel keeps for a second reading: what was decoded, from where the segment began."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from session_bench import SessionBench
+from spelling import CONFIG, silence, spell
+
+from model.ctc.greedy import GreedyDecoder, GreedyState
+from model.ctc.two_pass import CONTEXT_S, KEPT_S
+from model.ctc.words import Heard, SecondPass
+from server.recognition.segment_audio import SegmentAudio
+
+STEP = CONFIG.step_samples
+FRAMES = CONFIG.frames_per_step
+BEFORE = round(CONTEXT_S * CONFIG.sample_rate / STEP)
+MOST = round((CONTEXT_S + KEPT_S) * CONFIG.sample_rate / STEP)
+
+
+class Rereading(GreedyDecoder):
+    """Keeps what it was told to read again, and the frames decoded by then."""
+
+    rereads = True
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
+        self.heard: list[tuple[Heard, int]] = []
+
+    def again(self, state: GreedyState, heard: Heard | None = None) -> SecondPass | None:
+        words = self.words(state)
+        assert heard is not None
+        self.heard.append((heard, state.frames))
+        return (lambda: words) if words else None
+
+
+@given(st.lists(st.sampled_from(["add", "answer", "taken", "restart"]), max_size=2_500))
+def test_it_keeps_what_a_second_reading_needs_and_not_more(actions: list[str]) -> None:
+    audio, steps, sent, answered, begin, segment = SegmentAudio(CONFIG), [], 0, 0, 0, 0
+    for action in actions:
+        if action == "add":
+            steps.append(np.full(STEP, sent, np.int16))
+            audio.add(steps[-1])
+            sent += 1
+        elif action == "answer" and answered < sent:
+            audio.answered()
+            answered += 1
+        elif action == "taken":
+            audio.taken()
+            segment = answered
+        elif action == "restart":
+            audio.restart()
+            begin = segment = answered
+        heard = audio.heard()
+        first = begin + heard.frame // FRAMES
+        assert heard.frame % FRAMES == 0
+        assert [*heard.pcm[::STEP]] == [*range(first, answered)]
+        wanted = max(begin, segment - BEFORE, answered - MOST)
+        assert first <= wanted
+        assert answered - first <= MOST
+
+
+def test_a_decoder_is_given_the_audio_of_its_frames() -> None:
+    """Behind endpoints, flushes and the end alike, whatever of the audio was sent ahead."""
+    bench = SessionBench(decoder=Rereading())
+    audio = np.concatenate([spell("one two"), silence(1.2), spell("three"), silence(1.2)])
+    bench.send(audio)
+    bench.finalize()
+    bench.send(spell("four"))
+    bench.close()
+    bench.answer()
+    decoder = bench.decoder
+    assert isinstance(decoder, Rereading)
+    assert bench.text() == "one two three four"
+    for heard, frames in decoder.heard:
+        assert len(heard.pcm) == (frames + CONFIG.delay_frames - heard.frame) * CONFIG.frame_samples
+    (one, _), (three, _), *_, (four, _) = decoder.heard
+    assert one.frame == 0
+    assert np.array_equal(one.pcm, audio[: len(one.pcm)])
+    begin = three.frame * CONFIG.frame_samples
+    assert np.array_equal(three.pcm, audio[begin : begin + len(three.pcm)])
+    assert four.frame == 0
+    assert np.array_equal(four.pcm[: len(spell("four"))], spell("four"))
