@@ -1,7 +1,8 @@
 """The model that reads whole segments: the layers above a shipped streaming network, in a file of their own.
 
-`python -m model.segment_model CHECKPOINT --trunk tutti-medium` makes that file of what `tutti train` wrote. Each matrix is stored as 8-bit integers with a scale a row, and multiplied out when it is read: it computes in float32,
-one segment at a time, so a segment's outputs depend on no other.
+`python -m model.segment_model CHECKPOINT` makes that file of what `tutti train` wrote. Each matrix is stored as 8-bit
+integers with a scale a row, and multiplied out when it is read: it computes in float32, one segment at a time, so a
+segment's outputs depend on no other.
 """
 
 from __future__ import annotations

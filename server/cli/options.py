@@ -109,7 +109,7 @@ LmOption = Annotated[
 FinalsOption = Annotated[
     str | None,
     typer.Option(
-        help="fast, or accurate: a segment that ended is read again by a network that has all of it before it."
+        help="fast, or accurate: ended segments are read again as a whole. Default: {default}."
     ),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
