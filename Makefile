@@ -84,8 +84,8 @@ DATA ?= ../shared/data
 SYNTHETIC := build/synthetic
 SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
 	speechocean762 fsdd_digits alnum_numbers mycroft_words wakewords_picovoice
-TRAIN_REAL = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
-TRAIN = $(TRAIN_REAL) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl)
+TRAIN = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl) \
+	--validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
 STAGES := build/tutti-small-1.safetensors build/tutti-small-2.safetensors
 
 # A process of one thread a core; a passive wait lets them sleep while something else has a core.
@@ -102,11 +102,6 @@ train-medium: export OMP_WAIT_POLICY = passive
 train-medium: setup  ## train the larger English model from the small one's floats, which `make train` leaves: 90 minutes
 	@$(TRAIN) --init build/tutti-small.safetensors --recipe model/training/recipes/medium.json --out build/tutti-medium.safetensors
 	@$(MAKE) quantize FLOATS=build/tutti-medium.safetensors INTEGERS=build/tutti-medium-int8.safetensors SEED=$(MEDIUM_SEED)
-
-train-segments: export OMP_WAIT_POLICY = passive
-train-segments: setup  ## train the layers above tutti-medium that read whole segments, and write them to model/weights: an hour
-	@$(TRAIN_REAL) --init tutti-medium --recipe model/training/recipes/segments.json --out build/tutti-segments.safetensors
-	@$(BIN)/python -m model.segment_model build/tutti-segments.safetensors
 
 FLOATS ?= build/tutti-small.safetensors
 INTEGERS ?= build/tutti-small-int8.safetensors

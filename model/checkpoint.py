@@ -21,7 +21,6 @@ from model.config import MACRO_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig, shipped_
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
 from model.torch_network.network import Network
-from model.torch_network.segment_network import network_of
 
 WEIGHTS = SHIPPED_WEIGHTS
 SHIPPED = WEIGHTS / "tutti-small.safetensors"
@@ -74,7 +73,7 @@ def save(network: Network, path: Path, dtype: torch.dtype = torch.float32) -> No
         name: (t if name.startswith("features.") else t.to(dtype)).contiguous().cpu()
         for name, t in network.state_dict().items()
     }
-    write(path, network.config, tensors)
+    _write(path, network.config, tensors)
 
 
 def save_quantized(network: QuantizedNetwork, path: Path) -> None:
@@ -89,7 +88,7 @@ def save_quantized(network: QuantizedNetwork, path: Path) -> None:
             f"{module}.input_scale": torch.tensor(product.input_scale, dtype=torch.float32),
             f"{module}.input_zero": torch.tensor(product.input_zero, dtype=torch.uint8),
         }
-    write(path, network.config, {name: tensor.contiguous() for name, tensor in tensors.items()})
+    _write(path, network.config, {name: tensor.contiguous() for name, tensor in tensors.items()})
 
 
 def load(path: Path) -> tuple[Network, str]:
@@ -97,8 +96,8 @@ def load(path: Path) -> tuple[Network, str]:
 
     Raises: CheckpointError naming the file, what is wrong with it, and what to do.
     """
-    config, tensors, digest = read(path)
-    network = network_of(config)
+    config, tensors, digest = _read(path)
+    network = Network(config)
     try:
         if is_quantized(tensors, config):
             tensors = dequantized(_numbers(config, tensors))
@@ -113,7 +112,7 @@ def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
 
     Raises: CheckpointError naming the file, what is wrong with it, and what to do.
     """
-    config, tensors, digest = read(path)
+    config, tensors, digest = _read(path)
     if not is_quantized(tensors, config):
         return None, digest
     try:
@@ -138,8 +137,7 @@ def dequantized(network: QuantizedNetwork) -> dict[str, Tensor]:
     return tensors
 
 
-def write(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
-    """Write tensors as they are, and the configuration beside them."""
+def _write(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
     described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)
     write_atomically(path.with_suffix(".json"), described.encode() + b"\n")
     write_atomically(path, save_tensors(tensors))
@@ -151,8 +149,7 @@ def outline(path: Path) -> tuple[ModelConfig, str]:
     return config, hashlib.sha256(blob).hexdigest()
 
 
-def read(path: Path) -> tuple[ModelConfig, dict[str, Tensor], str]:
-    """Read the configuration, the tensors as they are stored, and the file's sha256. Raises: CheckpointError."""
+def _read(path: Path) -> tuple[ModelConfig, dict[str, Tensor], str]:
     config, blob = _files(path)
     try:
         return config, load_tensors(blob), hashlib.sha256(blob).hexdigest()

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 5
-"""Of those read too, 4 has no layers that run both ways, 3 no language either, 2 no phones, 1 no 8-bit integers."""
-_READ = (1, 2, 3, 4, FORMAT_VERSION)
+FORMAT_VERSION = 4  # of those read too, 3 has no language, 2 no phones either, 1 no 8-bit integers either
+_READ = (1, 2, 3, FORMAT_VERSION)
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
@@ -56,7 +55,6 @@ class ModelConfig:
     hidden: int = 416
     layers: int = 3
     lookahead: int = 8  # 320 ms
-    bidirectional_layers: int = 0  # behind the lookahead: with any, it reads whole segments
     vocabulary: tuple[str, ...] = ENGLISH
     phones: tuple[str, ...] = ()
     language: str = "en"  # a tag of BCP 47
@@ -134,7 +132,7 @@ class ModelConfig:
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - {"phones", "language", "bidirectional_layers"} - set(given):
+        if missing := known - {"phones", "language"} - set(given):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
         symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones")}
         return cls(**given | symbols)

@@ -23,7 +23,7 @@ from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.published.published_model import PublishedModel
-from model.segment_model import reader_for
+from model.segment_reader import reader_for
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # beside it, by language

@@ -4,9 +4,8 @@ Words that the first search has committed are told as stable and never change, s
 of them: with its language model context, in the frame after it, over the frames kept since. What it finds replaces the
 open words alone. It works on a copy, so any thread may run it while the stream goes on.
 
-With a `Reader`, a network that has all of a segment before it, the whole segment is searched again, words that were
-stable included, over the mean of both networks' probabilities. Source: Narayanan et al. 2021, arXiv:2010.14606 (two
-encoders); Deng and Platt 2014, "Ensemble deep learning for speech recognition" (the mean of posteriors).
+With a `Reader`, another network, the whole segment is searched again, words that were stable included, over the mean of
+both networks' probabilities. Source: Deng and Platt 2014, "Ensemble deep learning for speech recognition".
 
 The second search may have another language model. Its text is not fed back: the words after the segment are searched
 in the first search's context, or the next segment would have to wait.
@@ -47,10 +46,11 @@ Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the one 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A network over whole segments: PCM (S,) to log-probs (T, outputs), of the frames that a stream has by then."""
+    """Another network: PCM (S,) of a segment to log-probs (T, outputs), of the frames that a stream has by then."""
 
     read: Callable[[PCM], LogProbs]
     frame_samples: int
+    step_frames: int  # it reads whole steps of so many
     digest: str  # of its weights
 
 
@@ -285,7 +285,8 @@ class TwoPassDecoder:
 
     def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, heard: Heard) -> None:
         """Mix log_probs (T, V) of frames from `begin` on with what a reader makes of the audio, in place."""
-        first = max(heard.frame, begin - round(CONTEXT_S / self.frame_s))
+        behind = max(0, begin - round(CONTEXT_S / self.frame_s) - heard.frame)
+        first = heard.frame + behind // reader.step_frames * reader.step_frames
         rows = reader.read(heard.pcm[(first - heard.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
         mixed = log_probs[len(log_probs) - len(rows) :]

@@ -167,7 +167,6 @@ class GRULayer(nn.Module):
         self.input = nn.Linear(width, 3 * hidden)
         self.recurrent = nn.Linear(hidden, 3 * hidden)
         self.hidden = hidden
-        self.whole = False  # it is given whole segments
         bound = 1 / math.sqrt(hidden)
         nn.init.uniform_(self.input.weight, -bound, bound)
         for gate in range(3):
@@ -184,23 +183,16 @@ class GRULayer(nn.Module):
                     parameter[2 * self.hidden :] = 0
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Training takes the scan (cuDNN on a GPU), serving the plain loop over the few frames of a step.
-
-        Whole segments without a gradient take the library's recurrence, which is the fastest for them.
-        """
+        """Training takes the scan (cuDNN on a GPU), serving the plain loop over the few frames of a step."""
         if not torch.is_grad_enabled():
-            return self.fused(x, state) if self.whole else self.steps(x, state)
+            return self.steps(x, state)
         if x.is_cuda:
-            return self.fused(x, state.to(x.dtype))
+            weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
+            out, last = torch._VF.gru(x, state[None].to(x.dtype), weights, True, 1, 0.0, False, False, True)
+            return out, last[0]
         gates = self.input(x.transpose(0, 1))  # (T, B, 3H)
         states: Tensor = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))  # type: ignore[no-untyped-call]
         return states.transpose(0, 1), states[-1]
-
-    def fused(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The library's recurrence; a row's last bits may depend on how many rows there are."""
-        weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
-        out, last = torch._VF.gru(x, state[None], weights, True, 1, 0.0, False, False, True)
-        return out, last[0]
 
     def steps(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Frame by frame; a row's result never depends on the other rows."""
@@ -288,11 +280,6 @@ class Network(nn.Module):
 
     def encode(self, features: Tensor, state: State) -> tuple[Tensor, State]:
         """Normalised log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap."""
-        x, after = self.hidden(features, state)
-        return self.logits(x), after
-
-    def hidden(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """Normalised log-mel (B, 4n, F) -> what the lookahead convolution gives (B, n, H), next state."""
         after: State = {}
         x, after["conv0"] = self.conv0(features, state["conv0"])  # (B, 2n, conv_channels)
         x, after["conv1"] = self.conv1(x, state["conv1"])  # (B, n, H)
@@ -300,9 +287,5 @@ class Network(nn.Module):
             out, after[f"gru{i}"] = gru(norm(x), state[f"gru{i}"])
             x = x + self.dropout(out)
         x, after["lookahead"] = self.lookahead(x, state["lookahead"])
-        return x, after
-
-    def logits(self, x: Tensor) -> Tensor:
-        """(B, n, H) -> (B, n, outputs)."""
-        out: Tensor = self.head(self.dropout(functional.silu(self.dense(self.norm(x)))))
-        return out
+        x = self.dropout(functional.silu(self.dense(self.norm(x))))
+        return self.head(x), after

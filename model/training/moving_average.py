@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from model.torch_network.network import Network
-from model.torch_network.segment_network import network_of
 
 
 class MovingAverage:
@@ -20,7 +19,7 @@ class MovingAverage:
     def __init__(self, network: Network, decay: float) -> None:
         """A `decay` of 0.999 looks back a thousand updates; 0 takes the weights as they are."""
         self.decay = decay
-        self.network = network_of(network.config).to(network.head.weight.device).requires_grad_(False)
+        self.network = Network(network.config).to(network.head.weight.device).requires_grad_(False)
         self.begin(network)
 
     def begin(self, network: Network) -> None:

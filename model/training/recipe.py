@@ -32,7 +32,6 @@ class Recipe:
     warmup: int = 150
     decay: float = 0.7  # share of the updates over which the rates fall to zero
     dropout: float = 0.0
-    frozen_trunk: bool = False  # only the layers learn that run both ways, and those above them
     phone_weight: float = 0.0  # share of the phones in the loss; 0 = it has none
     views: int = 1  # masked versions of each recording in a micro-batch, 1 or 2; `micro_batch_s` counts one
     consistency: float = 0.0  # weight of the divergence between two views; 0 = none

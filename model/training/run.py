@@ -18,8 +18,8 @@ from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
 from model.recordings import read_manifests
+from model.torch_network.network import Network
 from model.torch_network.precision import resolve_device
-from model.torch_network.segment_network import network_of
 from model.training.data.corpus import Corpus
 from model.training.losses.denominator import compile_ahead
 from model.training.parallel import launch
@@ -218,7 +218,7 @@ class _Run:
             "recipe": trainer.recipe.to_dict(),
             **({"started_from": checkpoint.load(places.init)[0].config.training} if places.init is not None else {}),
         }
-        stored = network_of(dataclasses.replace(trainer.result.config, training=facts))
+        stored = Network(dataclasses.replace(trainer.result.config, training=facts))
         stored.load_state_dict(trainer.result.state_dict())
         checkpoint.save(stored, places.out)
 

@@ -25,7 +25,6 @@ from model.lexicon.spoken import Pronunciations
 from model.recordings import Utterance, read_pcm
 from model.torch_network.network import GRULayer, Network
 from model.torch_network.precision import DTYPES
-from model.torch_network.segment_network import SegmentNetwork, network_of
 from model.training.augment import Augmenter, Samples
 from model.training.data.batches import Batch, BatchMaker, Key
 from model.training.data.corpus import Corpus
@@ -103,9 +102,7 @@ class Trainer:
         spoken = Pronunciations.of(texts, config.language, lexicon) if recipe.phone_weight else None
         if spoken is not None:
             config = dataclasses.replace(config, phones=spoken.phones)
-        self.network = network_of(config, recipe.dropout).to(device)
-        if recipe.frozen_trunk:
-            self.freeze_trunk()
+        self.network = Network(config, recipe.dropout).to(device)
         self.batches = BatchMaker(
             config, corpus, make_augmenter(recipe, noise, config.sample_rate), recipe.seed, spoken
         )
@@ -113,10 +110,10 @@ class Trainer:
         if spoken is not None:
             targets.append([spoken.target(text) for text in texts])
         self.objective = Objective(self.network, recipe, self.precision, targets)
-        self.parameters = [each for each in self.network.parameters() if each.requires_grad]
+        self.parameters = list(self.network.parameters())
         self.sizes = [parameter.numel() for parameter in self.parameters]
         self.optimizers = Optimizers(
-            ((name, each) for name, each in self.network.named_parameters() if each.requires_grad),
+            self.network.named_parameters(),
             matrix_lr=recipe.matrix_lr,
             vector_lr=recipe.vector_lr,
             weight_decay=recipe.weight_decay,
@@ -156,12 +153,6 @@ class Trainer:
         features.scale.copy_(1 / frames.std(0))
         self.average.begin(self.network)
 
-    def freeze_trunk(self) -> None:
-        """Let only the layers learn that run both ways, and those above. Raises: TrainingError if there are none."""
-        if not isinstance(self.network, SegmentNetwork):
-            raise TrainingError("frozen_trunk needs a model with bidirectional_layers")
-        self.network.freeze_trunk()
-
     def start_from(self, network: Network) -> None:
         """Take over weights and feature statistics of another run.
 
@@ -176,9 +167,6 @@ class Trainer:
             gru.mute()
             weights |= gru.state_dict(prefix=f"grus.{layer}.")
             weights |= self.network.norms[layer].state_dict(prefix=f"norms.{layer}.")
-        for name, weight in self.network.state_dict().items():
-            if name.startswith("both_ways.") and not network.config.bidirectional_layers:
-                weights[name] = weight
         if own.phones != network.config.phones or own.vocabulary != network.config.vocabulary:
             theirs = {symbol: row for row, symbol in enumerate(network.config.vocabulary)}
             known = [(row, theirs[symbol]) for row, symbol in enumerate(own.vocabulary) if symbol in theirs]

@@ -26,7 +26,6 @@ class Work(NamedTuple):
     on_f: DoubleArray
     next_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses after the frame
     next_f: DoubleArray
-    alone: DoubleArray  # (B,) score of the best of those that a next hypothesis was merged of
     scores: DoubleArray  # (B,) of the candidates, a heap with the worst first
     origins: LongArray  # (B,) hypothesis that a candidate extends
     symbols: LongArray  # (B,) its new symbol, or UNEXTENDED
@@ -47,7 +46,6 @@ def work_for(beams: int, symbols: int) -> Work:
         np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
         np.empty((beams, at.HYPOTHESIS_INTS), np.int32),
         np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
-        np.empty(beams, np.float64),
         np.empty(beams, np.float64),
         np.empty(beams, np.int64),
         np.empty(beams, np.int64),

@@ -166,7 +166,7 @@ def _replace_hypotheses(  # noqa: PLR0917
             copy_row(work.next_f, place, work.on_f, work.origins[candidate])
         else:
             _write(texts, stream, work, candidate, place)
-        work.scores[place] = work.alone[place] = work.scores[candidate]
+        work.scores[place] = work.scores[candidate]
         if not (merging and merged(stream, work, place)):
             place += 1
     for h in range(place):

@@ -81,14 +81,10 @@ def _same_future(stream: Stream, a: int, b: int) -> bool:
 
 @compiled
 def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
-    """Leave the better of two hypotheses in row `other`, with the probability of both.
-
-    What row `other` was merged of before is no reason for its text.
-    """
+    """Leave the better of two hypotheses in row `other`, with the probability of both."""
     ints, floats, scores = work.next_i, work.next_f, stream.nodes_f
     ahead = scores[ints[place, at.NODE], at.SCORE] - scores[ints[other, at.NODE], at.SCORE]
-    if work.alone[place] > work.alone[other]:
-        work.alone[other] = work.alone[place]
+    if floats[place, at.TOTAL_P] + ahead > floats[other, at.TOTAL_P]:
         blank, letter = floats[other, at.BLANK_P] - ahead, floats[other, at.LETTER_P] - ahead
         copy_row(ints, other, ints, place)
         copy_row(floats, other, floats, place)

@@ -78,18 +78,3 @@ def test_the_merged_hypothesis_has_the_probability_of_both(beams, words):
     state = made.start(0)
     made.advance([state], rows[None])
     assert [word.text for word in made.words(state)] == words
-
-
-@pytest.mark.parametrize("beams", [8, 16, 32])
-@pytest.mark.parametrize("likelier", [0.455, 0.5])
-def test_the_likelier_of_two_texts_stays_whatever_else_is_merged(beams, likelier):
-    """A handful of unlikely words, merged with `c` before it meets `b`, are no reason for `c`."""
-    symbols = spell("__ab__ _b__ _ab_")
-    rows = log_probs(symbols, certainty=0.9)
-    at_b = symbols.index(LETTERS.index("b"), 6)
-    rows[at_b] = np.log((1 - likelier - 0.45) / 3)
-    rows[at_b, [LETTERS.index("b"), LETTERS.index("c")]] = np.log(likelier), np.log(0.45)
-    made = decoder(beams, lm=False, weights=PLAIN)
-    state = made.start(0)
-    made.advance([state], rows[None])
-    assert [word.text for word in made.words(state)] == ["ab", "b", "ab"]

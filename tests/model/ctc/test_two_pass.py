@@ -243,24 +243,25 @@ class Reads:
         self.given: list[np.ndarray] = []
 
     def __call__(self, pcm: np.ndarray) -> np.ndarray:
+        assert len(pcm) % (STEP * SAMPLES) == 0, "whole steps"
         self.given.append(pcm)
         frames = len(pcm) // SAMPLES - self.delay
         return log_probs(spell(self.text[-frames:].rjust(frames, "_")), certainty=0.99)
 
 
-SAMPLES = 640  # of a frame
+SAMPLES, STEP = 640, 2  # of a frame; frames of a step
 
 
 def rereading(text: str, delay: int = 3) -> tuple[TwoPassDecoder, Reads]:
     reads = Reads(text, delay)
-    return TwoPassDecoder(decoder(8, lm=False), decoder(32, lm=False), Reader(reads, SAMPLES, "reads")), reads
+    return TwoPassDecoder(decoder(8, lm=False), decoder(32, lm=False), Reader(reads, SAMPLES, STEP, "reads")), reads
 
 
 def test_with_a_reader_the_whole_segment_is_searched_again() -> None:
     """Words that were stable are those of both networks, too; the stream itself goes on from its own."""
-    said, read = "__ab__ _c__ _ab_", "__ab__ _b__ _ab_"
+    said, read = "__ab__ _c__ _ab_ ", "__ab__ _b__ _ab_ "
     made, reads = rereading(read)
-    rows = log_probs(spell(said), certainty=0.9)
+    rows = log_probs(spell(said), certainty=0.7)
     state = made.start(0)
     made.advance([state], rows[None])
     pcm = np.arange((len(rows) + reads.delay) * SAMPLES).astype(np.int16)
@@ -271,19 +272,21 @@ def test_with_a_reader_the_whole_segment_is_searched_again() -> None:
     assert np.array_equal(reads.given[0], pcm)
 
 
-def test_a_reader_is_given_the_segment_and_the_time_before_it() -> None:
-    made, reads = rereading("__ba_")
+@pytest.mark.parametrize("before", [93, 94])
+def test_a_reader_is_given_the_segment_and_the_time_before_it_in_whole_steps(before: int) -> None:
+    made, reads = rereading("_" * (before % 2) + "__ba_")
     state = made.start(0)
-    made.advance([state], log_probs(spell("__ab__" + 100 * "_"), certainty=0.9)[None])
+    made.advance([state], log_probs(spell("__ab__" + before * "_"), certainty=0.9)[None])
     made.take(state)
-    made.advance([state], log_probs(spell("__ba_"), certainty=0.9)[None])
-    first = 20
-    pcm = np.repeat(np.arange(first, state.frames + reads.delay), SAMPLES).astype(np.int16)
+    made.advance([state], log_probs(spell("__ba_" + "_" * (before % 2)), certainty=0.9)[None])
+    first, end = 20, state.frames + reads.delay
+    assert (end - first) % STEP == 0
+    pcm = np.repeat(np.arange(first, end), SAMPLES).astype(np.int16)
     again = made.again(state, Heard(pcm, first))
     assert again is not None
     assert texts(again()) == ["ba"]
-    before = round(CONTEXT_S / FRAME_S)
-    assert reads.given[0][0] == 106 - before
+    begins = 6 + before - round(CONTEXT_S / FRAME_S)
+    assert reads.given[0][0] == begins - begins % STEP
     assert reads.given[0][-1] == pcm[-1]
 
 
@@ -291,7 +294,7 @@ def test_audio_that_begins_too_late_leaves_the_frames_before_it_to_the_stream() 
     made, reads = rereading("_")
     state = made.start(0)
     made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
-    again = made.again(state, Heard(np.zeros((2 + reads.delay) * SAMPLES, np.int16), 7))
+    again = made.again(state, Heard(np.zeros((3 + reads.delay) * SAMPLES, np.int16), 6))
     assert again is not None
     assert texts(again())[0] == "ab"
 

@@ -18,7 +18,6 @@ from model.evaluation.whole import log_probs_of
 from model.lexicon.espeak import pronounce
 from model.recordings import read_manifest, read_pcm
 from model.torch_network.network import Network
-from model.torch_network.segment_network import ABOVE
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
 from model.training.data.corpus import Corpus, epoch_order
@@ -169,25 +168,6 @@ def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_
     after, _ = checkpoint.load(second.out)
     assert torch.allclose(before.head.weight, after.head.weight, atol=1e-6)
     assert after.config.training["started_from"]["updates"] == 3
-
-
-def test_a_frozen_trunk_stays_as_it_was_and_what_is_above_it_learns(corpus_folder):
-    other = Network(TINY)
-    config = dataclasses.replace(TINY, bidirectional_layers=1)
-    made = trainer(corpus_folder, recipe(updates=2, frozen_trunk=True), config)
-    made.start_from(other)
-    before = {name: weight.clone() for name, weight in made.network.state_dict().items()}
-    for _ in made.run():
-        pass
-    after = made.network.state_dict()
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {name for name in before if name.startswith(ABOVE)}
-    assert all(torch.equal(after[name], weight) for name, weight in other.state_dict().items() if name not in changed)
-
-
-def test_a_frozen_trunk_needs_layers_above_it(corpus_folder):
-    with pytest.raises(TrainingError, match="bidirectional_layers"):
-        trainer(corpus_folder, recipe(updates=1, frozen_trunk=True))
 
 
 def test_a_checkpoint_of_other_sizes_is_not_started_from(corpus_folder, tmp_path):

@@ -1,0 +1,72 @@
+"""The second network of accurate finals: the other English model, with the outputs that it has as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from speech import samples
+
+from model import checkpoint
+from model.acoustic import load_own
+from model.config import ModelConfig
+from model.recordings import read_pcm
+from model.segment_reader import read, reader_for
+from server.settings import Settings
+from server.tools.evaluate import evaluate
+from server.tools.local import open_local
+
+
+def config_of(name: str) -> ModelConfig:
+    return checkpoint.outline(checkpoint.named(Path(name)))[0]
+
+
+def digest_of(name: str) -> str:
+    return checkpoint.outline(checkpoint.named(Path(name)))[1]
+
+
+@pytest.mark.parametrize(("name", "other"), [("tutti-small", "tutti-medium"), ("tutti-medium", "tutti-small")])
+def test_each_english_model_is_read_again_by_the_other(name: str, other: str) -> None:
+    reader = reader_for(config_of(name))
+    assert reader is not None
+    assert reader.digest == digest_of(other)
+
+
+@pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}])
+def test_a_model_of_other_symbols_or_frames_has_none(changes: dict[str, object]) -> None:
+    assert reader_for(dataclasses.replace(config_of("tutti-small"), **changes)) is None  # type: ignore[arg-type]
+    assert reader_for(config_of("tutti-mandarin")) is None
+
+
+def test_its_outputs_are_those_of_a_stream_to_the_bit() -> None:
+    """Of the audio alone, beside others in a batch, and read after another segment."""
+    config, model = config_of("tutti-small"), load_own(Path("tutti-medium"), device="cpu", precision="int8")
+    reader = reader_for(config)
+    assert reader is not None
+    pcm = read_pcm(samples()[0].audio)
+    pcm = pcm[: len(pcm) // config.step_samples * config.step_samples]
+    slots = model.slots(capacity=3, largest=3)
+    for slot in range(3):
+        slots.reset(slot)
+    stream = []
+    for number, step in enumerate(pcm.reshape(-1, config.step_samples)):
+        slots.inputs[:] = np.random.default_rng(number).integers(-999, 999, slots.inputs.shape)
+        slots.inputs[1] = step
+        stream.append(np.array(slots.run((0, 1, 2))[1]))
+    expected = np.concatenate(stream)[config.delay_frames :]
+    read(model, pcm[: 9 * config.step_samples])
+    for found in (read(model, pcm), reader.read(pcm)):
+        assert np.array_equal(found, expected)
+
+
+def test_the_shipped_recordings_are_read_at_least_as_well() -> None:
+    errors = {}
+    for finals in ("fast", "accurate"):
+        found = asyncio.run(
+            evaluate(samples(), lambda chosen=finals: open_local(Settings(max_batch=8), finals=chosen), 8)
+        )
+        errors[finals] = found.figures()["wer"]
+    assert errors["accurate"] <= errors["fast"], errors
