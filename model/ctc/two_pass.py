@@ -156,7 +156,7 @@ class TwoPassDecoder:
             again()
         self.release(state)
         if self._reader is not None:
-            self._reader.read(np.zeros(round(1 / self.frame_s) * self._reader.frame_samples, np.int16))
+            self._reader.read(np.zeros(8 * self._reader.step_frames * self._reader.frame_samples, np.int16))
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
         """Return a fresh state that ignores the first `skip_frames` frames."""

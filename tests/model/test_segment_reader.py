@@ -13,6 +13,7 @@ from speech import samples
 from model import checkpoint
 from model.acoustic import load_own
 from model.config import ModelConfig
+from model.decoder import accurate_of, decoder_of
 from model.recordings import read_pcm
 from model.segment_reader import read, reader_for
 from server.settings import Settings
@@ -60,6 +61,15 @@ def test_its_outputs_are_those_of_a_stream_to_the_bit() -> None:
     read(model, pcm[: 9 * config.step_samples])
     for found in (read(model, pcm), reader.read(pcm)):
         assert np.array_equal(found, expected)
+
+
+def test_a_decoder_that_rereads_is_made_and_warm_for_models_that_can_be_read_again() -> None:
+    model = load_own(Path("tutti-small"), device="cpu", precision="int8")
+    accurate = accurate_of(model, decoder_of(model))
+    assert accurate is not None
+    assert accurate.rereads
+    accurate.warm_up()
+    assert accurate_of(model, decoder_of(model, decoder="greedy")) is None
 
 
 def test_the_shipped_recordings_are_read_at_least_as_well() -> None:
