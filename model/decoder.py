@@ -211,9 +211,9 @@ def _searches(
 
 
 def accurate_of(acoustic: AcousticModel, decoder: Decoder) -> TwoPassDecoder | None:
-    """The decoder whose ended segments are read again by a network that has all of them before it.
+    """The decoder whose ended segments are read again by another network, `model.segment_reader`.
 
-    None for a model that has no such network, and for greedy decoding. Raises: CheckpointError.
+    None for a model that has no such other one, and for greedy decoding. Raises: CheckpointError.
     """
     if isinstance(acoustic, PublishedModel) or not isinstance(decoder, (BeamDecoder, TwoPassDecoder)):
         return None

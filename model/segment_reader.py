@@ -45,8 +45,15 @@ def read(model: OwnModel, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
 
 
 def _frames_of(config: ModelConfig) -> tuple[object, ...]:
-    """What must be equal for frames to be the same moments and symbols."""
-    return config.vocabulary, config.phones, config.step_samples, config.frame_samples, config.delay_frames
+    """What must be equal for both to hear the same language, and for frames to be the same moments and symbols."""
+    return (
+        config.language,
+        config.vocabulary,
+        config.phones,
+        config.step_samples,
+        config.frame_samples,
+        config.delay_frames,
+    )
 
 
 @lru_cache(maxsize=2)

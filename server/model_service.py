@@ -81,7 +81,7 @@ class ModelService:
         if asked != "accurate":
             return
         if self.accurate is None:
-            raise BadParameter(f"finals: the model {self.name!r} has no network for whole segments; leave finals out")
+            raise BadParameter(f"finals: no other model reads again what {self.name!r} has heard; leave finals out")
         for name, value in others.items():
             if value:
                 raise BadParameter(f"finals: accurate finals do not go with {name}; leave one of the two out")

@@ -108,9 +108,7 @@ LmOption = Annotated[
 ]
 FinalsOption = Annotated[
     str | None,
-    typer.Option(
-        help="fast, or accurate: ended segments are read again as a whole. Default: {default}."
-    ),
+    typer.Option(help="fast, or accurate: ended segments are read again by another model. Default: {default}."),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
 KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]

@@ -26,7 +26,7 @@ IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy whil
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 
-Finals = Literal["fast", "accurate"]  # accurate: segments are read again by a network that has all of them
+Finals = Literal["fast", "accurate"]  # accurate: ended segments are read again by another network
 FINALS: tuple[Finals, ...] = get_args(Finals)
 
 

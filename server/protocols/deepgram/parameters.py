@@ -73,9 +73,9 @@ PARAMETERS = (
         "the one kind of phrase that is said: `digits`; another is refused with the list of what the model has",
         ours=True),
     Parameter("finals", {"enum": [*FINALS]}, "the server's", "how finals are made.",
-        "`accurate`: a segment that ended is read again by a network that has all of it before it; finals come later "
-        "and are better, partials are the same. Not with `grammar`, `resumable` or `stable_words`; refused where the "
-        "model has no such network", ours=True),
+        "`accurate`: a segment that ended is read again by another model, so finals come later and are better, and "
+        "partials are the same. Not with `grammar`, `resumable` or `stable_words`; refused where no other model hears "
+        "the same sounds", ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, a guess from the words; interim results have "
         "the capital of the first word, other languages a mark at the end too"),
