@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.compiled import DoubleArray, FloatArray, LongArray, entry_point
-from model.ctc.search.logs import exp
+from model.ctc.search.logs import add_logs, exp
 
+LN2 = 0.6931471805599453
 NOTHING = 255  # count of a frame without any possible symbol, which a broken model gives
 
 
@@ -57,6 +58,14 @@ def prune(  # noqa: PLR0917 - compiled code has no keywords
                 count, size = count + 1, size + 1
             counts[b, t] = count if count or certain else NOTHING
         ends[b] = size
+
+
+@entry_point
+def take_mean(log_probs: FloatArray, others: FloatArray) -> None:
+    """Make of log_probs (T, V) the logarithms of the means of both probabilities, in place, and equal everywhere."""
+    for t in range(log_probs.shape[0]):
+        for v in range(log_probs.shape[1]):
+            log_probs[t, v] = add_logs(np.float64(log_probs[t, v]), np.float64(others[t, v])) - LN2
 
 
 @dataclass(slots=True, eq=False)

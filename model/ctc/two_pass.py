@@ -24,7 +24,7 @@ import numpy as np
 from model.compiled import DoubleArray, IntArray
 from model.ctc.beam import BeamDecoder, BeamState
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.kept_frames import FrameKeeper, KeptFrames
+from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
@@ -36,8 +36,6 @@ before, and a search commits its words within seconds."""
 LEAD_S = 2.0
 """Audio before the first open word that is searched again: there may have been a word that the first search missed."""
 
-READER_SHARE = 0.5
-"""Of the reader's probabilities in the mixture. Source: model/LOG.md"""
 CONTEXT_S = 2.0
 """Audio before the first frame that is searched again, for the reader to begin with."""
 
@@ -284,13 +282,12 @@ class TwoPassDecoder:
         return (*text.stable, *words)
 
     def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, heard: Heard) -> None:
-        """Mix log_probs (T, V) of frames from `begin` on with what a reader makes of the audio, in place."""
+        """Make log_probs (T, V) of the frames from `begin` on the mean with what a reader makes of `heard`."""
         behind = max(0, begin - round(CONTEXT_S / self.frame_s) - heard.frame)
         first = heard.frame + behind // reader.step_frames * reader.step_frames
         rows = reader.read(heard.pcm[(first - heard.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
-        mixed = log_probs[len(log_probs) - len(rows) :]
-        np.logaddexp(mixed + math.log(1 - READER_SHARE), rows + math.log(READER_SHARE), out=mixed)
+        take_mean(log_probs[len(log_probs) - len(rows) :], rows)
 
     # Saved states
 

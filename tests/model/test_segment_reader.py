@@ -36,7 +36,7 @@ def test_each_english_model_is_read_again_by_the_other(name: str, other: str) ->
     assert reader.digest == digest_of(other)
 
 
-@pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}])
+@pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}, {"language": "nl"}])
 def test_a_model_of_other_symbols_or_frames_has_none(changes: dict[str, object]) -> None:
     assert reader_for(dataclasses.replace(config_of("tutti-small"), **changes)) is None  # type: ignore[arg-type]
     assert reader_for(config_of("tutti-mandarin")) is None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.kept_frames import FrameKeeper, KeptFrames
+from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
 from model.ctc.search import layout as at
 
 seeds = st.integers(0, 2**32 - 1)
@@ -93,3 +93,13 @@ def test_silence_takes_a_byte_a_frame() -> None:
 def test_parts_that_do_not_fit_are_refused(broken: KeptFrames) -> None:
     with pytest.raises(ValueError, match="kept frames"):
         broken.check(len(LETTERS))
+
+
+def test_the_mean_of_two_networks_is_that_of_their_probabilities() -> None:
+    rng = np.random.default_rng(1)
+    first, second = rng.uniform(-20, 0, (2, 50, 7)).astype(np.float32)
+    first[3, 2] = second[4, 1] = first[5, 5] = second[5, 5] = -np.inf
+    with np.errstate(divide="ignore"):
+        expected = np.log((np.exp(first.astype(float)) + np.exp(second.astype(float))) / 2)
+    take_mean(first, second)
+    np.testing.assert_allclose(first, expected, rtol=1e-6)
