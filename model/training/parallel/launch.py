@@ -129,8 +129,11 @@ def _member(rank: int, size: int, meeting: str, work: Work) -> None:
         distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=limit)
         interrupted = _work_together(Place(rank, size, rank, "127.0.0.1"), work, stop)
         distributed.destroy_process_group()
-    if interrupted:
-        sys.exit(EXIT_INTERRUPTED)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the interpreter's end, which aborts a process where a thread is inside a library: seen after a run that
+    # had done all of its work, on a busy machine.
+    os._exit(EXIT_INTERRUPTED if interrupted else 0)
 
 
 def _work_together(place: Place, work: Work, stop: Event) -> bool:
