@@ -101,7 +101,7 @@ class OpenText:
     """Input of one second search; nothing in it belongs to the stream any more."""
 
     frames: KeptFrames
-    root: tuple[IntArray, DoubleArray] | None  # (NODE_INTS,), (NODE_FLOATS,) of what the first search has committed
+    root: tuple[IntArray, DoubleArray] | None  # of what the first search has committed; None: nothing
     lm_state: int | None  # of the second search's language model there; None: as at the root
     onset: Onset
     last_end: int
@@ -222,11 +222,14 @@ class TwoPassDecoder:
         `heard` is the audio of the frames so far, from one on, for a reader. Frames before it are searched as the
         stream heard them.
 
-        It returns the words of the whole segment: the stable ones as they are, and those found, which may be none. None
-        without open words. Call it before `take`.
+        It returns the words of the whole segment: the stable ones as they are, unless there is a reader, and those
+        found, which may be none. None without open words. Call it before `take`.
         """
         first, words = state.first, self.words(state)
-        stable = self.first.stable_words(first) if self._reader is None else 0
+        if self._reader is None:
+            stable, last_end = self.first.stable_words(first), first.last_end
+        else:
+            stable, last_end = 0, state.taken_end
         if stable == len(words):
             return None
         opened = round(words[stable].start_s / self.frame_s)
@@ -234,22 +237,23 @@ class TwoPassDecoder:
         if opened < begin:
             return None
         at_start = begin == state.kept.begin
-        root = None
-        if self._reader is None:
-            memory = Memory(first.block, self.first.beams)
-            place = int(memory.header[at.ROOT])
-            root = memory.nodes[place].copy(), memory.nodes_f[place].copy()
         text = OpenText(
             frames=state.kept.since(begin),
-            root=root,
+            root=self._committed(first) if self._reader is None else None,
             lm_state=self._lm_state((*state.context, *(word.text for word in words[:stable]))),
             onset=state.onset if at_start and state.onset is not None else (0.0, -math.inf, begin - 1),
-            last_end=first.last_end if self._reader is None else state.taken_end,
+            last_end=last_end,
             bias=first.bias,
             stable=words[:stable],
             heard=heard,
         )
         return partial(self._search, text)
+
+    def _committed(self, state: BeamState) -> tuple[IntArray, DoubleArray]:
+        """The root of what the first search has committed, (NODE_INTS,) and (NODE_FLOATS,)."""
+        memory = Memory(state.block, self.first.beams)
+        place = int(memory.header[at.ROOT])
+        return memory.nodes[place].copy(), memory.nodes_f[place].copy()
 
     def _lm_state(self, words: tuple[str, ...]) -> int | None:
         """The state of the second search's language model behind these, the last ones before the open text."""
