@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 import numpy as np
 
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
-from model.ctc.words import PCM, Heard
+from model.ctc.words import Heard
 from model.description import ModelDescription
+from server.audio.pcm import PCM
 
 
 class SegmentAudio:
@@ -33,7 +35,7 @@ class SegmentAudio:
 
     def heard(self) -> Heard:
         """The audio that was decoded, as far as it is kept."""
-        steps = [self._steps[i] for i in range(self._answered - self._first)]
+        steps = list(islice(self._steps, self._answered - self._first))
         pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
         return Heard(pcm, self._first * self._frames)
 

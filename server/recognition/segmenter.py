@@ -9,8 +9,9 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from model.ctc.bias import Bias
-from model.ctc.words import PCM, Decoder, DecoderState, SecondPass, TwoPass, Word
+from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
+from server.audio.pcm import PCM
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.held_steps import OpenFinal, Result
