@@ -26,7 +26,7 @@ from server.recognition.admission import Admission, Machine
 from server.recognition.decoding.second_decodes import SecondDecodes
 from server.recognition.engines import Deliver, Engines, MakeEngine
 from server.recognition.recognizer import Recognizer
-from server.recognition.session import FINALS, MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
+from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.served_model import LoadedModel, ModelCard, Servable, VadModel
@@ -71,17 +71,18 @@ class ModelService:
         fast = (options.finals or self.finals) == "fast" or options.resumable or options.tell_stable
         return self.decoder if self.accurate is None or fast else self.accurate
 
-    def check_finals(self, asked: str, others: Mapping[str, object]) -> None:
+    def check_finals(self, asked: Finals | None, others: Mapping[str, object]) -> None:
         """Refuse accurate finals where there are none, or beside `others` that were asked for, by parameter.
 
-        "" takes what there is. Raises: BadParameter.
+        Raises: BadParameter.
         """
-        if asked not in {"", *FINALS}:
-            raise BadParameter(f"finals: {asked[:SHOWN]!r} is none of {', '.join(FINALS)}")
         if asked != "accurate":
             return
         if self.accurate is None:
-            raise BadParameter(f"finals: no other model reads again what {self.name!r} has heard; leave finals out")
+            raise BadParameter(
+                f"finals: the model {self.name!r} has no accurate ones: they need beam search here, and another model "
+                "of the same sounds"
+            )
         for name, value in others.items():
             if value:
                 raise BadParameter(f"finals: accurate finals do not go with {name}; leave one of the two out")

@@ -73,7 +73,7 @@ class LocalTranscriber:
                 strict_features=replica.settings.strict_features,
                 english=self._model.english,
             )
-            self._model.check_finals(str(asked.get("finals", "")), self._request.without_accurate)
+            self._model.check_finals(self._request.finals, self._request.without_accurate)
         except BadParameter as error:
             raise NotRecognised(str(error)) from error
         if "keyterm" in self._request.ignored:  # a server names it in a header

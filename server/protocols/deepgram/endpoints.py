@@ -59,7 +59,7 @@ class QueryReader:
             strict_features=replica.settings.strict_features,
             english=model.english,
         )
-        model.check_finals(query.get("finals", ""), request.without_accurate)
+        model.check_finals(request.finals, request.without_accurate)
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)

@@ -129,7 +129,7 @@ def parse_query(
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
         grammar=query.get("grammar", ""),
-        finals=next((each for each in FINALS if each == query.get("finals")), None),
+        finals=_finals(query),
         tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
         ignored=tuple(ignored[:MAX_IGNORED]),
     )
@@ -167,6 +167,16 @@ def _form(query: Mapping[str, str], channels: int) -> AudioForm:
     raw = encoding is not None and encoding in RAW and "sample_rate" in query
     rate = _integer(query, "sample_rate", SAMPLE_RATES, default=0) if raw else None
     return audio_form(encoding, rate, channels)
+
+
+def _finals(query: Mapping[str, str]) -> Finals | None:
+    asked = query.get("finals", "")
+    for each in FINALS:
+        if asked == each:
+            return each
+    if asked:
+        raise BadParameter(f"finals: {asked[:64]!r} is none of {', '.join(FINALS)}")
+    return None
 
 
 def _endpointing(query: Mapping[str, str], default: bool) -> float | None:

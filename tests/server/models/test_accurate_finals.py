@@ -68,4 +68,4 @@ def test_what_cannot_be_is_refused(server: LiveServer, query: dict[str, str], pr
 def test_a_model_without_them_says_so(live_server: Start) -> None:
     with pytest.raises(InvalidStatus) as refused:
         live_server().listen(finals="accurate")
-    assert b"finals: no other model reads again what" in refused.value.response.body
+    assert b"has no accurate ones: they need beam search here, and another model" in refused.value.response.body
