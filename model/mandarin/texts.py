@@ -1,9 +1,9 @@
 """Text for a language model of characters: `python -m model.mandarin.texts OUT --text DIR --speech DIR --ngrams ARPA`.
 
 Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings,
-`digits.txt`, made-up strings of digits, for telephone numbers are said so; and with an n-gram model of words
-`drawn.txt`, lines drawn from it. A character is a word. Sentences that share six characters in a row with a held-out
-transcript are left out.
+`digits.txt` and `commands.txt`, made-up strings of digits, as telephone numbers are said, and made-up commands; and
+with an n-gram model of words `drawn.txt`, lines drawn from it. A character is a word. Sentences that share six
+characters in a row with a held-out transcript are left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from model.errors import LanguageModelError, ModelError
 from model.lm.drawing import Drawing
+from model.mandarin.commands import commands, titles_of
 from model.mandarin.text import sentences_of
 from model.synthesis.digits import digit_strings
 
@@ -88,6 +89,7 @@ def write(out: Path, text: Path, speech: Path, ngrams: Path | None = None) -> di
         "prompts": prompts(text),
         "speech": said,
         "digits": (line.replace(" ", "") for line in digit_strings("zh")),
+        "commands": commands(titles_of(said)),
     }
     if ngrams is not None:
         sources["drawn"] = drawn(ngrams)

@@ -1,6 +1,7 @@
-"""Voices of the two speech synthesizers, and the speech of one text.
+"""Voices of the speech synthesizers, and the speech of one text.
 
-Owns the commands of espeak-ng and flite; knows nothing about corpora, loudness or files that stay.
+Owns the commands of espeak-ng and flite (`kokoro.py` has the neural voices); knows nothing about corpora, loudness or
+files that stay.
 """
 
 import shutil
@@ -17,8 +18,9 @@ import soundfile
 import soxr
 
 from model.errors import SynthesizerError
+from model.synthesis import kokoro
 
-Engine = Literal["espeak-ng", "flite"]
+Engine = Literal["espeak-ng", "flite", "kokoro"]
 FloatArray = npt.NDArray[np.float32]
 
 # Rate of the corpus: wideband speech, what flite's voices are made at.
@@ -47,8 +49,12 @@ _ESPEAK_VARIANTS = (
 )
 # Range of mean pitch in hertz for each flite voice, about a fifth either side of its own; "rms" ignores it.
 _FLITE_PITCH_HZ = {"kal16": (80, 140), "awb": (95, 160), "rms": (75, 125), "slt": (135, 215)}
-# flite has four voices only. Resampling moves formants and pitch together, as a longer or shorter vocal tract does.
+# flite has four voices only, kokoro 28 for English and 8 for Mandarin. Resampling moves formants and pitch together,
+# as a longer or shorter vocal tract does.
 _FLITE_WARPS_PERCENT = (88, 92, 96, 100, 104, 108, 112)
+_KOKORO_WARPS_PERCENT = (92, 96, 100, 104, 108)
+# Speeds of kokoro's voices. Its Mandarin is faster, five syllables a second at 1.
+_KOKORO_PACES = {kokoro.ENGLISH: (0.8, 1.3), kokoro.MANDARIN: (0.7, 1.05)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Voice:
     """One way of speaking.
 
     ``pitch`` and ``pace`` are in the engine's own units: espeak-ng pitch 0-99 and words a minute; flite mean pitch in
-    hertz and duration stretch. ``warp_percent`` is the change of vocal tract length (100: none).
+    hertz and duration stretch; kokoro has no pitch (0) and speed. ``warp_percent`` is the change of vocal tract length
+    (100: none), pitch and pace with it.
     """
 
     engine: Engine
@@ -87,6 +94,13 @@ def random_mandarin_voice(rng: Random) -> Voice:
     return random_espeak_voice(rng, _ESPEAK_PINYIN, (170, 290))
 
 
+def random_neural_voice(rng: Random, language: str) -> Voice:
+    """Return a voice of kokoro's, or a mixture of two. Raises: SynthesizerError where there are none."""
+    warp = rng.choice(_KOKORO_WARPS_PERCENT)
+    pace = round(rng.uniform(*_KOKORO_PACES[language]) * 100 / warp, 3)  # the warp changes the pace back
+    return Voice("kokoro", kokoro.random_mixture(rng, language), 0, pace, warp)
+
+
 def random_espeak_voice(rng: Random, language: str, words_a_minute: tuple[int, int] = (120, 200)) -> Voice:
     """Return a voice of a language of espeak-ng's, drawn from all variants."""
     name = f"{language}+{rng.choice(_ESPEAK_VARIANTS)}"
@@ -110,7 +124,7 @@ def speak(voice: Voice, text: str) -> FloatArray:
     Raises:
         SynthesizerError: the synthesizer failed or gave no sound.
     """
-    samples, rate_hz = _speak_flite(voice, text) if voice.engine == "flite" else _speak_espeak(voice, text)
+    samples, rate_hz = _SPEAK[voice.engine](voice, text)
     if not samples.size or not np.any(samples):
         raise SynthesizerError(f"{voice.speaker} gave no sound for {text!r}")
     resampled = soxr.resample(samples, rate_hz * voice.warp_percent / 100, SAMPLE_RATE_HZ)
@@ -148,3 +162,10 @@ def _run(command: list[str]) -> bytes:
         raise SynthesizerError(f"{command[0]} not found; on Debian: apt-get install {command[0]}") from error
     except subprocess.SubprocessError as error:
         raise SynthesizerError(f"{' '.join(command)} failed: {error}") from error
+
+
+def _speak_kokoro(voice: Voice, text: str) -> tuple[FloatArray, int]:
+    return kokoro.speak(voice.name, text, voice.pace), kokoro.RATE_HZ
+
+
+_SPEAK = {"espeak-ng": _speak_espeak, "flite": _speak_flite, "kokoro": _speak_kokoro}

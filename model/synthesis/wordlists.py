@@ -46,7 +46,7 @@ def read_sections(path: Path, separator: str) -> dict[str, tuple[str, ...]]:
     """
     sections: dict[str, list[str]] = {}
     entries: list[str] = []
-    for line in path.read_text(encoding="ascii").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         header = _HEADER.match(line)
         if header:
             entries = sections.setdefault(header[1], [])

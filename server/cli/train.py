@@ -78,15 +78,20 @@ def synthesize(
         Path | None, typer.Option(help="Say these, a sentence a line, in the language of --voice.")
     ] = None,
     voice: Annotated[str, typer.Option(help="espeak-ng's voice for --texts, such as es.")] = "en-us",
+    neural: Annotated[
+        bool, typer.Option("--neural", help="Kokoro's voices and mixtures of them, English or Mandarin: `make voices`.")
+    ] = False,
 ) -> None:
-    """Make synthetic speech for training with espeak-ng and flite, in many voices."""
+    """Make synthetic speech for training with espeak-ng and flite, or neural voices; in many voices."""
     from model.errors import ModelError
+    from model.synthesis.sentences import Split
     from model.synthesis.synthesize import Texts
     from model.synthesis.synthesize import synthesize as make
 
     try:
         said = None if texts is None else Texts(texts, voice)
-        typer.echo(make(out, hours, seed, jobs, split="dev" if dev else "train", mandarin=mandarin, texts=said))
+        split: Split = "dev" if dev else "train"
+        typer.echo(make(out, hours, seed, jobs, split=split, mandarin=mandarin, texts=said, neural=neural))
     except ModelError as error:
         fail(error)
     except KeyboardInterrupt:
