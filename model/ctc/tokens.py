@@ -35,6 +35,11 @@ def is_ideograph(text: str) -> bool:
     return _IDEOGRAPH.fullmatch(text) is not None
 
 
+def ideographs_apart(text: str) -> str:
+    """Return a text with each character of such a script between spaces, as language models count words."""
+    return text if text.isascii() else " ".join(_IDEOGRAPH.sub(r" \g<0> ", text).split())
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """Symbols by number, and of each: whether a word begins or ends with it, and the bytes that it adds to the word."""

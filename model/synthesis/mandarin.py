@@ -13,14 +13,20 @@ LONGEST = 22  # syllables
 DIGITS_SHARE = 0.15  # of the sentences are strings of digits
 
 
-def mandarin_sentences(seed: int, texts: Path) -> Iterator[Sentence]:
-    """Yield sentences of the texts that `model.mandarin.texts` wrote, without end. Raises: LanguageModelError."""
+def mandarin_sentences(seed: int, texts: Path, commands_share: float = 0.0) -> Iterator[Sentence]:
+    """Yield sentences of the texts that `model.mandarin.texts` wrote, without end; a share of them are commands.
+
+    Raises: LanguageModelError.
+    """
     from model.lexicon.pinyin import are_syllables, syllables_of
 
     digits, others = _lines(texts / "digits.txt"), _lines(texts / "prompts.txt") + _lines(texts / "speech.txt")
+    commands = _lines(texts / "commands.txt") if commands_share else []
     rng = Random(f"{seed}/mandarin")
     while True:
-        said = syllables_of(rng.choice(digits if rng.random() < DIGITS_SHARE else others))
+        drawn = rng.random()
+        kind = digits if drawn < DIGITS_SHARE else commands if drawn < DIGITS_SHARE + commands_share else others
+        said = syllables_of(rng.choice(kind))
         if said and len(said) <= LONGEST and are_syllables(said):
             yield Sentence(" ".join(said), "mandarin")
 

@@ -42,6 +42,7 @@ LICENCES: dict[Engine, str] = {
     "kokoro": "spoken by Kokoro-82M (network and voices Apache-2.0)",
 }
 _FILES_PER_FOLDER = 1000
+_NEURAL_COMMANDS_SHARE = 0.25  # of Mandarin sentences in neural voices
 # Recordings are made and written to the manifest in batches of this size: an interrupted run loses the last one.
 _BATCH = 200
 _SILENCE_S = (0.05, 0.4)
@@ -98,7 +99,8 @@ def plan(
     if texts is not None:
         said, draw = texts.sentences(seed, split), partial(random_espeak_voice, language=texts.voice)
     elif mandarin is not None:
-        said, draw = mandarin_sentences(seed, mandarin), random_mandarin_voice
+        said = mandarin_sentences(seed, mandarin, _NEURAL_COMMANDS_SHARE if neural else 0.0)
+        draw = random_mandarin_voice
     if neural:
         draw = partial(random_neural_voice, language=ENGLISH if mandarin is None else MANDARIN)
     for index, sentence in enumerate(said):

@@ -246,6 +246,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 def _named_texts(path: Path) -> dict[str, list[str]]:
     """Return the lines of a text by its name, or those of a manifest by source."""
+    from model.ctc.tokens import ideographs_apart
     from model.lm_training.train import read_lines
     from model.recordings import read_manifest
 
@@ -253,7 +254,7 @@ def _named_texts(path: Path) -> dict[str, list[str]]:
         return {path.name: list(read_lines(path))}
     texts: dict[str, list[str]] = {}
     for row in read_manifest(path):
-        texts.setdefault(row.source, []).append(row.text)
+        texts.setdefault(row.source, []).append(ideographs_apart(row.text))
     return texts
 
 

@@ -55,6 +55,14 @@ def test_a_manifest_is_measured_by_source(texts: dict[str, Path], tmp_path: Path
     assert [line.split()[:3] for line in lines[1:]] == [["one", "2", "4"], ["two", "1", "2"]]
 
 
+def test_a_manifest_of_chinese_text_is_measured_by_characters(tmp_path: Path) -> None:
+    text, out, manifest = tmp_path / "text.txt", tmp_path / "characters.arpa", tmp_path / "rows.jsonl"
+    text.write_text("打 开 空 调\n关 闭 空 调\n", encoding="utf-8")
+    run("train", text, "--as-written", "--out", out, "--order", 2)
+    manifest.write_text(json.dumps({"audio": "x", "text": "打开空调", "source": "said"}), encoding="utf-8")
+    assert run("perplexity", out, manifest).output.splitlines()[1].split()[:4] == ["said", "1", "4", "0.00%"]
+
+
 def test_weights_are_given_by_file_or_tuned_on_a_held_out_text(texts: dict[str, Path], tmp_path: Path) -> None:
     models = {}
     for name, arguments in {
