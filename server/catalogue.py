@@ -2,7 +2,8 @@
 
 A model that is loaded on demand costs nothing before the first request for it. That request waits, in seconds, while
 a thread reads the weights and the engine warms up; those that come meanwhile wait for the same loading. To unload a
-model is to refuse new streams of it, let those that are open end, and stop its engine.
+model is to refuse new streams of it, let those that are open end, and stop its engine. One that was loaded on demand
+may be unloaded once nobody has used it for a while.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from server.served_model import LoadedModel, ModelCard, ModelOutline
 from server.settings import Settings
 
 FAILED_S = 10.0  # after a loading that failed, refusals until the next try: clients that return at once would go on
+LOOK_S = 10.0  # between looks for models that nobody uses
 STOP_TIMEOUT_S = 5.0  # for the batch that is running
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.models")
@@ -53,6 +55,7 @@ class Place:
     loading: asyncio.Task[ModelService] | None = None
     leaving: asyncio.Task[None] | None = None
     refuse_until_s: float = 0.0
+    used_s: float = 0.0  # when a request got it, or a stream of it was last seen open
 
     @property
     def on_demand(self) -> bool:
@@ -86,6 +89,9 @@ class Catalogue:
         """`outlines` are of models that can be loaded, those that are loaded among them. Raises: SettingsError."""
         self._builder, self._clock = builder, clock
         self._reproducible = settings.reproducible
+        minutes = settings.unload_idle_minutes
+        self._idle_s = None if minutes is None else 60 * minutes
+        self._idle_watch: asyncio.Task[None] | None = None
         known = {outline.name: outline for outline in outlines}
         self._places: dict[str, Place] = {}
         self._on_loaded: OnService = _ignore
@@ -118,6 +124,8 @@ class Catalogue:
         Raises: BadParameter for what is not served; ServerNotReady for a model that cannot be had now.
         """
         place = self._places[self.names.choose(model, language)]
+        if place.on_demand and place.leaving is not None and not place.streams:  # it goes at once, and comes back
+            await asyncio.shield(place.leaving)
         if place.phase is Phase.ABSENT and not place.on_demand:
             raise ServerNotReady(f"the model {place.name!r} is not loaded")
         return await self._loaded(place)
@@ -187,6 +195,7 @@ class Catalogue:
 
     async def _loaded(self, place: Place) -> ModelService:
         """Return the service once it is warm. Raises: ServerNotReady."""
+        place.used_s = self._clock()
         if place.phase is Phase.LEAVING:
             raise ServerNotReady(f"the model {place.name!r} is being unloaded")
         if place.service is not None:
@@ -213,6 +222,7 @@ class Catalogue:
         finally:
             place.loading = None
         place.service, place.card, place.languages = service, service.card, service.languages
+        place.used_s = self._clock()
         how = {"precision": loaded.acoustic.precision, "seconds": round(self._clock() - began_s, 2)}
         _log.info("model loaded", model=place.name, languages=place.languages, **how)
         self._on_loaded(service)
@@ -224,6 +234,20 @@ class Catalogue:
         loaded = outline.load()
         warn_of_dependent_rows(loaded.acoustic, self._reproducible)
         return loaded
+
+    async def _watch_idleness(self, idle_s: float) -> None:
+        while True:
+            await asyncio.sleep(min(idle_s / 4, LOOK_S))
+            self.unload_idle(idle_s)
+
+    def unload_idle(self, idle_s: float) -> None:
+        """Begin to unload what is loaded on demand and has had no stream and no request for `idle_s`."""
+        now = self._clock()
+        for place in self._places.values():
+            if place.streams:
+                place.used_s = now
+            elif place.on_demand and place.phase is Phase.LOADED and now - place.used_s >= idle_s:
+                self.unload(place.name)
 
     async def _leave(self, place: Place, service: ModelService) -> None:
         await service.recognizer.empty()
@@ -247,13 +271,15 @@ class Catalogue:
         for service in self:
             await service.recognizer.start()
             self._on_loaded(service)
+        if self._idle_s is not None:
+            self._idle_watch = asyncio.create_task(self._watch_idleness(self._idle_s))
 
     def close(self) -> None:
         """Begin nothing more, and wait no longer for streams of models that leave: the process is about to end."""
-        for place in self._places.values():
-            for task in (place.loading, place.leaving):
-                if task is not None:
-                    task.cancel()
+        tasks = [task for place in self._places.values() for task in (place.loading, place.leaving)]
+        for task in (self._idle_watch, *tasks):
+            if task is not None:
+                task.cancel()
 
     def stop(self, timeout_s: float) -> None:
         """End all engines. Raises: EngineDown if a thread does not end."""

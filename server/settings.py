@@ -39,6 +39,8 @@ class Settings(BaseSettings):
 
     finals: Literal["fast", "accurate"] = "fast"  # of streams that do not say: server/recognition/session.py
 
+    unload_idle_minutes: float | None = Field(None, gt=0)  # what was loaded on demand, after so long without a stream
+
     grammars: Path | None = None  # folder of LANGUAGE-NAME.arpa, besides those that ship
 
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry

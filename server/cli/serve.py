@@ -55,6 +55,9 @@ def serve(
     ] = None,
     vad: Annotated[str | None, typer.Option(help="Voice activity: off or silero. Default: {default}.")] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads. Default: all cores but one.")] = None,
+    unload_idle_minutes: Annotated[
+        float | None, typer.Option(help="Unload what was loaded on demand after so long without use. Default: never.")
+    ] = None,
     reproducible: Annotated[
         bool | None, typer.Option("--reproducible", help="Bit-identical log-probs in every batch, by fixed tiles.")
     ] = None,

@@ -82,6 +82,7 @@ IN_WORDS = {  # values that help texts describe
     "vosk_port": {"none"},
     "grammars": {"none"},
     "threads": {"all cores but one"},
+    "unload_idle_minutes": {"never"},
 }
 OWN_DEFAULTS = {  # options of the same name as a setting, with another meaning
     ("calibrate", "decoder"): "greedy",

@@ -167,6 +167,28 @@ def test_the_memory_of_a_model_that_has_left_is_free_again(
         time.sleep(0.05)
 
 
+def test_a_model_that_nobody_uses_is_unloaded_and_comes_back(live_server: Start, loading: Loading) -> None:
+    server = live_server(model=two_models()[:1], outlines=outlines(loading), unload_idle_minutes=0.5 / 60)
+    with server.listen(language="es") as spanish:
+        time.sleep(1.2)
+        assert phases(server)["es"] == ("loaded", 1), "a stream is use, though nothing is said"
+        spanish.send(AUDIO)
+        assert transcript(spanish.finish()) == "mo ome"
+    wait_for(server, "not loaded")
+    assert (upload(server), loading.count) == ("mo ome", 2)
+    with server.listen() as english:  # the default stays
+        english.send(AUDIO)
+        assert transcript(english.finish()) == "no one"
+
+
+def test_a_request_for_a_model_that_is_just_going_waits_and_loads_it_again(
+    server: LiveServer, loading: Loading
+) -> None:
+    for count in range(1, 6):
+        assert (upload(server), loading.count) == ("mo ome", count)
+        assert post(server, "es/unload")[0] == 202
+
+
 def test_a_model_that_an_operator_unloaded_stays_away_unless_it_is_for_demand(
     live_server: Start, loading: Loading
 ) -> None:
