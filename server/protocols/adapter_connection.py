@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
 from starlette.websockets import WebSocket
 
+from batching.errors import BatchingError
 from model.ctc.bias import BiasError
 from server.audio.formats import Encoding
-from server.errors import CLOSES, CloseReason, KeytermsTooOften
+from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.session import Session
-from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say
+from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say, Switch
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapted")
+# Opens a stream of the model of that name and language for a connection. Raises: Refused, BatchingError.
+OpenOther = Callable[[Connection, str, str | None], Awaitable[ActiveSession]]
 
 
 class AdapterConnection(Connection):
@@ -34,16 +39,26 @@ class AdapterConnection(Connection):
         protocol: str,
         encoding: Encoding,
         request_id: str,
+        open_other: OpenOther | None = None,
     ) -> None:
-        """`session` takes mono audio at the model's rate: the adapter decodes `encoding`, a metric label here."""
+        """`session` takes mono audio at the model's rate: the adapter decodes `encoding`, a metric label here.
+
+        `open_other` is for an adapter that switches models.
+        """
         super().__init__(socket, session, context, request_id=request_id, encoding=encoding, decoder=None)
         self.protocol = protocol
         self._adapter = adapter
+        self._open_other = open_other
+        self._switching: asyncio.Task[None] | None = None
 
     async def run(self, recognition: ActiveSession) -> None:
         """Serve the accepted connection, which `recognition` admitted, to its end."""
         self._do_all(self._adapter.opened())
-        await super().run(recognition)
+        try:
+            await super().run(recognition)
+        finally:
+            if self._switching is not None:
+                self._switching.cancel()
 
     def _on_binary(self, chunk: bytes) -> None:
         self._do_all(self._adapter.binary(chunk))
@@ -78,6 +93,31 @@ class AdapterConnection(Connection):
                 self._bias(phrases)
             case Endpoint(silence_ms):
                 self._session.set_endpointing(silence_ms)
+            case Switch():
+                self._hold()
+                self._switching = asyncio.create_task(self._switch(action))
+                self._switching.add_done_callback(self._on_switch_ended)
+
+    async def _switch(self, asked: Switch) -> None:
+        assert self._open_other is not None, "the adapter's endpoint gives it"
+        try:
+            recognition = await self._open_other(self, asked.model, asked.language)
+        except (Refused, BatchingError) as error:
+            self._do_all(asked.refused(str(error)))
+        else:
+            if not self._state.reads:  # it was drained, or the client left
+                recognition.close()
+                return
+            self._replace(recognition.session, recognition)
+            self._do_all(asked.done(recognition.session.options.sample_rate))
+        if self._state.reads and self._backpressure.release():
+            self._read_on()
+
+    def _on_switch_ended(self, switching: asyncio.Task[None]) -> None:
+        error = None if switching.cancelled() else switching.exception()
+        if error is not None:
+            _log.error("a stream could not change its model", request_id=self._request_id, exc_info=error)
+            self._transition(ConnectionEvent.BROKEN)
 
     def _bias(self, phrases: tuple[str, ...]) -> None:
         why = "this server decodes greedily, which knows no key terms"

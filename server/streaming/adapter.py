@@ -7,7 +7,7 @@ itself, because in these protocols the client may name its form after the connec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,7 +66,21 @@ class Endpoint:
     silence_ms: float
 
 
-Action = Say | Hear | Flush | Finish | HangUp | Bias | Endpoint
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Before any audio: recognise by another model; what the client sends meanwhile waits.
+
+    `done` is called with the model's sample rate once a stream of it is open, without the phrases and the silence that
+    were set before; `refused`, with the reason, where it cannot be had: the model is the one before then.
+    """
+
+    model: str
+    language: str | None
+    done: Callable[[int], Actions]
+    refused: Callable[[str], Actions]
+
+
+Action = Say | Hear | Flush | Finish | HangUp | Bias | Endpoint | Switch
 Actions = Iterable[Action]
 
 

@@ -300,6 +300,17 @@ class Connection(ABC):
         """True while received audio waits for the engine or the decoder."""
         return self._session.backlog_s > 0 or self._decode_queue.pending
 
+    def _hold(self) -> None:
+        """Read no more until `_read_on`."""
+        if self._backpressure.hold():
+            self._transport.pause_reading()
+
+    def _replace(self, session: Session, recognition: ActiveSession) -> None:
+        """Go on with another session, which `recognition` admitted; no audio came before."""
+        assert self._recognition is not None, "it runs"
+        self._recognition.close()
+        self._session, self._recognition = session, recognition
+
     def _read_on(self) -> None:
         """Take the messages that were read before reading stopped, then read on unless they stop it again."""
         self._deadlines.heard_s = self._clock()  # the client was silent because it was not read

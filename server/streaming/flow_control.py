@@ -24,6 +24,11 @@ class Backpressure:
         self.holding = True
         return True
 
+    def hold(self) -> bool:
+        """Stop reading whatever the backlog; return whether reading went on before."""
+        before, self.holding = self.holding, True
+        return not before
+
     def falls(self, backlog_s: float) -> bool:
         """Return whether reading may go on now."""
         if not self.holding or backlog_s > self._low_s:

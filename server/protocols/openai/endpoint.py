@@ -12,13 +12,16 @@ from server.access.guard import CountedRefusal
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.errors import BadParameter
+from server.model_service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.handshake import Admitted, serve
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SILENCE_MS, SessionSettings
-from server.recognition.session import SessionOptions
+from server.recognition.active_session import ActiveSession
+from server.recognition.session import Session, SessionOptions
 from server.replica import Replica
+from server.streaming.connection import Connection
 
 SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers send a key
 
@@ -43,7 +46,6 @@ class RealtimeEndpoint:
         asked, language = query.get("model"), query.get("language")
         model = await replica.models.obtain(asked, language)
         rate = model.config.sample_rate
-        options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS))
         adapter = RealtimeAdapter(
             request_id.replace("-", ""),
             SessionSettings(model.name, asked, language=language),
@@ -51,7 +53,7 @@ class RealtimeEndpoint:
             model_rate=rate,
             min_silence_ms=replica.limits.min_endpoint_ms,
         )
-        session = model.session(options, replica.limits)
+        session = self._session(model)
         stream = AdapterConnection(
             socket,
             session,
@@ -60,8 +62,19 @@ class RealtimeEndpoint:
             protocol="openai",
             encoding=Encoding.LINEAR16,
             request_id=request_id,
+            open_other=self._open_other,
         )
         return Admitted(model, stream, session, credentials.subprotocol, {"x-request-id": request_id})
+
+    def _session(self, model: ModelService) -> Session:
+        rate = model.config.sample_rate
+        options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS))
+        return model.session(options, self._replica.limits)
+
+    async def _open_other(self, stream: Connection, name: str, language: str | None) -> ActiveSession:
+        """Open a stream of another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
+        model = await self._replica.models.obtain(name, language)
+        return model.recognizer.open(self._session(model), stream)
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:

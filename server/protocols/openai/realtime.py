@@ -7,6 +7,7 @@ Deltas are the growth of the stable words. A turn ends by silence (`turn_detecti
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ from server.recognition.events import (
     StepTiming,
     StreamBroken,
 )
-from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say
+from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say, Switch
 from server.streaming.outbox import FrameKind
 
 MIN_COMMIT_S = 0.1  # Source: the service's own limit
@@ -145,7 +146,11 @@ class RealtimeAdapter:
     def _update(self, event: ClientEvent) -> Iterator[Action]:
         if not event.session:
             raise BadFrame("session: missing")
-        before, self._settings = self._settings, self._settings.updated(event.session, self._names)
+        before, after = self._settings, self._settings.updated(event.session, self._names)
+        if after.served != before.served:
+            yield self._other_model(event, after)
+            return
+        self._settings = after
         if (before.format, before.rate) != (self._settings.format, self._settings.rate):
             yield from self._input.tail()
             self._received_before_s = self._received_s
@@ -155,6 +160,29 @@ class RealtimeAdapter:
         if before.silence_ms != self._settings.silence_ms:
             yield Endpoint(self._settings.silence_ms)
         yield self._say("session.updated", session=self._description())
+
+    def _other_model(self, event: ClientEvent, after: SessionSettings) -> Switch:
+        """Switch to the model of the settings, which come into force with it."""
+        before = self._settings
+        if self._received_s:
+            field = "model" if after.language == before.language else "language"
+            raise BadFrame(
+                f"session.audio.input.transcription.{field}: this session has heard audio with the model "
+                f"{before.served!r}; open another one for {after.served!r}"
+            )
+        done, refused = partial(self._switched, after), partial(self._not_switched, event)
+        return Switch(after.served, after.language, done, refused)
+
+    def _switched(self, settings: SessionSettings, model_rate: int) -> Iterator[Action]:
+        self._settings, self._model_rate = settings, model_rate
+        self._input = self._new_input()
+        if settings.keywords:
+            yield Bias(settings.keywords)
+        yield Endpoint(settings.silence_ms)
+        yield self._say("session.updated", session=self._description())
+
+    def _not_switched(self, event: ClientEvent, why: str) -> Actions:
+        return (self._complain(event, f"session.audio.input.transcription.model: {why}"),)
 
     # Recognition to client
 

@@ -148,13 +148,7 @@ def _with_transcription(settings: SessionSettings, given: TranscriptionIn, names
         served = names.choose(model, language)
     except BadParameter as error:
         raise BadFrame(f"session.audio.input.transcription.{error}") from error
-    if served != settings.served:
-        field = "model" if language == settings.language else "language"
-        raise BadFrame(
-            f"session.audio.input.transcription.{field}: this session has the model {settings.served!r}; "
-            f"open one with model={served}"
-        )
-    return replace(settings, model=model, language=language, keywords=keywords)
+    return replace(settings, served=served, model=model, language=language, keywords=keywords)
 
 
 def _turns(given: TurnDetection | None) -> TurnDetection | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from two_models import Spanish, two_models
 from typer.testing import CliRunner
 from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from server.cli import app
 from server.errors import SettingsError
@@ -262,6 +266,70 @@ def test_the_command_lists_loads_and_unloads(live_server: Start, loading: Loadin
     assert run("unload", "es", env=key) == (0, "es: unloading, 0 streams")
     code, said_ = run("unload", "en", env=key)
     assert (code, "'en' is the default model, which stays" in said_) == (1, True)
+
+
+# A Realtime session's client names the language after it has connected
+
+
+def updated(socket: ClientConnection, language: str) -> None:
+    audio = {"input": {"transcription": {"language": language}, "turn_detection": None}}
+    socket.send(json.dumps({"type": "session.update", "session": {"type": "transcription", "audio": audio}}))
+
+
+@contextmanager
+def realtime(server: LiveServer) -> Iterator[ClientConnection]:
+    url = f"ws://{server.host}/v1/realtime?intent=transcription"
+    with connect(url, compression=None, close_timeout=WAIT_S) as socket:
+        assert json.loads(socket.recv(timeout=WAIT_S))["type"] == "session.created"
+        yield socket
+
+
+def test_audio_that_comes_while_a_realtime_sessions_model_is_loaded_waits_for_it(
+    server: LiveServer, loading: Loading
+) -> None:
+    loading.go.clear()
+    pcm = np.concatenate([spell("no one ", 24_000), silence(1.0, 24_000)]).tobytes()
+    with realtime(server) as socket:
+        updated(socket, "es")
+        for start in range(0, len(pcm), 9_600):
+            audio = base64.b64encode(pcm[start : start + 9_600]).decode()
+            socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+        socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+        assert loading.began.wait(WAIT_S)
+        with pytest.raises(TimeoutError):
+            socket.recv(timeout=0.2)
+        loading.go.set()
+        events = [json.loads(socket.recv(timeout=WAIT_S))]
+        while "transcript" not in events[-1]:
+            events.append(json.loads(socket.recv(timeout=WAIT_S)))
+    assert (events[0]["type"], events[-1]["transcript"]) == ("session.updated", "mo ome")
+
+
+def test_a_realtime_session_whose_model_cannot_be_loaded_goes_on_with_its_own(
+    server: LiveServer, loading: Loading
+) -> None:
+    loading.fails = True
+    with realtime(server) as socket:
+        updated(socket, "es")
+        refused = json.loads(socket.recv(timeout=WAIT_S))["error"]
+        assert refused["param"] == "session.audio.input.transcription.model"
+        assert "the model 'es' could not be loaded" in refused["message"]
+        updated(socket, "en")
+        assert json.loads(socket.recv(timeout=WAIT_S))["session"]["audio"]["input"]["turn_detection"] is None
+        assert server.metric('tutti_state_pool_slots_used{model="en"}') == 1
+
+
+def test_a_realtime_client_that_leaves_while_its_model_is_loaded_leaves_no_stream(
+    server: LiveServer, loading: Loading
+) -> None:
+    loading.go.clear()
+    with realtime(server) as socket:
+        updated(socket, "es")
+        assert loading.began.wait(WAIT_S)
+    loading.go.set()  # a client that is not read is not seen leaving before
+    wait_for(server, "loaded")
+    server.wait_idle()
+    assert phases(server) == {"en": ("loaded", 0), "es": ("loaded", 0)}
 
 
 # What operators write

@@ -142,6 +142,35 @@ def test_a_realtime_session_holds_the_language_that_it_tells(server: LiveServer)
         assert (right["model"], right["language"]) == ("es", "es-MX")
 
 
+def spoken(socket: ClientConnection) -> str:
+    """Speak, commit, and return the transcript; other events are read over."""
+    pcm = np.concatenate([spell("no one ", 24_000), silence(1.0, 24_000)])
+    for type_, audio in (("append", base64.b64encode(pcm.tobytes()).decode()), ("commit", None)):
+        socket.send(json.dumps({"type": f"input_audio_buffer.{type_}"} | ({"audio": audio} if audio else {})))
+    event: Any = {}
+    while "transcript" not in event:
+        event = json.loads(socket.recv(timeout=WAIT_S))
+    return str(event["transcript"])
+
+
+def test_a_realtime_session_may_change_its_language_before_it_has_heard_anything(server: LiveServer) -> None:
+    with dial(server, REALTIME) as socket:
+        socket.recv(timeout=WAIT_S)
+        manual = {"type": "transcription", "audio": {"input": {"turn_detection": None}}}
+        socket.send(json.dumps({"type": "session.update", "session": manual}))
+        socket.recv(timeout=WAIT_S)
+        for language in ("es", "en", "es-MX"):
+            told = updated(socket, model="gpt-4o-transcribe", language=language)["session"]["audio"]["input"]
+            assert told["transcription"] == {"model": "gpt-4o-transcribe", "language": language}
+            assert told["turn_detection"] is None, "what was set before stays"
+        assert server.metric('tutti_state_pool_slots_used{model="en"}') == 0, "it gave its place back"
+        assert spoken(socket) == HEARD["es"]
+        late = updated(socket, language="en")
+        assert late["error"]["param"] == "session.audio.input.transcription.language"
+        assert "has heard audio with the model 'es'" in late["error"]["message"]
+        assert spoken(socket) == HEARD["es"]
+
+
 def test_vosks_and_twilios_handshakes_choose_or_are_refused(server: LiveServer) -> None:
     for path in (VOSK, TWILIO):
         status, body = refusal(server, path + "language=de")
