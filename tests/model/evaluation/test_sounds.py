@@ -35,7 +35,7 @@ def test_the_shipped_model_hears_a_shipped_recording() -> None:
     weather = next(u for u in read_manifest(SAMPLES) if u.audio.stem == "mandarin_weather")
     said = Utterance(weather.audio, "jin1 tian1 tian1 qi4 hen3 hao3", "samples", "x", weather.duration_s)
     toned, toneless = measure(checkpoint.shipped_for("zh"), [said])["samples"]
-    assert toneless <= toned < 0.25
+    assert toneless <= toned < 0.3
 
 
 def test_a_checkpoint_without_sounds_is_refused(tmp_path: Path) -> None:

@@ -277,9 +277,9 @@ def updated(socket: ClientConnection, language: str) -> None:
 
 
 @contextmanager
-def realtime(server: LiveServer) -> Iterator[ClientConnection]:
+def realtime(server: LiveServer, close_timeout_s: float = WAIT_S) -> Iterator[ClientConnection]:
     url = f"ws://{server.host}/v1/realtime?intent=transcription"
-    with connect(url, compression=None, close_timeout=WAIT_S) as socket:
+    with connect(url, compression=None, close_timeout=close_timeout_s) as socket:
         assert json.loads(socket.recv(timeout=WAIT_S))["type"] == "session.created"
         yield socket
 
@@ -323,7 +323,7 @@ def test_a_realtime_client_that_leaves_while_its_model_is_loaded_leaves_no_strea
     server: LiveServer, loading: Loading
 ) -> None:
     loading.go.clear()
-    with realtime(server) as socket:
+    with realtime(server, close_timeout_s=0.1) as socket:
         updated(socket, "es")
         assert loading.began.wait(WAIT_S)
     loading.go.set()  # a client that is not read is not seen leaving before
