@@ -23,6 +23,7 @@ from server.settings import Settings
 PAGE = (ROOT / "docs" / "new-language.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIMIT_S = 300.0  # of one block, on a slow machine without bf16
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 HEARD = 40  # held-out recordings that are streamed
 
 
