@@ -37,7 +37,7 @@ from loadtest.reports.environment import Environment, describe
 
 NAME = "ray"
 STORE_BYTES = 80 * 2**20  # nothing is kept in Ray's object store
-WITHIN_S = 120.0
+WITHIN_S = 240.0  # a replica that starts on a slow machine beside other work takes minutes
 LOOKS_EVERY_S = 0.2
 
 

@@ -126,7 +126,7 @@ def test_gauges_are_read_and_protocols_summed() -> None:
     assert read(text) == {"tutti_ready": 1.0, "tutti_sessions_active": 5.0}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(420)
 def test_a_fleet_of_two_nodes_grows_loses_one_and_shrinks_and_no_word_is_lost() -> None:
     if shutil.which("haproxy", path="/usr/sbin:/usr/bin") is None:
         missing("haproxy not installed")
