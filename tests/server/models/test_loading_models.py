@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
+from realtime_client import speak, until_transcript, update
 from spelling import silence, spell, spelling_decoder
 from two_models import Spanish, two_models
 from typer.testing import CliRunner
@@ -271,11 +271,6 @@ def test_the_command_lists_loads_and_unloads(live_server: Start, loading: Loadin
 # A Realtime session's client names the language after it has connected
 
 
-def updated(socket: ClientConnection, language: str) -> None:
-    audio = {"input": {"transcription": {"language": language}, "turn_detection": None}}
-    socket.send(json.dumps({"type": "session.update", "session": {"type": "transcription", "audio": audio}}))
-
-
 @contextmanager
 def realtime(server: LiveServer, close_timeout_s: float = WAIT_S) -> Iterator[ClientConnection]:
     url = f"ws://{server.host}/v1/realtime?intent=transcription"
@@ -288,20 +283,14 @@ def test_audio_that_comes_while_a_realtime_sessions_model_is_loaded_waits_for_it
     server: LiveServer, loading: Loading
 ) -> None:
     loading.go.clear()
-    pcm = np.concatenate([spell("no one ", 24_000), silence(1.0, 24_000)]).tobytes()
     with realtime(server) as socket:
-        updated(socket, "es")
-        for start in range(0, len(pcm), 9_600):
-            audio = base64.b64encode(pcm[start : start + 9_600]).decode()
-            socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
-        socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+        update(socket, transcription={"language": "es"}, turn_detection=None)
+        speak(socket, "no one ")
         assert loading.began.wait(WAIT_S)
         with pytest.raises(TimeoutError):
             socket.recv(timeout=0.2)
         loading.go.set()
-        events = [json.loads(socket.recv(timeout=WAIT_S))]
-        while "transcript" not in events[-1]:
-            events.append(json.loads(socket.recv(timeout=WAIT_S)))
+        events = until_transcript(socket)
     assert (events[0]["type"], events[-1]["transcript"]) == ("session.updated", "mo ome")
 
 
@@ -310,11 +299,11 @@ def test_a_realtime_session_whose_model_cannot_be_loaded_goes_on_with_its_own(
 ) -> None:
     loading.fails = True
     with realtime(server) as socket:
-        updated(socket, "es")
+        update(socket, transcription={"language": "es"}, turn_detection=None)
         refused = json.loads(socket.recv(timeout=WAIT_S))["error"]
         assert refused["param"] == "session.audio.input.transcription.model"
         assert "the model 'es' could not be loaded" in refused["message"]
-        updated(socket, "en")
+        update(socket, transcription={"language": "en"}, turn_detection=None)
         assert json.loads(socket.recv(timeout=WAIT_S))["session"]["audio"]["input"]["turn_detection"] is None
         assert server.metric('tutti_state_pool_slots_used{model="en"}') == 1
 
@@ -324,7 +313,7 @@ def test_a_realtime_client_that_leaves_while_its_model_is_loaded_leaves_no_strea
 ) -> None:
     loading.go.clear()
     with realtime(server, close_timeout_s=0.1) as socket:
-        updated(socket, "es")
+        update(socket, transcription={"language": "es"}, turn_detection=None)
         assert loading.began.wait(WAIT_S)
     loading.go.set()  # a client that is not read is not seen leaving before
     wait_for(server, "loaded")

@@ -13,6 +13,7 @@ import pytest
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from needs import need_package
+from realtime_client import speak, until_transcript, update
 from spelling import CONFIG, silence, spell
 from two_models import two_models
 from uploaded import encoded, said
@@ -124,8 +125,7 @@ def test_openais_uploads_have_the_language_that_they_ask_for_or_are_refused(serv
 
 def updated(socket: ClientConnection, **transcription: str) -> Any:
     """The answer to an update of a Realtime session's transcription."""
-    audio = {"input": {"transcription": transcription}}
-    socket.send(json.dumps({"type": "session.update", "session": {"type": "transcription", "audio": audio}}))
+    update(socket, transcription=transcription)
     return json.loads(socket.recv(timeout=WAIT_S))
 
 
@@ -143,21 +143,15 @@ def test_a_realtime_session_holds_the_language_that_it_tells(server: LiveServer)
 
 
 def spoken(socket: ClientConnection) -> str:
-    """Speak, commit, and return the transcript; other events are read over."""
-    pcm = np.concatenate([spell("no one ", 24_000), silence(1.0, 24_000)])
-    for type_, audio in (("append", base64.b64encode(pcm.tobytes()).decode()), ("commit", None)):
-        socket.send(json.dumps({"type": f"input_audio_buffer.{type_}"} | ({"audio": audio} if audio else {})))
-    event: Any = {}
-    while "transcript" not in event:
-        event = json.loads(socket.recv(timeout=WAIT_S))
-    return str(event["transcript"])
+    """Speak, and return the transcript."""
+    speak(socket, "no one ")
+    return str(until_transcript(socket)[-1]["transcript"])
 
 
 def test_a_realtime_session_may_change_its_language_before_it_has_heard_anything(server: LiveServer) -> None:
     with dial(server, REALTIME) as socket:
         socket.recv(timeout=WAIT_S)
-        manual = {"type": "transcription", "audio": {"input": {"turn_detection": None}}}
-        socket.send(json.dumps({"type": "session.update", "session": manual}))
+        update(socket, turn_detection=None)
         socket.recv(timeout=WAIT_S)
         for language in ("es", "en", "es-MX"):
             told = updated(socket, model="gpt-4o-transcribe", language=language)["session"]["audio"]["input"]
