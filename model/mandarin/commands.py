@@ -1,7 +1,8 @@
 """Made-up Mandarin commands: music, places, films, climate and telephone, as people say them to a car or a phone.
 
 Templates and kinds of places stand in `commands.txt`; titles come from the commands of the training recordings, names
-of towns, other names and nouns from jieba's dictionary (MIT), each as often as it is used. No held-out text is read.
+of towns, other names and nouns from jieba's dictionary (MIT), common ones more often. No held-out text is read, and no
+template has a phrase that held-out commands alone have, but for ordinary kinds of places.
 """
 
 from __future__ import annotations

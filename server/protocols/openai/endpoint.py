@@ -45,12 +45,11 @@ class RealtimeEndpoint:
             raise BadParameter("intent: this server transcribes; ask for intent=transcription")
         asked, language = query.get("model"), query.get("language")
         model = await replica.models.obtain(asked, language)
-        rate = model.config.sample_rate
         adapter = RealtimeAdapter(
             request_id.replace("-", ""),
             SessionSettings(model.name, asked, language=language),
             replica.models.names,
-            model_rate=rate,
+            model_rate=model.config.sample_rate,
             min_silence_ms=replica.limits.min_endpoint_ms,
         )
         session = self._session(model)
