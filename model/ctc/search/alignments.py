@@ -104,6 +104,11 @@ def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
     ints, floats = work.on_i[h], work.on_f[h]
     log_p, start, last, total = extension_of(stream, origin, symbol)
     log_p += work.log_p[symbol]
+    share = stream.hypotheses_f[origin, at.OWN_SHARE]
+    if share != floats[at.OWN_SHARE] and log_p > -np.inf:
+        before = add_logs(floats[at.BLANK_P], floats[at.LETTER_P])
+        own = add_logs(before + floats[at.OWN_SHARE], log_p + share)
+        floats[at.OWN_SHARE] = own - add_logs(before, log_p)
     if texts.symbols[symbol, at.ROLE] == at.SPACE:
         if log_p > floats[at.BLANK_P] and stream.nodes_i[node, at.CHILD] < 0:  # else the next word may begin too early
             record_word(stream, node, start, last, total)

@@ -205,3 +205,4 @@ def _write(texts: Texts, stream: Stream, work: Work, candidate: int, place: int)
     floats[at.LETTER_PEAK] = own
     floats[at.LETTER_SUM] = total + own
     floats[at.BLANK_SUM] = 0.0
+    floats[at.OWN_SHARE] = stream.hypotheses_f[origin, at.OWN_SHARE]

@@ -209,7 +209,10 @@ def _best_ended(texts: Texts, stream: Stream) -> int:
         elif node != stream.header[at.ROOT]:
             other = _alive(stream, stream.nodes_i[node, at.PARENT])
         if other >= 0:
-            score += add_logs(total, stream.hypotheses_f[other, at.TOTAL_P]) - total
+            others = stream.hypotheses_f[other, at.TOTAL_P]
+            if others > total:  # which then stands for both, whose scores differ by rounding alone
+                continue
+            score += add_logs(total, others) - total
         if score > most:
             best, most = h, score
     return int(best)

@@ -65,7 +65,8 @@ TOTAL_P = 2  # of both
 BLANK_SUM = 3  # over the letters of the open word: the best log-probability that each had
 LETTER_SUM = 4
 LETTER_PEAK = 5  # of the last letter, as counted in LETTER_SUM
-HYPOTHESIS_FLOATS = 6
+OWN_SHARE = 6  # of TOTAL_P, what alignments of this very text have, not of texts merged into it; a logarithm, 0 for all
+HYPOTHESIS_FLOATS = 7
 
 # node, int32
 PARENT = 0

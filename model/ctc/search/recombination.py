@@ -1,9 +1,10 @@
-"""Recombination: of two hypotheses whose futures score alike, the better goes on with the probability of both.
+"""Recombination: of two hypotheses whose futures score alike, the likelier text goes on with the probability of both.
 
 Futures score alike where the language model's state, the open word, the last symbol and the state of key terms are the
 same, whatever the words before were. Without it a beam fills with one ending after many beginnings. Of letters none is
 merged where there is room for every hypothesis, and the search is exact. Of phones they always are, or words that sound
-alike would stay open however much is said behind them.
+alike would stay open however much is said behind them. Which text is the likelier, its own alignments decide, not those
+of texts that were merged into it before.
 
 Source: Ney and Ortmanns 1999, "Dynamic programming search for continuous speech recognition", section on recombination.
 """
@@ -81,10 +82,13 @@ def _same_future(stream: Stream, a: int, b: int) -> bool:
 
 @compiled
 def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
-    """Leave the better of two hypotheses in row `other`, with the probability of both."""
+    """Leave in row `other` the hypothesis whose own text is the likelier of two, with the probability of both."""
     ints, floats, scores = work.next_i, work.next_f, stream.nodes_f
     ahead = scores[ints[place, at.NODE], at.SCORE] - scores[ints[other, at.NODE], at.SCORE]
-    if floats[place, at.TOTAL_P] + ahead > floats[other, at.TOTAL_P]:
+    own = floats[other, at.TOTAL_P] + floats[other, at.OWN_SHARE]
+    own_place = floats[place, at.TOTAL_P] + floats[place, at.OWN_SHARE]
+    if own_place + ahead > own:
+        own = own_place
         blank, letter = floats[other, at.BLANK_P] - ahead, floats[other, at.LETTER_P] - ahead
         copy_row(ints, other, ints, place)
         copy_row(floats, other, floats, place)
@@ -93,4 +97,5 @@ def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
     floats[other, at.BLANK_P] = add_logs(floats[other, at.BLANK_P], blank)
     floats[other, at.LETTER_P] = add_logs(floats[other, at.LETTER_P], letter)
     floats[other, at.TOTAL_P] = add_logs(floats[other, at.BLANK_P], floats[other, at.LETTER_P])
+    floats[other, at.OWN_SHARE] = own - floats[other, at.TOTAL_P]
     work.scores[other] = floats[other, at.TOTAL_P] + scores[ints[other, at.NODE], at.SCORE]

@@ -18,7 +18,7 @@ from model.ctc.search import layout as at
 from model.ctc.search.layout import tree_nodes_of
 from model.ctc.search.symbols import Symbols
 
-VERSION = 4  # with the layout, or with what the search makes of it
+VERSION = 5  # with the layout, or with what the search makes of it
 SavedWord = tuple[str, float, float, float]
 _KEPT = (at.SKIP, at.FRAMES, at.CHANGES, at.BEST, at.QUIET)  # of the header, as they are
 _STAMPS = [at.WORD_START, at.WORD_LAST]

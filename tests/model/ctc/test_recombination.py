@@ -62,6 +62,19 @@ def test_doubtful_words_before_leave_room_for_doubt_about_the_last():
     assert [word.text for word in made.take(state)] == [*"bbbbb", "a"]
 
 
+@pytest.mark.parametrize("odds", [(0.36, 0.33, 0.31), (0.31, 0.33, 0.36), (0.33, 0.36, 0.31)])
+@pytest.mark.parametrize("beams", [2, 4, 6, 8, 12])
+def test_a_merged_hypothesis_has_the_likeliest_text_whatever_was_merged_before(beams, odds):
+    """Two of three doubtful words are likelier together than the third, which is the likeliest alone."""
+    word = log_probs(spell("b "), certainty=0.97)
+    word[0, [LETTERS.index(letter) for letter in "abc"]] = np.log(0.98 * np.array(odds))
+    made = decoder(beams, lm=False, weights=PLAIN)
+    state = made.start(0)
+    made.advance([state], np.concatenate([word, word, word, log_probs(spell("ab_ "), certainty=0.97)])[None])
+    likeliest = "abc"[int(np.argmax(odds))]
+    assert [word.text for word in made.words(state)] == [likeliest] * 3 + ["ab"]
+
+
 def test_doubtful_words_are_committed_once_what_follows_does_not_depend_on_them():
     made = decoder(8, lm=False, weights=PLAIN)
     state = made.start(0)
