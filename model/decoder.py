@@ -32,6 +32,7 @@ WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` wri
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
 REREAD_BEAMS = 512  # of segments that are read again. Source: model/LOG.md
+REREAD = "accurate"  # stands for the mean of two networks where weights are named after an acoustic model
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
@@ -47,16 +48,15 @@ class Language:
     weights: DecodingWeights = DecodingWeights()  # noqa: RUF009 - frozen
 
     @classmethod
-    def load(cls, path: Path | None, phones: Sequence[str] = (), language: str = "en") -> Language:
+    def load(cls, path: Path | None, phones: Sequence[str] = (), language: str = "en", heard_by: str = "") -> Language:
         """Read a language model, the lexicon beside it or else the language's, and the weights tuned for it.
 
-        Raises: LanguageModelError, LexiconError, and ModelError for the weights.
+        `heard_by` is the acoustic model's name. Raises: LanguageModelError, LexiconError; ModelError for the weights.
         """
         if path is None:
             return cls()
-        lm, weights = LanguageModel.load(path), weights_path(path, phones)
-        tuned = DecodingWeights.load(weights) if weights.exists() else default_weights(phones)
-        return cls(lm, sounds_of(lm, path, phones, language) if phones else None, tuned)
+        lm, tuned = LanguageModel.load(path), tuned_weights(path, phones, heard_by)
+        return cls(lm, sounds_of(lm, path, phones, language) if phones else None, tuned or default_weights(phones))
 
 
 def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> Sounds:
@@ -108,7 +108,7 @@ def make_decoder(
     def search(beams: int, language: Language) -> BeamDecoder:
         return own_search(config, beams, language)
 
-    known = Language.load(path, phones, config.language)
+    known = Language.load(path, phones, config.language, config.name)
     return _searches(search, known, beams=beams, second=second, phones=phones)
 
 
@@ -210,10 +210,11 @@ def _searches(
     return both
 
 
-def accurate_of(acoustic: AcousticModel, decoder: Decoder) -> TwoPassDecoder | None:
+def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
     """The decoder whose ended segments are read again by another network, `model.segment_reader`.
 
-    None for a model that has no such other one, and for greedy decoding. Raises: CheckpointError.
+    It searches with the weights that were tuned for the mean of both, where there are such for its language model `lm`.
+    None for a model that has no such other one, and for greedy decoding. Raises: CheckpointError, ModelError.
     """
     if isinstance(acoustic, PublishedModel) or not isinstance(decoder, (BeamDecoder, TwoPassDecoder)):
         return None
@@ -222,7 +223,9 @@ def accurate_of(acoustic: AcousticModel, decoder: Decoder) -> TwoPassDecoder | N
         return None
     if isinstance(decoder, TwoPassDecoder):
         return TwoPassDecoder(decoder.first, decoder.second, reader)
-    known = Language(decoder.lm, decoder.sounds, decoder.weights)
+    path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
+    tuned = None if path is None else tuned_weights(path, phones, REREAD)
+    known = Language(decoder.lm, decoder.sounds, tuned or decoder.weights)
     return TwoPassDecoder(decoder, own_search(acoustic.config, REREAD_BEAMS, known), reader)
 
 
@@ -253,6 +256,22 @@ def lexicon_path(path: Path) -> Path:
     return path.with_name(path.name.partition(".")[0] + LEXICON_SUFFIX)
 
 
-def weights_path(path: Path, phones: Sequence[str] = ()) -> Path:
-    """Where the weights that were tuned for a language model lie, for searches over letters or phones: beside it."""
-    return path.with_name(path.name.partition(".")[0] + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
+def weights_path(path: Path, phones: Sequence[str] = (), heard_by: str = "") -> Path:
+    """Where the weights that were tuned for a language model lie, for searches over letters or phones: beside it.
+
+    With `heard_by`, those for one acoustic model alone: `WORDS.MODEL.phones.weights.json`.
+    """
+    name = path.name.partition(".")[0] + (f".{heard_by.replace('/', '_')}" if heard_by else "")
+    return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
+
+
+def read_weights_path(path: Path, phones: Sequence[str], heard_by: str) -> Path:
+    """Where a search reads them: those for its acoustic model, where there are such, before those for all."""
+    own = weights_path(path, phones, heard_by)
+    return own if own.exists() else weights_path(path, phones)
+
+
+def tuned_weights(path: Path, phones: Sequence[str], heard_by: str) -> DecodingWeights | None:
+    """The weights tuned for a language model and an acoustic one, None where none were. Raises: ModelError."""
+    found = read_weights_path(path, phones, heard_by)
+    return DecodingWeights.load(found) if found.exists() else None

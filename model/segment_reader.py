@@ -23,11 +23,19 @@ def reader_for(config: ModelConfig) -> Reader | None:
 
     It is loaded by the thread that reads the first segment. Raises: CheckpointError.
     """
+    found = other_of(config)
+    if found is None:
+        return None
+    path, digest = found
+    return Reader(lambda pcm: read(_kept(path), pcm), config.frame_samples, config.frames_per_step, digest)
+
+
+def other_of(config: ModelConfig) -> tuple[Path, str] | None:
+    """The other shipped model of a model's symbols, and its file's digest. Raises: CheckpointError."""
     for path in checkpoint.SHIPPED_MODELS:
         other, digest = checkpoint.outline(path)
         if other.name != config.name and _frames_of(other) == _frames_of(config):
-            frames = config.frame_samples, config.frames_per_step
-            return Reader(lambda pcm, path=path: read(_kept(path), pcm), *frames, digest)  # type: ignore[misc]
+            return path, digest
     return None
 
 

@@ -57,7 +57,7 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
         model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
     )
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
-    accurate = accurate_of(model, decoder)
+    accurate = accurate_of(model, decoder, settings.lm)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)

@@ -14,6 +14,7 @@ import numpy as np
 
 from model.acoustic import OwnModel, log_probs_of
 from model.config import TAIL_FRAMES
+from model.ctc.kept_frames import take_mean
 from model.ctc.words import Decoder, LogProbs, joined
 from model.evaluation.scoring import Score, by_source
 from model.recordings import Utterance, read_pcm
@@ -40,6 +41,14 @@ def hear(model: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
         Heard(utterance, rows[config.delay_frames :][:count])
         for utterance, rows, count in zip(utterances, log_probs, frames, strict=True)
     ]
+
+
+def hear_both(model: OwnModel, other: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
+    """The same with the mean of both models' probabilities, as segments are that are read again. Raises: AudioError."""
+    heard = hear(model, utterances)
+    for item, second in zip(heard, hear(other, utterances), strict=True):
+        take_mean(item.log_probs, second.log_probs)
+    return heard
 
 
 def text_of(decoder: Decoder, item: Heard) -> str:

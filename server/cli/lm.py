@@ -151,6 +151,10 @@ def tune(
     threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,
     part: PartOption = Part.A,
+    accurate: Annotated[
+        bool,
+        typer.Option("--accurate", help="For finals=accurate: over the mean of both shipped models' probabilities."),
+    ] = False,
     model: ModelOption = None,
     precision: PrecisionOption,
 ) -> None:
@@ -160,30 +164,39 @@ def tune(
     """
     from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
+    from functools import partial
 
     from model.acoustic import load_own
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
-    from model.decoder import Language, language_model_path, own_search, weights_path
+    from model.decoder import REREAD, Language, language_model_path, own_search, read_weights_path, weights_path
     from model.errors import ModelError
-    from model.evaluation.heard import decode, hear
+    from model.evaluation.heard import decode, hear, hear_both
     from model.evaluation.parts import selected
     from model.lm_training.tune import Trial, search
     from model.recordings import read_manifests
     from model.runtime import keep_kernels
+    from model.segment_reader import other_of
 
     keep_kernels()
     try:
         acoustic = load_own(model, precision=precision)
+        other = other_of(acoustic.config) if accurate else None
+        if accurate and other is None:
+            fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
+        listen = (
+            partial(hear_both, acoustic, load_own(other[0], precision=precision)) if other else partial(hear, acoustic)
+        )
+        heard_by = REREAD if accurate else acoustic.config.name
         phones = acoustic.config.phones
         path = language_model_path(language_model, acoustic.config.language)
         if path is None:
             fail(f"no language model of {acoustic.config.language!r} is shipped: --lm names one")
-        language = Language.load(path, phones)
+        language = Language.load(path, phones, acoustic.config.language, heard_by)
         first = DecodingWeights.load(start) if start is not None else language.weights
         utterances = read_manifests(manifest)
-        heard = hear(acoustic, selected(utterances, part.value))
-        rest = hear(acoustic, selected(utterances, "B")) if part is Part.A else []
+        heard = listen(selected(utterances, part.value))
+        rest = listen(selected(utterances, "B")) if part is Part.A else []
     except ModelError as error:
         fail(error)
     config = acoustic.config
@@ -210,7 +223,7 @@ def tune(
     if unheard:
         last = Trial(done[0].weights, unheard)
         typer.echo("\n".join(["\nthe best on part B", _heading(sorted(unheard)), _row(last, sorted(unheard))]))
-    target = out or weights_path(path, phones)
+    target = out or (weights_path if accurate else read_weights_path)(path, phones, heard_by)
     done[0].weights.save(target)
     typer.echo(f"wrote {target}")
 
