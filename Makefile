@@ -28,7 +28,7 @@ serve: setup  ## serve the shipped model on 127.0.0.1:8080
 
 WORKERS ?= 2  # processes of `make test`: more than two share what the timing of some tests needs
 
-test: setup  ## all tests, about nine minutes on two cores
+test: setup  ## all tests, 9 to 25 minutes on two cores, by processor
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # What depends on the processor: products, compiled code, slots, batches, a server's answers, the demo.

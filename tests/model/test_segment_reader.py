@@ -13,7 +13,7 @@ from speech import samples
 from model import checkpoint
 from model.acoustic import load_own
 from model.config import ModelConfig
-from model.decoder import accurate_of, decoder_of
+from model.decoder import REREAD, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
 from model.recordings import read_pcm
 from model.segment_reader import read, reader_for
 from server.settings import Settings
@@ -68,6 +68,8 @@ def test_a_decoder_that_rereads_is_made_and_warm_for_models_that_can_be_read_aga
     accurate = accurate_of(model, decoder_of(model))
     assert accurate is not None
     assert accurate.rereads
+    assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, REREAD)
+    assert accurate.second.weights != accurate.first.weights
     accurate.warm_up()
     assert accurate_of(model, decoder_of(model, decoder="greedy")) is None
 

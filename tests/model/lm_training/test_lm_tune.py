@@ -14,12 +14,13 @@ import soundfile
 import torch
 from typer.testing import CliRunner
 
+from model.acoustic import load_own
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word
-from model.evaluation.heard import Heard, decode, hear
+from model.evaluation.heard import Heard, decode, hear, hear_both
 from model.lm_training.tune import RANGES, propose, search
-from model.recordings import Utterance
+from model.recordings import Utterance, read_manifests
 from model.torch_model import TorchModel
 from server.cli.lm import lm
 
@@ -150,3 +151,20 @@ def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_p
     assert f"wrote {written}" in result.output.replace("\n", "")
     assert len([line for line in result.output.splitlines() if line.strip().startswith("lm ")]) == 3
     assert "the best on part B" in result.output
+
+
+def test_weights_for_accurate_finals_want_another_model_of_the_same_symbols(recordings: Path) -> None:
+    options = ["--manifest", str(recordings), "--model", "mandarin", "--precision", "int8", "--accurate"]
+    result = CliRunner().invoke(lm, ["tune", *options])
+    assert result.exit_code == 1
+    assert "no other shipped model writes the symbols of tutti-mandarin" in result.output.replace("\n", " ")
+
+
+def test_both_models_are_heard_as_the_mean_of_their_probabilities(recordings: Path) -> None:
+    small, medium = (load_own(Path(name), device="cpu", precision="int8") for name in ("small", "medium"))
+    utterances = read_manifests([recordings])
+    both = hear_both(small, medium, utterances)
+    for mean, one, other in zip(both, hear(small, utterances), hear(medium, utterances), strict=True):
+        assert mean.utterance == one.utterance
+        expected = (np.exp(one.log_probs) + np.exp(other.log_probs)) / 2
+        assert np.exp(mean.log_probs) == pytest.approx(expected, abs=1e-5)
