@@ -131,14 +131,25 @@ async def lose_a_node(
     loop = asyncio.get_running_loop()
     wanted = audios(min(4, trial.streams), trial.stream_s, trial.seed)
     texts = {audio.name: (await play_resumable(url, audio, realtime=False)).text for audio in wanted}
-    streams = [loop.create_task(_play(url, wanted[number % len(wanted)], number)) for number in range(trial.streams)]
-    up_s = await fleet.wait(lambda: fleet.ready == 2)
-    late = [loop.create_task(_play(url, wanted[number % len(wanted)], number)) for number in range(trial.streams)]
+    streams: list[asyncio.Task[Outcome]] = []
+
+    def play() -> None:
+        tasks = [_play(url, wanted[number % len(wanted)], number) for number in range(trial.streams)]
+        streams.extend(loop.create_task(task) for task in tasks)
+
+    def grown() -> bool:
+        """Whether there are two replicas; a slow machine starts one in more time than streams last, so more follow."""
+        if fleet.ready < 2 and all(stream.done() for stream in streams):
+            play()
+        return fleet.ready == 2
+
+    up_s = await fleet.wait(grown)
+    play()
     await asyncio.sleep(5.0)  # both replicas have streams now
     await asyncio.to_thread(cluster.remove_node, node, allow_graceful=False)
     await fleet.wait(lambda: fleet.ready == 1)
-    replaced_s = await fleet.wait(lambda: fleet.ready == 2)
-    outcomes = await asyncio.gather(*streams, *late)
+    replaced_s = await fleet.wait(grown)
+    outcomes = await asyncio.gather(*streams)
     down_s = await fleet.wait(lambda: fleet.ready == 1)
     return [up_s, replaced_s, down_s], [*_problems(outcomes, texts), *_uninterrupted(outcomes)]
 
