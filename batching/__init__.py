@@ -25,6 +25,7 @@ from batching.pace import Pace
 from batching.pool import Handle, SlotPool
 from batching.service_times import ServiceTimes
 from batching.slot_model import SlotModel
+from batching.turn import Turn
 
 __all__ = [
     "AlreadyOpen",
@@ -53,6 +54,7 @@ __all__ = [
     "StreamClosed",
     "StreamFailed",
     "StreamId",
+    "Turn",
     "UnknownStream",
     "WarmedUp",
     "WrongInput",

@@ -22,6 +22,7 @@ from batching.events import EngineEvent, EngineStopped
 from batching.pace import Pace
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
+from batching.turn import Turn
 from batching.worker import Worker
 
 _new_tuple = tuple.__new__  # makes a named tuple in half of the time that its own constructor takes
@@ -46,6 +47,7 @@ class Engine:
         step_s: float = 0.0,
         warm_up: bool = False,
         clock: Callable[[], float] = time.perf_counter,
+        turn: Turn | None = None,
         name: str = "model",
     ) -> None:
         """Allocate everything; `start` begins.
@@ -53,8 +55,8 @@ class Engine:
         A stream beyond the model's capacity fails with `PoolFull`, a waiting step of one stream beyond `max_queued`
         fails it with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own
         (`Pace`). `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called
-        on the model thread with every event: it must not block, and if it raises, the engine dies. `Batcher` documents
-        the policy and the other options.
+        on the model thread with every event: it must not block, and if it raises, the engine dies. Engines that share
+        cores may share a `turn`, or two. `Batcher` documents the policy and the other options.
         """
         largest, *shape = model.inputs.shape
         stepper = Stepper(model)
@@ -66,7 +68,7 @@ class Engine:
             pace=Pace(step_s),
             chunk_steps=stepper.chunk_steps,
         )
-        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock)
+        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock, turn=turn or Turn())
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
         self._warm_up = warm_up

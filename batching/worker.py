@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
+
+import numpy as np
 
 from batching.batcher import Batcher, Pending, StreamId, steps_each
 from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
@@ -21,6 +23,7 @@ from batching.errors import PoolFull, QueueFull, StepFailed, UnknownStream, Wron
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.pool import Handle
 from batching.stepper import Stepper
+from batching.turn import Turn
 
 
 class Worker:
@@ -33,12 +36,14 @@ class Worker:
         *,
         deliver: Callable[[EngineEvent], None],
         clock: Callable[[], float],
+        turn: Turn,
     ) -> None:
         self._stepper = stepper
         self._pool = stepper.pool
         self._batcher = batcher
         self._deliver = deliver
         self._clock = clock
+        self._turn = turn
         self._handles: dict[StreamId, Handle] = {}
         self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed, not yet closed by their owner
@@ -150,7 +155,6 @@ class Worker:
         self._tell(StreamClosed(stream))
 
     def _run(self, batch: tuple[Pending, ...]) -> None:
-        started_s = self._clock()
         streams, steps, ready_s, due_s, _, _ = zip(*batch, strict=True)
         _, inputs, tags, resets, _ = zip(*cast(tuple[Step, ...], steps), strict=True)
         each = steps_each(batch)
@@ -160,16 +164,14 @@ class Worker:
             for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
         try:
-            try:
-                self._stepper.launch(handles, inputs, each)
-            finally:
-                self._deliver_held()
-            outputs = self._stepper.finish()
+            with self._turn.taken():
+                started_s = self._clock()
+                outputs = self._step(handles, inputs, each)
+                step_s = self._clock() - started_s
         except StepFailed as error:
             for stream in members:
                 self._fail(stream, error)
             return
-        step_s = self._clock() - started_s
         self._batcher.ran(len(batch), step_s, each)
         queue_wait_s = tuple([started_s - ready for ready in ready_s])
         all_in_time = not self._background and due_s == ready_s  # as in nearly all batches
@@ -191,6 +193,13 @@ class Worker:
             self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
         if not self._stepper.overlaps:
             self._deliver_held()
+
+    def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray], each: int) -> np.ndarray:
+        try:
+            self._stepper.launch(handles, inputs, each)
+        finally:
+            self._deliver_held()
+        return self._stepper.finish()
 
     def _live_wait_s(
         self, streams: tuple[StreamId, ...], due_s: tuple[float, ...], started_s: float

@@ -20,7 +20,16 @@ def set_up_torch(threads: int) -> None:
     """
     keep_kernels()
     sum_in_fp32()
-    torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) - 1))
+    torch.set_num_threads(threads or _cores_left())
+
+
+def steps_at_once() -> int:
+    """How many steps of torch's number of threads leave a core to the event loop; 1 at least."""
+    return max(1, _cores_left() // torch.get_num_threads())
+
+
+def _cores_left() -> int:
+    return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
 def sum_in_fp32() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -15,9 +16,11 @@ from pydantic import SecretStr
 from batching.batcher import Policy
 from batching.capacity import Capacity
 from batching.engine import Engine
+from batching.turn import Turn
 from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
 from model.description import ModelDescription
+from model.runtime import steps_at_once
 from server.access.keys import read_secrets
 from server.errors import BadParameter, SettingsError
 from server.model_names import SHOWN, is_english
@@ -123,6 +126,7 @@ class ServiceBuilder:
         self._clock = clock
         self._make_session = make_session
         self._machine = Machine()
+        self._turns = itertools.cycle([Turn() for _ in range(steps_at_once())])
         self._second = SecondDecodes(clock)
         keys = read_keys(read_secrets("resume key", plain(settings.resume_keys), settings.resume_keys_file))
         self._own_key = not keys
@@ -191,14 +195,17 @@ class ServiceBuilder:
 
     def _engines(self, model: LoadedModel, window: int | None) -> Engines:
         config, vad = model.acoustic.config, self._vad_model
+        turn = None if model.acoustic.device.type == "cuda" else next(self._turns)
         return Engines(
-            self._engine(config, model.acoustic, config.step_samples, name=f"model {model.name}"),
-            self._engine(config, vad, window, name=f"vad {model.name}") if vad and window else None,
+            self._engine(config, model.acoustic, config.step_samples, turn, name=f"model {model.name}"),
+            self._engine(config, vad, window, next(self._turns), name=f"vad {model.name}") if vad and window else None,
             step_samples=config.step_samples,
             clock=self._clock,
         )
 
-    def _engine(self, config: ModelDescription, model: Servable, step_samples: int, *, name: str) -> MakeEngine:
+    def _engine(
+        self, config: ModelDescription, model: Servable, step_samples: int, turn: Turn | None, *, name: str
+    ) -> MakeEngine:
         """Return a factory of the engine, to be called with the function that takes its results."""
         settings, clock = self._settings, self._clock
         longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
@@ -217,6 +224,7 @@ class ServiceBuilder:
                 step_s=step_samples / config.sample_rate,
                 warm_up=True,
                 clock=clock,
+                turn=turn,
                 name=name,
             )
 

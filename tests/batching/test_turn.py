@@ -1,0 +1,99 @@
+"""Turns: engines that share one run their batches one after the other, and wait for none that takes long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from engine_bench import Start, step
+from fakes import WAIT_S, EchoModel
+from numpy.typing import NDArray
+
+from batching.turn import Turn
+
+LONG_S = 60.0
+
+
+def test_one_waits_for_the_other() -> None:
+    turn, order = Turn(LONG_S), []
+    inside = threading.Event()
+
+    def first() -> None:
+        with turn.taken():
+            inside.set()
+            time.sleep(0.05)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(WAIT_S)
+    with turn.taken():
+        order.append("second")
+    thread.join(WAIT_S)
+    assert order == ["first", "second"]
+
+
+def test_who_has_waited_long_goes_ahead_and_frees_nothing() -> None:
+    turn, go = Turn(0.01), threading.Event()
+    inside = threading.Event()
+
+    def slow() -> None:
+        with turn.taken():
+            inside.set()
+            assert go.wait(WAIT_S)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    assert inside.wait(WAIT_S)
+    for _ in range(2):  # had the first of them freed the slow one's turn, the second would not wait
+        began_s = time.perf_counter()
+        with turn.taken():
+            assert thread.is_alive()
+        assert time.perf_counter() - began_s >= 0.01
+    go.set()
+    thread.join(WAIT_S)
+    patient = Turn(LONG_S)
+    for _ in range(2):
+        with patient.taken():
+            pass
+
+
+def test_a_turn_is_free_again_after_an_error() -> None:
+    turn = Turn(LONG_S)
+    with pytest.raises(ValueError, match="once"), turn.taken():
+        raise ValueError("once")
+    with turn.taken():
+        pass
+
+
+class Watched(EchoModel):
+    """Counts models of its kind that run at once."""
+
+    def __init__(self, running: list[int], most: list[int]) -> None:
+        super().__init__(capacity=4)
+        self._running, self._most = running, most
+
+    def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
+        self._running.append(1)
+        self._most.append(len(self._running))
+        time.sleep(0.002)
+        self._running.pop()
+        return super().run(slots)
+
+
+@pytest.mark.parametrize(("shared", "most_at_once"), [(True, 1), (False, 2)])
+def test_engines_with_one_turn_never_run_at_once(start_engine: Start, shared: bool, most_at_once: int) -> None:
+    turn = Turn(LONG_S)
+    running: list[int] = []
+    most: list[int] = []
+    benches = [start_engine(Watched(running, most), turn=turn if shared else None, max_queued=64) for _ in range(2)]
+    for bench in benches:
+        stream = bench.engine.open()
+        for value in range(32):
+            bench.engine.push(stream, step(value))
+    for bench in benches:
+        bench.answers(32)
+    assert max(most) == most_at_once
