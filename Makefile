@@ -31,8 +31,11 @@ WORKERS ?= 2  # processes of `make test`: more than two share what the timing of
 test: setup  ## all tests, 9 to 25 minutes on two cores, by processor
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
-# What depends on the processor: products, compiled code, slots, batches, a server's answers, the demo.
-ON_AVX2 := tests/model tests/batching tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
+# What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
+ON_AVX2 := $(wildcard tests/model/*.py) $(addprefix tests/model/, ctc evaluation int8 published quantization training/test_training_precision.py \
+	training/test_muon.py) \
+	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
+	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
