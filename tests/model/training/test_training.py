@@ -224,6 +224,8 @@ MANDARIN_RECIPES = (  # which go on from the English model
     "mandarin-voices.json",
     "mandarin-voices-again.json",
     "mandarin-neural.json",
+    "mandarin-neural-again.json",
+    "mandarin-neural-last.json",
 )
 
 
