@@ -19,6 +19,7 @@ from batching.batcher import Batcher, Policy, StreamId, checked_budget
 from batching.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent, EngineStopped
+from batching.handover import Handover
 from batching.pace import Pace
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
@@ -46,6 +47,7 @@ class Engine:
         background_rows: int = 8,
         step_s: float = 0.0,
         warm_up: bool = False,
+        acknowledged: bool = False,
         clock: Callable[[], float] = time.perf_counter,
         turn: Turn | None = None,
         name: str = "model",
@@ -55,7 +57,8 @@ class Engine:
         A stream beyond the model's capacity fails with `PoolFull`, a waiting step of one stream beyond `max_queued`
         fails it with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own
         (`Pace`). `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called
-        on the model thread with every event: it must not block, and if it raises, the engine dies. Engines that share
+        on the model thread with every event: it must not block, and if it raises, the engine dies. If the receiver
+        says by `taken` that it has a batch in hand, `acknowledged` lets the next one wait for that. Engines that share
         cores may share a `turn`, or two. `Batcher` documents the policy and the other options.
         """
         largest, *shape = model.inputs.shape
@@ -68,11 +71,12 @@ class Engine:
             pace=Pace(step_s),
             chunk_steps=stepper.chunk_steps,
         )
-        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock, turn=turn or Turn())
+        self._handover = Handover(deliver)
+        self._acknowledged = acknowledged
+        self._worker = Worker(stepper, batcher, deliver=self._handover.deliver, clock=clock, turn=turn or Turn())
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
         self._warm_up = warm_up
-        self._deliver = deliver
         self._clock = clock
         self._ids = itertools.count(1)
         self._mail = Mailbox()
@@ -159,6 +163,10 @@ class Engine:
         if self._accepting():
             self._mail.put(Restore(stream, state))
 
+    def taken(self) -> None:
+        """Say that a `BatchDone` was taken; on the thread that takes them all."""
+        self._handover.taken()
+
     def close(self, stream: StreamId) -> None:
         """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
         self._mail.put(Close(stream))
@@ -185,10 +193,12 @@ class Engine:
         finally:
             self._ended = True
             self._busy_since = None
-            self._deliver(EngineStopped(self._failure))
+            self._handover.deliver(EngineStopped(self._failure))
 
     def _drain_commands(self) -> bool:
         """Execute the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
+        if self._acknowledged:
+            self._handover.wait()
         now = self._clock()
         wake_at = None if self._commands else self._worker.wake_at(now)
         if not self._commands and (wake_at is None or wake_at > now):

@@ -223,6 +223,7 @@ class ServiceBuilder:
                 deliver=deliver,
                 step_s=step_samples / config.sample_rate,
                 warm_up=True,
+                acknowledged=True,
                 clock=clock,
                 turn=turn,
                 name=name,

@@ -57,12 +57,14 @@ class Engines:
         loop = asyncio.get_running_loop()
         self._warm_up = loop.create_future()
         # On a thread: it allocates every stream's state, and streams of other models may be running.
-        self._speech = speech = await asyncio.to_thread(self._make_speech, self._on_loop(loop, on_speech))
+        self._speech = speech = await asyncio.to_thread(
+            self._make_speech, self._on_loop(loop, on_speech, lambda: self._speech)
+        )
         speech.start()
         self._warm_stream = speech.open()
         speech.push(self._warm_stream, np.zeros(self._step_samples, np.int16))
         if self._make_vad is not None:
-            self._vad = await asyncio.to_thread(self._make_vad, self._on_loop(loop, on_vad))
+            self._vad = await asyncio.to_thread(self._make_vad, self._on_loop(loop, on_vad, lambda: self._vad))
             self._vad.start()
         await self._warm_up
         speech.close(self._warm_stream)
@@ -99,10 +101,14 @@ class Engines:
         except EngineDown as error:
             raise ServerNotReady("the engine is down") from error
 
-    def _on_loop(self, loop: asyncio.AbstractEventLoop, on_event: Deliver) -> Deliver:
+    def _on_loop(
+        self, loop: asyncio.AbstractEventLoop, on_event: Deliver, engine: Callable[[], Engine | None]
+    ) -> Deliver:
         """Return what a model thread calls: one hop to the event loop, and nothing once the loop is closed."""
 
         def take(event: EngineEvent) -> None:
+            if isinstance(event, BatchDone) and (sender := engine()) is not None:
+                sender.taken()
             self._follow(event)
             on_event(event)
 

@@ -1,0 +1,51 @@
+"""What lies between the model thread and the receiver of its results: one batch that nobody has taken yet, no more.
+
+A batch whose results would only lie behind those of the last one, in front of a busy event loop, begins once the loop
+has taken these up: until then it grows, and larger batches cost model thread and loop less. A free loop takes results
+at once, so it makes no difference there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Callable
+
+from batching.events import BatchDone, EngineEvent
+
+PATIENCE_S = 0.05  # a receiver that has not taken a batch after so long is no reason to let steps wait longer
+
+
+class Handover:
+    """Delivers events on the model thread, and waits there until the receiver has `taken` the last batch."""
+
+    def __init__(self, deliver: Callable[[EngineEvent], None], patience_s: float = PATIENCE_S) -> None:
+        self._deliver = deliver
+        self._patience_s = patience_s
+        self._delivered = 0  # batches; the model thread alone counts them
+        self._taken = 0  # the receiver alone
+        self._waiting = False
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def deliver(self, event: EngineEvent) -> None:
+        """Deliver an event."""
+        if isinstance(event, BatchDone):
+            self._delivered += 1
+        self._deliver(event)
+
+    def taken(self) -> None:
+        """Note that the receiver has one batch more in hand; the receiver's thread alone calls it."""
+        self._taken += 1
+        if self._waiting:
+            self._waiting = False
+            self._wakeups.put(None)
+
+    def wait(self) -> None:
+        """Wait until every batch was taken, at most the patience; the model thread alone calls it."""
+        if self._taken >= self._delivered:
+            return
+        self._waiting = True
+        if self._taken < self._delivered:  # a `taken` before the flag was set sent no wake-up
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=self._patience_s)
+        self._waiting = False
