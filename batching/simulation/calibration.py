@@ -158,7 +158,7 @@ def deep_speech_2() -> Calibration:
       sizes hold.
 
     p98 was not fitted. It comes out at two batches, 59 ms; the paper's 70 ms include what is not simulated, such as
-    decoding. Source: tests/batching/test_simulation_deep_speech.py.
+    decoding. Source: tests/batching/simulation/test_deep_speech.py.
     """
     full, rows = DEEP_SPEECH_BATCH_S, DEEP_SPEECH_FLAT_ROWS
     table = ServiceTable.constant({1: full, rows: full, 2 * rows: 2 * full})

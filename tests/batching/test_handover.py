@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from functools import partial
 
 import pytest
-from engine_bench import Bench, Start, step
+from engine_bench import Start, step
 from fakes import WAIT_S, EchoModel
 
 from batching.events import BatchDone, EngineEvent
@@ -51,14 +50,13 @@ def test_a_receiver_that_takes_nothing_is_waited_for_no_longer_than_the_patience
 
 def test_steps_that_come_while_results_wait_are_one_batch(start_engine: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batching.engine.Handover", partial(Handover, patience_s=60.0))
-    bench: Bench = start_engine(EchoModel(capacity=4), acknowledged=True)
+    bench = start_engine(EchoModel(capacity=4), acknowledged=True)
     streams = [bench.engine.open() for _ in range(4)]
     bench.engine.push(streams[0], step(1))
     assert len(bench.done().streams) == 1
     for stream in streams:
         bench.engine.push(stream, step(2))
-    with pytest.raises(queue.Empty):
-        bench._events.get(timeout=0.1)
+    assert bench.silent(0.1)
     bench.engine.taken()
     assert len(bench.done().streams) == 4
     bench.engine.taken()
