@@ -36,6 +36,14 @@ class Bench:
         """The next event; fails the test if none comes."""
         return self._events.get(timeout=WAIT_S)
 
+    def silent(self, seconds: float) -> bool:
+        """Whether no event comes for so long; one that does is lost."""
+        try:
+            self._events.get(timeout=seconds)
+        except queue.Empty:
+            return True
+        return False
+
     def done(self) -> BatchDone:
         """The next event, which must be a batch."""
         event = self.event()
