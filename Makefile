@@ -32,8 +32,8 @@ test: setup  ## all tests, 9 to 25 minutes on two cores, by processor
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
-ON_AVX2 := $(wildcard tests/model/*.py) $(addprefix tests/model/, ctc evaluation int8 published quantization training/test_training_precision.py \
-	training/test_muon.py) \
+ON_AVX2 := $(wildcard tests/model/*.py) \
+	$(addprefix tests/model/, ctc evaluation int8 published quantization training/test_training_precision.py training/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
 
