@@ -84,6 +84,7 @@ def main(
     workers: Annotated[int, typer.Option(help="Processes: 1, 2, 4, … up to the recipe's micro-batches.")],
     recipe: Annotated[Path, typer.Option(help="JSON.")] = RECIPES / "small.json",
     init: Annotated[Path | None, typer.Option(help="A checkpoint to start from.")] = None,
+    teacher: Annotated[list[Path] | None, typer.Option(help="A checkpoint to learn from; repeatable.")] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
     noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
     cache: Annotated[Path, typer.Option(help="Where each node keeps decoded audio.")] = Path("build/audio"),
@@ -101,6 +102,7 @@ def main(
         out.resolve(),
         cache.resolve(),
         init.resolve() if init is not None else None,
+        teachers=[path.resolve() for path in teacher or []],
     )
     ray.init(address=None if address == "local" else address, include_dashboard=False, logging_level=logging.WARNING)
     run(Plan(config, chosen, files, Every(), workers, cpus=cpus, gpu=gpu, max_failures=max_failures))

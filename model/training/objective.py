@@ -24,6 +24,7 @@ from model.training.augment import mask
 from model.training.data.batches import Batch
 from model.training.losses.ctc import consistency_loss, ctc_loss
 from model.training.losses.denominator import Denominator
+from model.training.losses.distillation import Teachers, distillation_loss
 from model.training.losses.label_model import label_graph
 from model.training.recipe import Recipe
 
@@ -45,10 +46,15 @@ class Objective:
     """
 
     def __init__(
-        self, network: Network, recipe: Recipe, precision: str, texts: Sequence[Sequence[Sequence[int]]]
+        self,
+        network: Network,
+        recipe: Recipe,
+        precision: str,
+        texts: Sequence[Sequence[Sequence[int]]],
+        teachers: Teachers | None = None,
     ) -> None:
         """`texts` are those of the training set, as letters, and then as phones if the network hears any."""
-        self.network, self.recipe, self.dtype = network, recipe, DTYPES[precision]
+        self.network, self.recipe, self.dtype, self.teachers = network, recipe, DTYPES[precision], teachers
         self.shares = (1 - recipe.phone_weight, recipe.phone_weight)[: len(texts)]
         first = 0 if recipe.denominator_letters else len(texts) - 1  # the last ones are what a decoder searches
         self.denominators = {
@@ -67,6 +73,7 @@ class Objective:
         """
         network, recipe = self.network, self.recipe
         frames = batch.frames.repeat(recipe.views)
+        taught = self.teachers(features, self.dtype) if self.teachers is not None else ()
         features = features.repeat(recipe.views, 1, 1)  # (views * B, 4T, F)
         features = mask(features, (4 * frames).tolist(), recipe.augmentation, rng)
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
@@ -82,6 +89,9 @@ class Objective:
                 loss = loss + recipe.consistency * recipe.views * consistency_loss(log_probs, batch.frames)
             if number in self.denominators and update >= recipe.denominator_from:
                 loss = loss + recipe.denominator * self.denominators[number](log_probs, frames)
+            if taught:
+                learned = distillation_loss(log_probs, taught[number].repeat(recipe.views, 1, 1), frames)
+                loss = (1 - recipe.distillation) * loss + recipe.distillation * learned
             each = letters / max(1, int(targets.lengths.sum()))  # a phone counts as a letter
             total = total + self.shares[number] * each * loss
             if targets is batch.letters:

@@ -40,6 +40,7 @@ class Recipe:
     denominator_states: int = 3_000  # contexts of it
     denominator_letters: bool = True  # of letters too where the network hears phones, which are what is searched then
     denominator_from: int = 0  # updates of plain CTC before it, which random weights need
+    distillation: float = 0.0  # share of the divergence from the teachers in the loss; 0 = there are none
     moving_average: float = 0.0  # share that the averaged weights keep at each update; 0 = the last weights
     clip_norm: float = 1.0
     seed: int = 1
@@ -54,8 +55,8 @@ class Recipe:
             raise ValueError(f"micro_batches {self.micro_batches} is not 1, 2, 4, …")
         if self.views not in (1, 2) or (self.consistency and self.views == 1):
             raise ValueError(f"{self.views} views: there are 1 or 2, and consistency needs 2")
-        if not (0 <= self.denominator < 1 and 0 <= self.moving_average < 1):
-            raise ValueError("denominator and moving_average are at least 0 and below 1")
+        if not (0 <= self.denominator < 1 and 0 <= self.moving_average < 1 and 0 <= self.distillation <= 1):
+            raise ValueError("denominator and moving_average are at least 0 and below 1, distillation at most 1")
         if self.precision not in CHOICES:
             raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
 

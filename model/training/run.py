@@ -43,6 +43,7 @@ class Places:
     cache: Path
     init: Path | None = None  # a checkpoint to start from, instead of random weights
     lexicon: Path | None = None  # pronunciations, which languages other than English and Mandarin need
+    teachers: Sequence[Path] = ()  # checkpoints whose mean probabilities are learned from, if the recipe says so
 
     @property
     def snapshots(self) -> Path:
@@ -126,7 +127,15 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     noise = read_manifests(job.places.noise)
     lexicon = None if job.places.lexicon is None else Lexicon.load(job.places.lexicon)
     trainer = Trainer(
-        job.config, job.recipe, corpus, noise, device, team=team, asked_to_stop=stop.is_set, lexicon=lexicon
+        job.config,
+        job.recipe,
+        corpus,
+        noise,
+        device,
+        team=team,
+        asked_to_stop=stop.is_set,
+        lexicon=lexicon,
+        teachers=[checkpoint.load(path)[0] for path in job.places.teachers],
     )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
         raise TrainingError("the processes of the run were given different recipes, models or recordings")
@@ -153,6 +162,12 @@ def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], No
     if saved["precision"] != trainer.precision:
         announce(f"the run was begun in {saved['precision']}: other bits than on such a machine")
     return True
+
+
+def _named(path: Path) -> dict[str, str]:
+    """A checkpoint as another one's notes name it."""
+    config, digest = checkpoint.outline(path)
+    return {"name": config.name, "version": config.version, "sha256": digest}
 
 
 def _silent(_: str) -> None:
@@ -216,6 +231,7 @@ class _Run:
             "precision": trainer.precision,
             "validation": found.to_dict() if found is not None else {},
             "recipe": trainer.recipe.to_dict(),
+            **({"teachers": [_named(path) for path in places.teachers]} if places.teachers else {}),
             **({"started_from": checkpoint.load(places.init)[0].config.training} if places.init is not None else {}),
         }
         stored = Network(dataclasses.replace(trainer.result.config, training=facts))

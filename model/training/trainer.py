@@ -30,6 +30,7 @@ from model.training.data.batches import Batch, BatchMaker, Key
 from model.training.data.corpus import Corpus
 from model.training.data.draws import Purpose, draws
 from model.training.data.epoch import MicroBatch, epoch_updates, part_of, timed
+from model.training.losses.distillation import Teachers
 from model.training.moving_average import MovingAverage
 from model.training.objective import FIGURES, Objective
 from model.training.optimizer.optimizers import Optimizers, Schedule
@@ -92,8 +93,13 @@ class Trainer:
         team: Team | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
         lexicon: Lexicon | None = None,
+        teachers: Sequence[Network] = (),
     ) -> None:
         """`lexicon` pronounces the words, if the language has nothing that is built in. Raises: TrainingError."""
+        if bool(teachers) != bool(recipe.distillation):
+            raise TrainingError(
+                "teachers (--teacher) and a distillation in the recipe go together: one of the two is missing"
+            )
         torch.manual_seed(recipe.seed)
         self.recipe, self.corpus, self.device, self.team = recipe, corpus, device, team or Team()
         self.asked_to_stop = asked_to_stop
@@ -109,7 +115,8 @@ class Trainer:
         targets = [[self.batches.letters(text) for text in texts]]
         if spoken is not None:
             targets.append([spoken.target(text) for text in texts])
-        self.objective = Objective(self.network, recipe, self.precision, targets)
+        self.teachers = Teachers(teachers, device) if teachers else None
+        self.objective = Objective(self.network, recipe, self.precision, targets, self.teachers)
         self.parameters = list(self.network.parameters())
         self.sizes = [parameter.numel() for parameter in self.parameters]
         self.optimizers = Optimizers(
@@ -182,7 +189,12 @@ class Trainer:
         self.average.begin(self.network)
 
     def run(self) -> Iterator[Progress]:
-        """Train to the recipe's last update, yielding after each; ends early after one that says `stopping`."""
+        """Train to the recipe's last update, yielding after each; ends early after one that says `stopping`.
+
+        Raises: TrainingError for teachers of other outputs or features.
+        """
+        if self.teachers is not None:
+            self.teachers.check(self.network)
         self.network.train()
         made = self.batches.ahead(self._jobs())
         while self.position.done < self.recipe.last_update:
@@ -312,6 +324,7 @@ class Trainer:
             "set of recordings": self.corpus.digest(),
             "set of noises": self._noises,
             **self._lexicon,
+            **({"set of teachers": self.teachers.digest} if self.teachers is not None else {}),
         }
 
 

@@ -17,6 +17,9 @@ def train(
     out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
     recipe: Annotated[Path | None, typer.Option(help="JSON. Default: model/training/recipes/small.json.")] = None,
     init: Annotated[Path | None, typer.Option(help="A checkpoint to start from, or a shipped one's name.")] = None,
+    teacher: Annotated[
+        list[Path] | None, typer.Option(help="A checkpoint or shipped model to learn from (distillation); repeatable.")
+    ] = None,
     lexicon: Annotated[
         Path | None, typer.Option(help="Pronunciations, which languages other than English and Mandarin need.")
     ] = None,
@@ -44,8 +47,9 @@ def train(
     from model.training.run import Every, Places, train
 
     keep_kernels()
-    places = Places(manifest, validation or [], noise or [], out, cache, init and named(init), lexicon)
     try:
+        teachers = [named(each) for each in teacher or []]
+        places = Places(manifest, validation or [], noise or [], out, cache, init and named(init), lexicon, teachers)
         config, chosen = read_recipe(recipe or RECIPES / "small.json")
         path = train(
             config,

@@ -31,10 +31,10 @@ def consistency_loss(log_probs: Tensor, frames: Tensor) -> Tensor:
     """
     one, other = log_probs.chunk(2)  # (B, T, V)
     present = torch.arange(one.shape[1], device=one.device) < frames.to(one.device)[:, None]  # (B, T)
-    divergence = _divergence(other.detach(), one) + _divergence(one.detach(), other)  # (B, T)
-    return (divergence * present).sum() / 2
+    both = divergence(other.detach(), one) + divergence(one.detach(), other)  # (B, T)
+    return (both * present).sum() / 2
 
 
-def _divergence(target: Tensor, log_probs: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of each frame, (B, T)."""
+def divergence(target: Tensor, log_probs: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of log-probabilities (B, T, V) from those of `target`, of each frame, (B, T)."""
     return (target.exp() * (target - log_probs)).sum(2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from needs import need_programs
-from tones import RATE, TINY, recipe, write_tones
+from tones import PLAIN, RATE, TINY, recipe, write_tones
 
 from model import checkpoint
 from model.config import ModelConfig
@@ -31,11 +31,6 @@ from model.training.trainer import Trainer
 @pytest.fixture(scope="module")
 def corpus_folder(tmp_path_factory):
     return write_tones(tmp_path_factory.mktemp("tones"))
-
-
-PLAIN = Augmentation(
-    speed=0, room=0, noise=0, telephone=0, lead_s=0.0, gain_db=(-3, 0), frequency_masks=0, time_masks=0
-)
 
 
 def places(folder, out):

@@ -26,6 +26,9 @@ RATE = 16_000
 TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=1, lookahead=2)
 WORDS = {"a": 400.0, "b": 900.0, "c": 2_000.0}
 COUNT = 48  # recordings
+PLAIN = Augmentation(
+    speed=0, room=0, noise=0, telephone=0, lead_s=0.0, gain_db=(-3, 0), frequency_masks=0, time_masks=0
+)
 STRONG = Augmentation(speed=0.9, room=0.5, noise=0.9, telephone=0.5, time_masks=4)
 
 
