@@ -28,6 +28,10 @@ class Model(Protocol):
         """The event loop hands over steps; calls are in order of time."""
         ...
 
+    def taken(self, now: float) -> None:
+        """The event loop takes up the results of the last batch."""
+        ...
+
 
 class Cores:
     """The cores that event loop, model thread and generator share; 0 = one for each.
@@ -80,7 +84,10 @@ class EventLoop:
         if messages and (not results or messages[0][0] <= results[0][0]):
             done_s = self._take_in(now, messages.popleft()[1])
         else:
-            done_s = self._hand_out(now, results.popleft()[1])
+            batch = results.popleft()[1]
+            if not results:
+                self._model.taken(now)
+            done_s = self._hand_out(now, batch)
         self.busy_s += done_s - now
         self._free_s = self._cores.loop_until_s = done_s
         self._wait()

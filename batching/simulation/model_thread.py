@@ -9,6 +9,7 @@ import random
 from collections import deque
 
 from batching.batcher import Batcher, Pending
+from batching.handover import PATIENCE_S
 from batching.simulation.calibration import Interference, Overheads
 from batching.simulation.event_loop import NEVER_S, EventLoop
 from batching.simulation.service_table import DRAWS, ServiceTable
@@ -16,7 +17,7 @@ from batching.simulation.workload import Message
 
 
 class ModelThread:
-    """Executes commands, takes a batch, runs it, hands over its results, and begins again."""
+    """Executes commands, takes a batch, runs it, hands over its results, and begins again once these were taken up."""
 
     loop: EventLoop  # set once both exist
 
@@ -43,6 +44,7 @@ class ModelThread:
         self._background: set[int] = set()
         self._batch: tuple[Pending, ...] = ()
         self._began_s = 0.0
+        self._handed_over = False  # results that the event loop has not taken up
 
     @property
     def computing(self) -> bool:
@@ -52,8 +54,14 @@ class ModelThread:
     def command(self, now: float, message: Message) -> None:
         """The event loop hands over steps; calls are in order of time."""
         self._commands.append((now, message))
-        if not self._batch:
+        if not self._batch and not self._handed_over:
             self.at_s = min(self.at_s, now)
+
+    def taken(self, now: float) -> None:
+        """The event loop takes up the results of the last batch; a later one may have begun without that."""
+        if self._handed_over:
+            self._handed_over = False
+            self.at_s = now
 
     def admit_background(self, streams: range, waiting: int, budget_s: float) -> None:
         """Open uploads, each with `waiting` steps queued."""
@@ -72,6 +80,7 @@ class ModelThread:
             self._begin(now)
 
     def _begin(self, now: float) -> None:
+        self._handed_over = False
         self._drain_commands(now)
         self._batch = batch = self._batcher.next_batch(now)
         if not batch:
@@ -115,7 +124,7 @@ class ModelThread:
         self._batch = ()
         if self._background or self._ending:
             self._follow(batch, now)
-        self.at_s = now
+        self._handed_over, self.at_s = True, now + PATIENCE_S  # or when they are taken up
 
     def _follow(self, batch: tuple[Pending, ...], now: float) -> None:
         """Push the next step of uploads; close streams whose last step this was."""

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching.batcher import Batcher, Policy
+from batching.handover import PATIENCE_S
+from batching.simulation import model_thread
 from batching.simulation.calibration import Client, Interference, Overheads
 from batching.simulation.service_table import ServiceTable
 from batching.simulation.simulator import Simulator
@@ -174,3 +176,19 @@ def test_a_busy_event_loop_slows_the_model_thread():
     held, alone = (simulate(Live(100), overheads=costs, interference=found) for found in (interference, Interference()))
     assert held.model_busy > alone.model_busy
     assert held.latency_ms.p98 > alone.latency_ms.p98
+
+
+def test_batches_grow_where_the_event_loop_limits_since_each_waits_until_the_last_one_was_taken_up(monkeypatch):
+    costs = Overheads(receive_s=3e-4, batch_s=2e-3, write_s=1e-4)
+    waiting = simulate(Live(120, jitter_s=0.08), overheads=costs)
+    monkeypatch.setattr(model_thread, "PATIENCE_S", 0.0)
+    at_once = simulate(Live(120, jitter_s=0.08), overheads=costs)
+    assert waiting.mean_batch > 1.2 * at_once.mean_batch
+    assert waiting.loop_busy < at_once.loop_busy
+
+
+def test_a_batch_waits_no_longer_than_the_patience_for_an_event_loop_that_hangs():
+    batcher = Batcher(Policy.EAGER, max_batch=128, max_queued=1 << 20)
+    hanging = Overheads(batch_s=10.0)
+    outcome = Simulator(batcher, FAST, Workload((), Uploads(1)), overheads=hanging).run(2.0)
+    assert outcome.background_steps == pytest.approx(2.0 / (0.001 + PATIENCE_S), abs=1)
