@@ -190,7 +190,7 @@ class GRULayer(nn.Module):
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             out, last = torch._VF.gru(x, state[None].to(x.dtype), weights, True, 1, 0.0, False, False, True)
             return out, last[0]
-        gates = self.input(x.transpose(0, 1))  # (T, B, 3H)
+        gates = self.input(x.transpose(0, 1).contiguous())  # (T, B, 3H); weights without gradients are slow otherwise
         states: Tensor = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))  # type: ignore[no-untyped-call]
         return states.transpose(0, 1), states[-1]
 

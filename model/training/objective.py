@@ -73,7 +73,7 @@ class Objective:
         """
         network, recipe = self.network, self.recipe
         frames = batch.frames.repeat(recipe.views)
-        taught = self.teachers(features, self.dtype) if self.teachers is not None else ()
+        taught = self._taught(features)
         features = features.repeat(recipe.views, 1, 1)  # (views * B, 4T, F)
         features = mask(features, (4 * frames).tolist(), recipe.augmentation, rng)
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
@@ -97,3 +97,8 @@ class Objective:
             if targets is batch.letters:
                 found = float(ctc.detach())
         return Losses(total, (found, float(letters * recipe.views)))
+
+    def _taught(self, features: Tensor) -> tuple[Tensor, ...]:
+        """What the teachers hear in normalised log-mel (B, 4T, F), log-probabilities by group of outputs."""
+        own = self.network.features
+        return self.teachers(features / own.scale + own.mean, self.dtype) if self.teachers is not None else ()

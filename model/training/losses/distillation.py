@@ -21,7 +21,7 @@ from model.errors import TrainingError
 from model.torch_network.network import Network
 from model.training.losses.ctc import divergence
 
-_ALIKE = 1e-3  # largest difference of the features' statistics, in units of the features
+_FEATURES = ("sample_rate", "window_samples", "hop_samples", "fft_size", "mel_bins", "mel_low_hz", "mel_high_hz")
 
 
 class Teachers:
@@ -43,24 +43,26 @@ class Teachers:
 
     def check(self, student: Network) -> None:
         """Refuse teachers of other letters, phones, delay or features than the student's. Raises: TrainingError."""
-        config, own = student.config, student.features.state_dict()
+        config = student.config
         for network in self.networks:
             theirs, name = network.config, f"{network.config.name} {network.config.version}"
             if (theirs.vocabulary, theirs.phones) != (config.vocabulary, config.phones):
                 raise TrainingError(f"the teacher {name} has other letters or phones than the model that is trained")
             if theirs.delay_frames != config.delay_frames:
                 raise TrainingError(f"the teacher {name} has another lookahead than the model that is trained")
-            if any((value - own[key]).abs().max() > _ALIKE for key, value in network.features.state_dict().items()):
-                raise TrainingError(f"the teacher {name} hears other features: begin with its weights (--init)")
+            if any(getattr(theirs, each) != getattr(config, each) for each in _FEATURES):
+                raise TrainingError(f"the teacher {name} hears other features than the model that is trained")
 
-    def __call__(self, features: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    def __call__(self, log_mel: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Logarithms of the mean probabilities: (B, T, V), and (B, T, P + 1) of phones.
 
-        `features` are normalised log-mel (B, 4T, F); products are made in `dtype`. No gradient comes back, since no
-        weight takes one; gradients stay enabled, for the recurrent layers are fast only then.
+        `log_mel` (B, 4T, F) is not normalised, which each does by its own statistics; products are made in `dtype`.
+        No gradient comes back, since no weight takes one; gradients stay enabled, for the recurrent layers are fast
+        only then.
         """
         heard: list[tuple[Tensor, ...]] = []
         for network in self.networks:
+            features = (log_mel - network.features.mean) * network.features.scale
             with torch.autocast(features.device.type, dtype, enabled=dtype != torch.float32):
                 outputs, _ = network.encode(features, network.fresh_state(len(features)))
             parts = network.parts(outputs[:, network.config.delay_frames :].float())
