@@ -107,9 +107,7 @@ class Engines:
         """Return what a model thread calls: one hop to the event loop, and nothing once the loop is closed."""
 
         def take(event: EngineEvent) -> None:
-            if isinstance(event, BatchDone) and (sender := engine()) is not None:
-                sender.taken()
-            self._follow(event)
+            self._follow(event, engine())
             on_event(event)
 
         def deliver(event: EngineEvent) -> None:
@@ -118,9 +116,11 @@ class Engines:
 
         return deliver
 
-    def _follow(self, event: EngineEvent) -> None:
+    def _follow(self, event: EngineEvent, sender: Engine | None) -> None:
         match event:
             case BatchDone():
+                if sender is not None:
+                    sender.taken()
                 self._end_warm_up(None)
             case StreamFailed(stream, error) if stream == self._warm_stream:
                 self._end_warm_up(error)

@@ -14,6 +14,7 @@ from pocketsphinx import NGramModel
 from model.errors import LanguageModelError
 from model.lm.arpa import read_arpa
 from model.lm_training.gathering import extract
+from model.lm_training.gathering.reading import DIGIT_STRINGS, DIGITS, to_read
 from model.lm_training.gathering.sources import (
     FILES,
     MANIFESTS,
@@ -189,3 +190,24 @@ def test_six_words_in_a_row_anywhere_are_an_overlap(line: str) -> None:
 def test_a_missing_text_is_named_with_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(LanguageModelError, match=r"se_books.*Standard Ebooks.*--text"):
         list(read_files(FILES[0], tmp_path))
+
+
+def test_sentences_for_neural_voices_are_short_and_known_and_none_is_of_the_development_set(tmp_path: Path) -> None:
+    development = ["she went down to the old house by the river"]
+    fits = ["the captain was very glad", "they went to the old house again"]
+    told = [
+        *fits,
+        "too short",
+        "the word zzyzxq is in no lexicon",
+        "and down to the old house by the river",
+        "so " * 14,
+    ]
+    put(tmp_path / "dev.jsonl", "".join(json.dumps({"audio": "a.ogg", "text": text}) + "\n" for text in development))
+    for name in (name for files in FILES for name in files.files):
+        put(tmp_path / name, lzma.compress("\n".join(told).encode()))
+    lines = list(to_read(tmp_path, tmp_path))
+    assert lines == list(to_read(tmp_path, tmp_path))
+    novels, prompts = FILES[0].files, FILES[1].files
+    assert sorted(lines[: 2 * (len(novels) + len(prompts))]) == sorted((len(novels) + len(prompts)) * fits)
+    assert all(word in DIGITS for line in lines[-DIGIT_STRINGS:] for word in line.split())
+    assert {*DIGITS} <= {*lines}, "each digit by itself, too"
