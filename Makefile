@@ -127,7 +127,7 @@ train-taught: voices  ## then the small one again, taught by the mean of both, w
 		--validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl \
 		--init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
 		--recipe model/training/recipes/small-taught.json --out $(TAUGHT)/alone.safetensors
-	@$(BIN)/python -m model.training.averaging build/tutti-small.safetensors $(TAUGHT)/alone.safetensors --out $(TAUGHT)/mean.safetensors
+	@$(BIN)/python -m model.training.averaging build/tutti-small.safetensors $(TAUGHT)/alone.safetensors --shares 2 1 --out $(TAUGHT)/mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/mean.safetensors
 
 FLOATS ?= build/tutti-small.safetensors

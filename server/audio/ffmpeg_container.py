@@ -37,6 +37,8 @@ class AvSource:
         if not self._container.streams.audio:
             raise BadAudio("the recording has no audio")
         self._stream = self._container.streams.audio[0]
+        if self._stream.codec_context is None:  # a codec that is not on the list, or that no longer says what it is
+            raise BadAudio("the recording's codec is none that can be decoded")
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels

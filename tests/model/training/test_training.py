@@ -211,9 +211,8 @@ def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(cor
 
 
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
-
-
-MANDARIN_RECIPES = (  # which go on from the English model
+TAUGHT_RECIPES = ("small-taught.json",)
+MANDARIN_RECIPES = (  # which went on from the English model before it was taught
     "mandarin.json",
     "mandarin-again.json",
     "mandarin-voices.json",
@@ -224,17 +223,19 @@ MANDARIN_RECIPES = (  # which go on from the English model
 )
 
 
-@pytest.mark.parametrize("name", SHIPPED_RECIPES + MANDARIN_RECIPES)
+@pytest.mark.parametrize("name", SHIPPED_RECIPES + TAUGHT_RECIPES + MANDARIN_RECIPES)
 def test_the_shipped_recipes_can_be_read(name):
     config, shipped = read_recipe(RECIPES / name)
     mandarin = name in MANDARIN_RECIPES
     assert (config.name, config.language) == (("tutti-mandarin", "zh") if mandarin else ("tutti-small", "en"))
-    synthetic = ("synthetic_zh", "neural_zh") if mandarin else ("synthetic",)
+    synthetic = ("synthetic_zh", "neural_zh") if mandarin else ("synthetic", "neural_text")
     assert any(shipped.weights.get(source, 0) > 0 for source in synthetic)
     assert shipped.micro_batches == 2
 
 
-@pytest.mark.parametrize(("language", "recipes"), [("en", SHIPPED_RECIPES), ("zh", SHIPPED_RECIPES + MANDARIN_RECIPES)])
+@pytest.mark.parametrize(
+    ("language", "recipes"), [("en", SHIPPED_RECIPES + TAUGHT_RECIPES), ("zh", SHIPPED_RECIPES + MANDARIN_RECIPES)]
+)
 def test_the_shipped_models_were_made_by_the_shipped_recipes(language, recipes):
     described = checkpoint.shipped_for(language).with_suffix(".json")
     made = json.loads(described.read_text(encoding="utf-8"))["training"]
