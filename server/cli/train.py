@@ -47,9 +47,9 @@ def train(
     from model.training.run import Every, Places, train
 
     keep_kernels()
+    teachers = [named(each) for each in teacher or []]
+    places = Places(manifest, validation or [], noise or [], out, cache, init and named(init), lexicon, teachers)
     try:
-        teachers = [named(each) for each in teacher or []]
-        places = Places(manifest, validation or [], noise or [], out, cache, init and named(init), lexicon, teachers)
         config, chosen = read_recipe(recipe or RECIPES / "small.json")
         path = train(
             config,
