@@ -97,13 +97,13 @@ DATA ?= ../shared/data
 SYNTHETIC := build/synthetic
 SOURCES := commonvoice_en commonvoice_en2 librispeech_devclean_mp3 librispeech_tc100 ljspeech kathleen_arctic \
 	speechocean762 fsdd_digits alnum_numbers mycroft_words wakewords_picovoice
-TRAIN = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl) \
-	--validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
+TRAIN_REAL = $(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl
+TRAIN = $(TRAIN_REAL) $(foreach s,1 2,--manifest $(SYNTHETIC)-$(s)/synthetic.jsonl)
 STAGES := build/tutti-small-1.safetensors build/tutti-small-2.safetensors
 
 # A process of one thread a core; a passive wait lets them sleep while something else has a core.
 train: export OMP_WAIT_POLICY = passive
-train: setup  ## train the shipped model anew from $(DATA) and synthetic speech: hours; the same command goes on after a stop
+train: setup  ## train the small English model anew from $(DATA) and synthetic speech, all but its last run: hours; the same command goes on after a stop
 	@for seed in 1 2; do test -e $(SYNTHETIC)-$$seed/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(SYNTHETIC)-$$seed --hours 7 --seed $$seed || exit; done
 	@$(TRAIN) --out $(word 1,$(STAGES))
@@ -114,28 +114,24 @@ train: setup  ## train the shipped model anew from $(DATA) and synthetic speech:
 train-medium: export OMP_WAIT_POLICY = passive
 train-medium: setup  ## train the larger English model from the small one's floats, which `make train` leaves: 90 minutes
 	@$(TRAIN) --init build/tutti-small.safetensors --recipe model/training/recipes/medium.json --out build/tutti-medium.safetensors
-	@$(MAKE) quantize FLOATS=build/tutti-medium.safetensors INTEGERS=build/tutti-medium-int8.safetensors SEED=$(MEDIUM_SEED)
+	@$(MAKE) quantize FLOATS=build/tutti-medium.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
 TAUGHT := build/taught
 
 train-taught: export OMP_WAIT_POLICY = passive
-train-taught: voices  ## then the small one again, taught by the mean of both, with neural voices: an hour
+train-taught: voices  ## then the last run of the small one, which ships: taught by the mean of both, with neural voices: an hour
 	@test -e $(TAUGHT)/neural/synthetic.jsonl || { \
 		$(BIN)/python -m model.lm_training.gathering.reading $(TAUGHT)/texts.txt --data $(DATA) --text $(TEXT) && \
 		$(BIN)/tutti synthesize $(TAUGHT)/neural --hours 1.35 --seed 21 --texts $(TAUGHT)/texts.txt --neural; }
-	@$(BIN)/tutti train $(SOURCES:%=--manifest $(DATA)/%.jsonl) --manifest $(TAUGHT)/neural/synthetic.jsonl \
-		--validation $(DATA)/dev.jsonl --noise $(DATA)/noise.jsonl \
-		--init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
+	@$(TRAIN_REAL) --manifest $(TAUGHT)/neural/synthetic.jsonl --init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
 		--recipe model/training/recipes/small-taught.json --out $(TAUGHT)/alone.safetensors
 	@$(BIN)/python -m model.training.averaging build/tutti-small.safetensors $(TAUGHT)/alone.safetensors --shares 2 1 --out $(TAUGHT)/mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/mean.safetensors
 
 FLOATS ?= build/tutti-small.safetensors
 INTEGERS ?= build/tutti-small-int8.safetensors
-SEED ?= 1
-MEDIUM_SEED := 1
+SEED ?= 1  # that of both English models; what others gave stands in model/LOG.md
 
-# Seed 1: of 1 to 3 the one with the fewest errors; of tutti-medium 1 of 2; model/LOG.md has them all.
 quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the trained one; minutes
 	@$(BIN)/tutti quantize $(FLOATS) $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl \
 		--seed $(SEED) --out $(INTEGERS)
