@@ -1,9 +1,13 @@
-"""The acoustic model: our own, in torch or in exact 8-bit arithmetic, or a published one in ONNX form."""
+"""The acoustic model: our own, in exact 8-bit arithmetic or in torch, or a published one in ONNX form.
+
+Torch is imported for a model that computes in it alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,44 +15,57 @@ from numpy.typing import NDArray
 from model import checkpoint
 from model.errors import PrecisionError
 from model.int8.model import Int8Model
+from model.precision import resolve_device, resolve_precision
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
-from model.torch_model import TorchModel
-from model.torch_network.precision import resolve_device, resolve_precision
+from model.runtime import set_up_torch, threads_of
 
-OwnModel = TorchModel | Int8Model
-"""Both have `config`, `digest`, `precision`, `device`, `weight_bytes`, `slots` and `recurrent_product`."""
+if TYPE_CHECKING:
+    from model.torch_model import TorchModel
 
-AcousticModel = OwnModel | PublishedModel
-"""All have `config`, `digest`, `precision`, `device`, `weight_bytes` and `slots`."""
+OwnModel: TypeAlias = "TorchModel | Int8Model"
+"""Both have `config`, `digest`, `precision`, `device`, `threads`, `weight_bytes`, `slots` and `recurrent_product`."""
+
+AcousticModel: TypeAlias = "OwnModel | PublishedModel"
+"""All have `config`, `digest`, `precision`, `device`, `threads`, `weight_bytes` and `slots`."""
 
 ROWS = 48  # recordings of similar length in one batch
 
 
-def load_model(path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> AcousticModel:
+def load_model(
+    path: Path | None = None, *, device: str = "auto", precision: str = "auto", threads: int | None = None
+) -> AcousticModel:
     """Read a checkpoint or a published model, the shipped one if no path is given.
 
-    A precision of `auto` is the fastest here. Raises: CheckpointError, PrecisionError, PublishedModelError.
+    A precision of `auto` is the fastest here. Of compute `threads`, 0 are all cores but one; None leaves torch as it is
+    set, and takes one for 8-bit arithmetic.
+    Raises: CheckpointError, PrecisionError, PublishedModelError.
     """
     if path is not None and is_published(path):
         return PublishedModel.load(path, device=device, precision=precision)
-    return load_own(path, device=device, precision=precision)
+    return load_own(path, device=device, precision=precision, threads=threads)
 
 
-def load_own(path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> OwnModel:
-    """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
+def load_own(
+    path: Path | None = None, *, device: str = "auto", precision: str = "auto", threads: int | None = None
+) -> OwnModel:
+    """Read a checkpoint, as `load_model` does. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
     quantized, digest = checkpoint.load_quantized(path)
     place = resolve_device(device)
     precision = resolve_precision(precision, place, quantized=quantized is not None)
     if precision != "int8":
+        from model.torch_model import TorchModel
+
+        if threads is not None:
+            set_up_torch(threads)
         return TorchModel.load(path, device=device, precision=precision)
     if quantized is None:
         raise PrecisionError(
             f"{path} has no 8-bit weights: make a checkpoint that has them with `tutti quantize`, "
             "or use --precision auto"
         )
-    return Int8Model(quantized, digest)
+    return Int8Model(quantized, digest, threads=1 if threads is None else threads_of(threads))
 
 
 def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) -> list[NDArray[np.float32]]:

@@ -1,7 +1,8 @@
 """Checkpoints on disk: `NAME.safetensors` with the weights, `NAME.json` with the configuration beside it.
 
 A checkpoint is quantised if the weights of its products are 8-bit integers. Beside `MODULE.weight` int8 it then holds
-`MODULE.weight_scale` (out,) float32, `MODULE.input_scale` () float32 and `MODULE.input_zero` () uint8.
+`MODULE.weight_scale` (out,) float32, `MODULE.input_scale` () float32 and `MODULE.input_zero` () uint8. Those are read
+here, without torch; `model.torch_network.checkpoint` reads and writes the weights of a network in torch.
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from torch import Tensor
+from numpy.typing import NDArray
+from safetensors import deserialize
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as encoded
 
-from model.config import MACRO_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig, shipped_named
+from model.config import MACRO_LANGUAGES, PAIRS, SHIPPED_WEIGHTS, ModelConfig, shipped_named
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
-from model.torch_network.network import Network
 
 WEIGHTS = SHIPPED_WEIGHTS
 SHIPPED = WEIGHTS / "tutti-small.safetensors"
 SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensors"}
+GRU_SIDES = ("input", "recurrent")  # its products
+Arrays = Mapping[str, NDArray[Any]]
 SHIPPED_MODELS = (SHIPPED, WEIGHTS / "tutti-medium.safetensors", SHIPPED_BY_LANGUAGE["zh"])
 
 
@@ -63,48 +67,23 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def products_of(config: ModelConfig) -> dict[str, str]:
     """The network's products: the name in `QuantizedNetwork.products`, and that of the linear module."""
-    layers = {f"gru{i}.{side}": f"grus.{i}.{side}" for i in range(config.layers) for side in ("input", "recurrent")}
+    layers = {f"gru{i}.{side}": f"grus.{i}.{side}" for i in range(config.layers) for side in GRU_SIDES}
     return {"conv0": "conv0.product", "conv1": "conv1.product", **layers, "dense": "dense", "head": "head"}
-
-
-def save(network: Network, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write weights and configuration. `dtype` is how the weights are stored; features' statistics stay float32."""
-    tensors = {
-        name: (t if name.startswith("features.") else t.to(dtype)).contiguous().cpu()
-        for name, t in network.state_dict().items()
-    }
-    _write(path, network.config, tensors)
 
 
 def save_quantized(network: QuantizedNetwork, path: Path) -> None:
     """Write integers, scales, the float32 tensors and the configuration."""
-    tensors = {name: torch.from_numpy(tensor) for name, tensor in network.tensors.items()}
+    arrays: dict[str, NDArray[Any]] = dict(network.tensors)
     for name, module in products_of(network.config).items():
         product = network.products[name]
-        tensors |= {
-            f"{module}.weight": torch.from_numpy(product.weight),
-            f"{module}.weight_scale": torch.from_numpy(product.scale),
-            f"{module}.bias": torch.from_numpy(product.bias),
-            f"{module}.input_scale": torch.tensor(product.input_scale, dtype=torch.float32),
-            f"{module}.input_zero": torch.tensor(product.input_zero, dtype=torch.uint8),
+        arrays |= {
+            f"{module}.weight": product.weight,
+            f"{module}.weight_scale": product.scale,
+            f"{module}.bias": product.bias,
+            f"{module}.input_scale": np.array(product.input_scale, np.float32),
+            f"{module}.input_zero": np.array(product.input_zero, np.uint8),
         }
-    _write(path, network.config, {name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
-def load(path: Path) -> tuple[Network, str]:
-    """Read a checkpoint. Returns the network in float32, integers multiplied by their scales, and its file's sha256.
-
-    Raises: CheckpointError naming the file, what is wrong with it, and what to do.
-    """
-    config, tensors, digest = _read(path)
-    network = Network(config)
-    try:
-        if is_quantized(tensors, config):
-            tensors = dequantized(_numbers(config, tensors))
-        network.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise _does_not_fit(path, error) from error
-    return network.eval(), digest
+    write(path, network.config, encoded({name: np.asarray(array, order="C") for name, array in arrays.items()}))
 
 
 def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
@@ -112,52 +91,54 @@ def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
 
     Raises: CheckpointError naming the file, what is wrong with it, and what to do.
     """
-    config, tensors, digest = _read(path)
-    if not is_quantized(tensors, config):
-        return None, digest
+    config, blob = read(path)
     try:
-        return _numbers(config, tensors), digest
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise _does_not_fit(path, error) from error
+        return quantized_of(config, blob), digest_of(blob)
+    except Exception as error:  # safetensors raises its own untyped error
+        raise does_not_fit(path, error) from error
 
 
-def is_quantized(tensors: dict[str, Tensor], config: ModelConfig) -> bool:
-    """Whether the products' weights are integers."""
-    weights = [tensors.get(f"{module}.weight") for module in products_of(config).values()]
-    return any(weight is not None and weight.dtype == torch.int8 for weight in weights)
+def quantized_of(config: ModelConfig, blob: bytes) -> QuantizedNetwork | None:
+    """The integers and scales in a file's bytes, None if it has none.
+
+    Raises: SafetensorError for another kind of file, KeyError or ValueError for other tensors than those described.
+    """
+    weights = {f"{module}.weight" for module in products_of(config).values()}
+    if any(name in weights and stored["dtype"] == "I8" for name, stored in deserialize(blob)):  # type: ignore[no-untyped-call]
+        return _numbers(config, load_arrays(blob))
+    return None
 
 
-def dequantized(network: QuantizedNetwork) -> dict[str, Tensor]:
+def digest_of(blob: bytes) -> str:
+    """Hexadecimal sha256 of a file's bytes."""
+    return hashlib.sha256(blob).hexdigest()
+
+
+def dequantized(network: QuantizedNetwork) -> dict[str, NDArray[np.float32]]:
     """The state of a network in float32 that has the values of the integers as weights."""
-    tensors = {name: torch.from_numpy(tensor.copy()) for name, tensor in network.tensors.items()}
+    arrays = dict(network.tensors)
     for name, module in products_of(network.config).items():
         product = network.products[name]
-        tensors[f"{module}.weight"] = torch.from_numpy(product.weight.astype(np.float32) * product.scale[:, None])
-        tensors[f"{module}.bias"] = torch.from_numpy(product.bias.copy())
-    return tensors
-
-
-def _write(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
-    described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)
-    write_atomically(path.with_suffix(".json"), described.encode() + b"\n")
-    write_atomically(path, save_tensors(tensors))
+        arrays[f"{module}.weight"] = product.weight.astype(np.float32) * product.scale[:, None]
+        arrays[f"{module}.bias"] = product.bias
+    return arrays
 
 
 def outline(path: Path) -> tuple[ModelConfig, str]:
     """Read a checkpoint's configuration, and its file's sha256; no weights. Raises: CheckpointError."""
-    config, blob = _files(path)
-    return config, hashlib.sha256(blob).hexdigest()
+    config, blob = read(path)
+    return config, digest_of(blob)
 
 
-def _read(path: Path) -> tuple[ModelConfig, dict[str, Tensor], str]:
-    config, blob = _files(path)
-    try:
-        return config, load_tensors(blob), hashlib.sha256(blob).hexdigest()
-    except Exception as error:  # safetensors raises its own untyped error
-        raise _does_not_fit(path, error) from error
+def write(path: Path, config: ModelConfig, blob: bytes) -> None:
+    """Write a checkpoint: its configuration, and its tensors as safetensors has them."""
+    described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)
+    write_atomically(path.with_suffix(".json"), described.encode() + b"\n")
+    write_atomically(path, blob)
 
 
-def _files(path: Path) -> tuple[ModelConfig, bytes]:
+def read(path: Path) -> tuple[ModelConfig, bytes]:
+    """Return a checkpoint's configuration and its tensors as they are stored. Raises: CheckpointError."""
     try:
         blob = path.read_bytes()
         return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))), blob
@@ -170,33 +151,50 @@ def _files(path: Path) -> tuple[ModelConfig, bytes]:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
 
 
-def _does_not_fit(path: Path, error: Exception) -> CheckpointError:
+def does_not_fit(path: Path, error: Exception) -> CheckpointError:
+    """Say that the tensors of a file are not those of its configuration, and why."""
     reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
     return CheckpointError(f"{path} does not hold the weights its configuration describes: {reason}")
 
 
-def _numbers(config: ModelConfig, tensors: dict[str, Tensor]) -> QuantizedNetwork:
-    """Raises: KeyError, ValueError or RuntimeError for tensors that are missing or have other shapes or values."""
-    left = dict(tensors)
-    expected = Network(config).state_dict()
+def state_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of all weights of a network, by their names in its state."""
+    hidden = config.hidden
+    products = {"dense": (hidden, hidden), "head": (config.outputs, hidden)}
+    products["conv0.product"] = (config.conv_channels, 2 * PAIRS * config.mel_bins)
+    products["conv1.product"] = (hidden, 2 * PAIRS * config.conv_channels)
+    products |= {f"grus.{i}.{side}": (3 * hidden, hidden) for i in range(config.layers) for side in GRU_SIDES}
+    found: dict[str, tuple[int, ...]] = {"lookahead.weight": (config.lookahead + 1, hidden)}
+    found |= {f"features.{name}": (config.mel_bins,) for name in ("mean", "scale")}
+    norms = ["norm", *(f"norms.{i}" for i in range(config.layers))]
+    found |= {f"{norm}.{part}": (hidden,) for norm in norms for part in ("weight", "bias")}
+    for module, shape in products.items():
+        found |= {f"{module}.weight": shape, f"{module}.bias": shape[:1]}
+    return found
+
+
+def _numbers(config: ModelConfig, arrays: Arrays) -> QuantizedNetwork:
+    """Raises: KeyError or ValueError for tensors that are missing or have other shapes or values."""
+    left = dict(arrays)
+    expected = state_shapes(config)
     products: dict[str, QuantizedProduct] = {}
     for name, module in products_of(config).items():
         weight, bias = left.pop(f"{module}.weight"), left.pop(f"{module}.bias")
         scale = left.pop(f"{module}.weight_scale")
-        if weight.dtype != torch.int8 or int(weight.to(torch.int16).abs().max()) > LARGEST_WEIGHT:
+        if weight.dtype != np.int8 or int(np.abs(weight.astype(np.int16)).max()) > LARGEST_WEIGHT:
             raise ValueError(f"{module}.weight is not of 8-bit integers within ±{LARGEST_WEIGHT}")
-        wanted = expected.pop(f"{module}.weight").shape
+        wanted = expected.pop(f"{module}.weight")
         if weight.shape != wanted or {bias.shape, scale.shape} != {wanted[:1]}:
-            raise ValueError(f"{module} has the shape {tuple(weight.shape)}, not {tuple(wanted)}")
+            raise ValueError(f"{module} has the shape {weight.shape}, not {wanted}")
         del expected[f"{module}.bias"]
         input_scale, input_zero = left.pop(f"{module}.input_scale"), left.pop(f"{module}.input_zero")
         products[name] = QuantizedProduct(
-            weight=weight.numpy(),
-            scale=scale.to(torch.float32).numpy(),
-            bias=bias.to(torch.float32).numpy(),
+            weight=weight,
+            scale=scale.astype(np.float32),
+            bias=bias.astype(np.float32),
             input_scale=float(input_scale),
             input_zero=int(input_zero),
         )
-    if {name: t.shape for name, t in left.items()} != {name: t.shape for name, t in expected.items()}:
+    if {name: array.shape for name, array in left.items()} != expected:
         raise ValueError(f"it has {', '.join(sorted(left))} and should have {', '.join(sorted(expected))}")
-    return QuantizedNetwork(config, products, {name: t.to(torch.float32).numpy() for name, t in left.items()})
+    return QuantizedNetwork(config, products, {name: array.astype(np.float32) for name, array in left.items()})

@@ -18,6 +18,8 @@ BLANK = 0
 TAIL_FRAMES = 2
 """Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
 not at its start. Source: measured on recordings cut sharply, model/LOG.md."""
+PAIRS = 3  # a convolution covers three pairs of frames (kernel 6, stride 2) and carries two pairs over
+CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
 MAX_BEAMS = 1_024  # beyond 512 nothing is gained; a stream then takes 3.5 MB. Source: model/LOG.md
 BEAMS = 128  # kept by default. Source: model/LOG.md
 MACRO_LANGUAGES = {"cmn": "zh"}

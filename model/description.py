@@ -1,11 +1,12 @@
-"""What serving has to know of a model: its rate, its step, the frames that come of a step, and how a recording ends.
+"""What serving has to know of a model: its rate, its step, the frames of a step, how a recording ends, its device.
 
 `ModelConfig` (our own network) and `model.published.timing` (published models) satisfy it by structure.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 
 class ModelDescription(Protocol):
@@ -62,3 +63,21 @@ class ModelDescription(Protocol):
 
     def steps_of(self, samples: int) -> int:
         """Steps of a recording of so many samples, with the silence that brings its last words out; 1 at least."""
+
+
+class Place(Protocol):
+    """Where a model computes: a `Device`, or a device of torch."""
+
+    @property
+    def type(self) -> str:
+        """`cpu` or `cuda`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that needs no torch; as text the name that `--device` and torch have for it."""
+
+    type: Literal["cpu", "cuda"]
+
+    def __str__(self) -> str:
+        return self.type

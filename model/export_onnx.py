@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from model import checkpoint
-from model.config import ModelConfig
-from model.torch_network.network import CONTEXT, FLOOR, Network, State, mel_filters
+from model.config import CONTEXT, ModelConfig
+from model.mel import FLOOR, mel_filters
+from model.torch_network.checkpoint import load_network
+from model.torch_network.network import Network, State
 
 OPSET = 17
 EXAMPLE_ROWS = 2
@@ -59,7 +61,8 @@ def _slaney_hz(mel: Tensor) -> Tensor:
 
 def energies_map(config: ModelConfig) -> Tensor:
     """(F, F) float32: sherpa's mel energies times this are about ours, by least squares over all spectra."""
-    solution: Tensor = torch.linalg.lstsq(sherpa_filters(config), mel_filters(config).double()).solution
+    ours = torch.from_numpy(mel_filters(config)).double()
+    solution: Tensor = torch.linalg.lstsq(sherpa_filters(config), ours).solution
     return solution.float()
 
 
@@ -215,7 +218,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=checkpoint.SHIPPED, help="a .safetensors checkpoint")
     parser.add_argument("--int8", action="store_true", help="write model.int8.onnx too")
     arguments = parser.parse_args()
-    path = export(checkpoint.load(arguments.model)[0], arguments.folder)
+    path = export(load_network(arguments.model)[0], arguments.folder)
     sys.stdout.write(f"{path}\n")
     if arguments.int8:
         sys.stdout.write(f"{quantize(path)}\n")

@@ -1,14 +1,13 @@
 """Set-up of a process that computes: torch's threads, oneDNN's kernels, the interpreter's switches between threads.
 
-Entry points call it; nothing else in this package writes the environment or a setting of the process.
+Entry points call it, and `model.acoustic` before it loads a model in torch; nothing else in this package writes the
+environment or a setting of the process.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-
-import torch
 
 KEPT_KERNELS = 8_192  # more than the products of all batch sizes that a server warms up
 
@@ -18,14 +17,21 @@ def set_up_torch(threads: int) -> None:
 
     With every core in a parallel region, a step waits at its barriers for whichever core is busy elsewhere.
     """
-    keep_kernels()
+    import torch
+
+    keep_kernels()  # before torch prepares the first one
     sum_in_fp32()
-    torch.set_num_threads(threads or _cores_left())
+    torch.set_num_threads(threads_of(threads))
 
 
-def steps_at_once() -> int:
-    """How many steps of torch's number of threads leave a core to the event loop; 1 at least."""
-    return max(1, _cores_left() // torch.get_num_threads())
+def threads_of(threads: int) -> int:
+    """Compute threads: so many, or for 0 as many as there are cores but one."""
+    return threads or _cores_left()
+
+
+def steps_at_once(threads: int) -> int:
+    """How many steps of so many compute threads, as for `threads_of`, leave a core to the event loop; 1 at least."""
+    return max(1, _cores_left() // threads_of(threads))
 
 
 def _cores_left() -> int:
@@ -34,6 +40,8 @@ def _cores_left() -> int:
 
 def sum_in_fp32() -> None:
     """Let a GPU's library add the parts of an fp16 product in fp32; torch allows it fp16 by default."""
+    import torch
+
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 

@@ -15,8 +15,10 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.gpu.rungs import choose_rung, recorded_slots
 from model.gpu.slots import RecordedSlots
+from model.precision import resolve_device, resolve_precision
+from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network, State
-from model.torch_network.precision import cast, resolve_device, resolve_precision
+from model.torch_network.precision import cast
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.torch_network.traced import SlabStep, TracedStep
@@ -48,7 +50,7 @@ class TorchModel:
         `rung` names the kernels of fp16 (`model.gpu.rungs`); the attribute says which were chosen. `cpu_fp16` allows
         fp16 on a CPU, in tests: it is slow, and its slots compute what a GPU's kernels must.
         """
-        self.device = resolve_device(device)
+        self.device = torch.device(resolve_device(device).type)
         self.precision = resolve_precision(precision, self.device, quantized=False, cpu_fp16=cpu_fp16)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
@@ -60,7 +62,7 @@ class TorchModel:
     @classmethod
     def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> TorchModel:
         """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
-        network, digest = checkpoint.load(checkpoint.SHIPPED if path is None else checkpoint.named(path))
+        network, digest = load_network(checkpoint.SHIPPED if path is None else checkpoint.named(path))
         return cls(network, digest, device=device, precision=precision)
 
     @classmethod
@@ -109,6 +111,11 @@ class TorchModel:
             return recorded_slots(self.network, self.rung, self.device, capacity=capacity, largest=largest)
         record = partial(SlabStep, self.network) if self.device.type == "cpu" else None
         return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows, record=record)
+
+    @property
+    def threads(self) -> int:
+        """Compute threads of a step: torch's."""
+        return torch.get_num_threads()
 
     @property
     def weight_bytes(self) -> int:

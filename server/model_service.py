@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
-import torch
 from pydantic import SecretStr
 
 from batching.batcher import Policy
@@ -126,7 +125,7 @@ class ServiceBuilder:
         self._clock = clock
         self._make_session = make_session
         self._machine = Machine()
-        self._turns = itertools.cycle([Turn() for _ in range(steps_at_once())])
+        self._turns = itertools.cycle([Turn() for _ in range(steps_at_once(settings.threads))])
         self._second = SecondDecodes(clock)
         keys = read_keys(read_secrets("resume key", plain(settings.resume_keys), settings.resume_keys_file))
         self._own_key = not keys
@@ -170,7 +169,9 @@ class ServiceBuilder:
     def _describe(self, model: LoadedModel) -> None:
         device = model.acoustic.device
         if device.type == "cuda":
-            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(device))
+            import torch
+
+            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(str(device)))
         self._metrics.build_info.labels(version("tutti-asr"), self._settings.commit, model.name, str(device)).set(1)
 
     def release(self, service: ModelService) -> None:

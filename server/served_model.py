@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from batching.slot_model import SlotModel
 from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
-from model.description import ModelDescription
+from model.description import ModelDescription, Place
 from model.published.files import is_published
 from model.runtime import set_up_torch
 from server.errors import SettingsError
@@ -25,11 +23,10 @@ from server.settings import Settings
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
-    """Load the models that do not wait for demand, the default first, and VAD, and set torch up.
+    """Load the models that do not wait for demand, the default first, and VAD.
 
     Raises: ModelError, SettingsError.
     """
-    set_up_torch(settings.threads)
     models = tuple(_load(entry, own) for entry, own in settings.of_models() if entry is None or not entry.on_demand)
     return models, load_vad(settings)
 
@@ -52,7 +49,7 @@ def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
 
 def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load one model and its decoder by its own settings. Raises: ModelError."""
-    model = load_model(settings.model, device=settings.device, precision=settings.precision)
+    model = load_model(settings.model, device=settings.device, precision=settings.precision, threads=settings.threads)
     decoder = decoder_of(
         model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
     )
@@ -79,6 +76,7 @@ def load_vad(settings: Settings) -> VadModel | None:
         return None
     from model.vad import SileroVad
 
+    set_up_torch(settings.threads)
     return SileroVad.load(device="cpu")
 
 
@@ -108,7 +106,7 @@ class ServedModel(Servable, Protocol):
         """Its arithmetic, as `--precision` names it."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Place:
         """Where it computes."""
 
 

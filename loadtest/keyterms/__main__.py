@@ -29,7 +29,6 @@ from model.errors import ModelError
 from model.evaluation.scoring import TermScore, score_terms
 from model.lm.language_model import LanguageModel
 from model.recordings import PCM, read_manifests
-from model.runtime import set_up_torch
 
 
 def with_closing_silence(config: ModelConfig, cases: Sequence[Case]) -> list[PCM]:
@@ -92,8 +91,7 @@ def run(options: Options, command: str) -> Keyterms:
     if path is None:
         raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
     lm = LanguageModel.load(path)
-    set_up_torch(threads=0)
-    model = load_own(options.model, precision=options.precision)
+    model = load_own(options.model, precision=options.precision, threads=0)
     cases = real_cases(read_manifests(options.manifests), lm.__contains__, model.config.sample_rate)
     cases += synthetic_cases(lm.__contains__, options.sentences, options.seed)
     pool = [*(term for case in cases for term in case.said), *(name for name in NAMES if name not in lm)]

@@ -13,7 +13,6 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
@@ -26,7 +25,7 @@ from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
 from loadtest.served import ALL_IN, served_process
 from model.acoustic import AcousticModel, load_model
-from model.runtime import set_up_torch, shorten_switches
+from model.runtime import shorten_switches
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
@@ -47,9 +46,8 @@ def calibrate(
 
     Raises: ModelError; ServerNotReady or OSError if the server does not run.
     """
-    set_up_torch(threads)
     shorten_switches()
-    model = load_model(model_path, device=device, precision=precision)
+    model = load_model(model_path, device=device, precision=precision, threads=threads)
     progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
     times = measure_engine(model.slots, SIZES)
     options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
@@ -74,7 +72,7 @@ def calibrate(
     interference = fit_interference(windows, table)
     # `--out` is left out: it would hold a path of this machine.
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
-    provenance = _provenance(model, threads, command)
+    provenance = _provenance(model, command)
     return Calibration(provenance, step_s, table, overheads, interference, round(short.rows / SHORT_STREAMS) - 1)
 
 
@@ -156,7 +154,7 @@ def _non_negative_fit(done: NDArray[np.float64], seconds: Sequence[float]) -> li
         del used[int(found.argmin())]
 
 
-def _provenance(model: AcousticModel, threads: int, command: str) -> Provenance:
+def _provenance(model: AcousticModel, command: str) -> Provenance:
     here = environment.describe(seed=0)
     return Provenance(
         hardware=here.hardware,
@@ -165,7 +163,7 @@ def _provenance(model: AcousticModel, threads: int, command: str) -> Provenance:
         digest=model.digest,
         precision=model.precision,
         device=str(model.device),
-        threads=threads or torch.get_num_threads(),
+        threads=model.threads,
         date=here.date,
         versions=here.versions,
         command=command,

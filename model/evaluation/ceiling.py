@@ -14,12 +14,10 @@ from functools import partial
 
 import numba
 import numpy as np
-import torch
 
 from model.acoustic import AcousticModel
-from model.config import ModelConfig
+from model.config import PAIRS, ModelConfig
 from model.published.published_model import PublishedModel
-from model.torch_network.network import PAIRS
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -57,7 +55,7 @@ class Ceiling:
 
 
 def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
-    """Time steps of random audio as they serve, alone on the machine and with torch's present number of threads."""
+    """Time steps of random audio as they serve, alone on the machine."""
     slots = model.slots(capacity=max(batches), largest=max(batches))
     largest = len(slots.inputs)
     slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
@@ -70,7 +68,7 @@ def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
         product_gflops=product_gflops,
         step_gflops=step_gflops,
         precision=model.precision,
-        threads=torch.get_num_threads(),
+        threads=model.threads,
         read_ns=None if waits is None else round(waits, 1),
         in_caches=None if waits is None else waits <= SLOW_NS,
     )

@@ -21,6 +21,7 @@ from model.evaluation.scoring import edit_distance
 from model.evaluation.whole import log_probs_of
 from model.lexicon.pinyin import pronounce
 from model.recordings import Utterance, read_manifest, read_pcm
+from model.torch_network.checkpoint import load_network
 
 TONES = "12345"
 
@@ -50,7 +51,7 @@ def rates(said: Sequence[Utterance], heard: Sequence[Sequence[str]]) -> Mapping[
 
 def measure(path: Path, said: Sequence[Utterance]) -> Mapping[str, tuple[float, float]]:
     """Rates of a checkpoint, integers as the floats that they stand for. Raises: CheckpointError, AudioError."""
-    network, _ = checkpoint.load(path)
+    network, _ = load_network(path)
     if not network.config.phones:
         raise CheckpointError(f"{path} hears letters alone, no sounds")
     letters = len(network.config.vocabulary)

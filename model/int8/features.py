@@ -19,7 +19,7 @@ from model.compiled import compiled, int64_at
 from model.config import ModelConfig
 from model.int8.kernels import quantized
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
-from model.torch_network.network import FLOOR, mel_filters
+from model.mel import FLOOR, mel_filters
 
 FILTER_STEPS = (
     2**20
@@ -55,7 +55,7 @@ class FeatureTables:
         half = size // 2
         bits = half.bit_length() - 1
         order = [int(format(k, f"0{bits}b")[::-1], 2) for k in range(half)]
-        filters = np.round(mel_filters(config).numpy().astype(np.float64) * FILTER_STEPS) / FILTER_STEPS
+        filters = np.round(mel_filters(config).astype(np.float64) * FILTER_STEPS) / FILTER_STEPS
         bands: list[tuple[int, int, int]] = []
         weights: list[float] = []
         for column in filters.T:

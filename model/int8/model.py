@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from model.config import ModelConfig
+from model.description import Device
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
 from model.int8.slots import Int8Slots, PackedNetwork
@@ -17,12 +17,13 @@ class Int8Model:
     """int16 PCM in, log-probs out, by one compiled call; satisfies `model.acoustic.AcousticModel` by structure."""
 
     precision = "int8"
-    device = torch.device("cpu")
+    device = Device("cpu")
 
-    def __init__(self, network: QuantizedNetwork, digest: str) -> None:
-        """Pack the network; `digest` is that of its file."""
+    def __init__(self, network: QuantizedNetwork, digest: str, *, threads: int = 1) -> None:
+        """Pack the network; `digest` is that of its file, `threads` share large batches."""
         self.network = network
         self.digest = digest
+        self.threads = threads
         self._packed = PackedNetwork(network)
 
     @property
@@ -38,7 +39,7 @@ class Int8Model:
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> Int8Slots:
         """Return the model over `capacity` streams; `tile_rows` changes nothing, for rows never meet."""
         del tile_rows
-        return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=torch.get_num_threads())
+        return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=self.threads)
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
         """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""

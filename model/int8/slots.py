@@ -1,6 +1,6 @@
 """The quantised network as a slot model: states in one slab of bytes, a block of streams a compiled call.
 
-Large batches are divided among torch's number of threads; rows never meet, so any division gives the same bits.
+Large batches are divided among some threads; rows never meet, so any division gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.config import ModelConfig
+from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
 from model.int8.features import FeatureTables
 from model.int8.kernels import LIMITS_BYTES
 from model.int8.product import COLUMNS, first_sums, packed
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProduct
 from model.int8.vectors import LANES, ROW
-from model.torch_network.network import CONTEXT
 
 BLOCK = 32
 """Streams a call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 
+THREADS = 1  # of a step, the engine's own: a pool would take cores from the event loop and from other engines
+
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
@@ -37,8 +39,7 @@ class Graph:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        # One thread, the engine's: a pool would take cores from the event loop and from other engines.
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = options.inter_op_num_threads = THREADS
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 4

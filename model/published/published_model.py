@@ -10,20 +10,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from model.ctc.tokens import Tokens
+from model.description import Device
 from model.errors import PublishedModelError
+from model.precision import resolve_device
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, recognise
 from model.published.features import FbankWindows, RawWindows
 from model.published.files import PublishedFiles, find_files
-from model.published.metadata import Graph
+from model.published.metadata import THREADS, Graph
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent, Stateless
-from model.torch_network.precision import resolve_device
 
 LARGEST_BATCH = 32
 """Rows of a batch at most: larger ones gain little and make every stream wait."""
@@ -53,7 +52,7 @@ class PublishedModel:
     tokens: Tokens
     digest: str
     precision: str
-    device: torch.device
+    device: Device
     files: PublishedFiles
     contract: Contract
     graph: Graph
@@ -109,6 +108,11 @@ class PublishedModel:
         )
 
     @property
+    def threads(self) -> int:
+        """Compute threads of a step."""
+        return THREADS
+
+    @property
     def bins_first(self) -> bool:
         """Whether the encoder's frames are its last axis, as NeMo's transducers have it."""
         return isinstance(self.transducer, Recurrent)
@@ -146,11 +150,11 @@ class PublishedModel:
         )
 
 
-def _device(asked: str) -> torch.device:
+def _device(asked: str) -> Device:
     if asked == "auto":
         import onnxruntime
 
-        return torch.device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
+        return Device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
     return resolve_device(asked)
 
 

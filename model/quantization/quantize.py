@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from model.checkpoint import products_of
+from model.config import PAIRS
 from model.int8.quantized import QuantizedNetwork, QuantizedProduct
 from model.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
 from model.quantization.rounding import compensating, nearest, row_scales
-from model.torch_network.network import PAIRS, Network
+from model.torch_network.network import Network
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a channel's range that move into the weights. Source: Xiao et al. 2022, SmoothQuant, arXiv:2211.10438."""

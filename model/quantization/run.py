@@ -29,6 +29,7 @@ from model.quantization.fine_tune import fine_tune, speech
 from model.quantization.quantize import quantize
 from model.quantization.simulated import SimulatedNetwork
 from model.recordings import Utterance, read_manifests, read_pcm
+from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 from model.training.augment import Augmentation, Augmenter, to_tensor
 from model.training.data.corpus import Corpus
@@ -68,7 +69,7 @@ def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announ
     integers, digest = checkpoint.load_quantized(places.checkpoint)
     if integers is not None:
         raise CheckpointError(f"{places.checkpoint} holds 8-bit integers already: quantize what it was made from")
-    network, _ = checkpoint.load(places.checkpoint)
+    network, _ = load_network(places.checkpoint)
     utterances = [u for u in read_manifests(places.manifests) if u.text]
     if not utterances:
         raise TrainingError("the manifests name no recording with a text")

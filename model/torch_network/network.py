@@ -15,30 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import ModelConfig
+from model.config import CONTEXT, PAIRS, ModelConfig
+from model.mel import FLOOR, mel_filters
 
 State = dict[str, Tensor]
 Entering = Callable[[Tensor], Tensor]
-FLOOR = 1e-6  # mel energy of about -90 dBFS white noise: quieter than any microphone, so digital silence is no outlier
-PAIRS = 3  # a convolution covers three pairs of frames (kernel 6, stride 2) and carries two pairs over
-CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
-
-
-def _hz_to_mel(hz: Tensor) -> Tensor:
-    """Mel scale of O'Shaughnessy (1987), as HTK has it."""
-    return 2595.0 * torch.log10(1.0 + hz / 700.0)
-
-
-def mel_filters(config: ModelConfig) -> Tensor:
-    """Triangular filters, (fft_size // 2 + 1, F) float32, equally spaced on the mel scale, peak 1."""
-    bins = config.fft_size // 2 + 1
-    mel = _hz_to_mel(torch.linspace(0, config.sample_rate / 2, bins, dtype=torch.float64))
-    low, high = _hz_to_mel(torch.tensor([config.mel_low_hz, config.mel_high_hz], dtype=torch.float64)).tolist()
-    edges = torch.linspace(low, high, config.mel_bins + 2, dtype=torch.float64)
-    width = edges[1] - edges[0]
-    rising = (mel[:, None] - edges[None, :-2]) / width
-    falling = (edges[None, 2:] - mel[:, None]) / width
-    return torch.minimum(rising, falling).clamp_min(0).to(torch.float32)
 
 
 class LogMel(nn.Module):
@@ -54,7 +35,7 @@ class LogMel(nn.Module):
         self.hop, self.length, self.fft_size = config.hop_samples, config.window_samples, config.fft_size
         self.overlap = config.window_samples - config.hop_samples
         self.register_buffer("window", torch.hann_window(config.window_samples), persistent=False)
-        self.register_buffer("filters", mel_filters(config), persistent=False)
+        self.register_buffer("filters", torch.from_numpy(mel_filters(config)), persistent=False)
         self.register_buffer("mean", torch.zeros(config.mel_bins))  # of the training set, stored with the weights
         self.register_buffer("scale", torch.ones(config.mel_bins))
 

@@ -16,6 +16,7 @@ import torch
 
 from model import checkpoint
 from model.errors import CheckpointError, ModelError
+from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 
 
@@ -27,7 +28,7 @@ def mean(paths: Sequence[Path], shares: Sequence[float]) -> Network:
 
     Raises: CheckpointError for files that are no checkpoints, or of networks of different shapes or symbols.
     """
-    loaded = [checkpoint.load(path) for path in paths]
+    loaded = [load_network(path) for path in paths]
     networks, total = [network for network, _ in loaded], sum(shares)
     last = networks[-1]
     for path, network in zip(paths, networks, strict=True):
@@ -61,7 +62,7 @@ def main() -> None:
     if len(shares) != len(options.checkpoints) or min(shares) <= 0:
         parser.error("each checkpoint needs a share above 0")
     try:
-        checkpoint.save(mean([checkpoint.named(path) for path in options.checkpoints], shares), options.out)
+        save_network(mean([checkpoint.named(path) for path in options.checkpoints], shares), options.out)
     except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
     print(options.out)  # noqa: T201

@@ -17,9 +17,10 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
+from model.precision import resolve_device
 from model.recordings import read_manifests
+from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
-from model.torch_network.precision import resolve_device
 from model.training.data.corpus import Corpus
 from model.training.losses.denominator import compile_ahead
 from model.training.parallel import launch
@@ -94,7 +95,7 @@ def train(
         with alone(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
             launch.join(place, work)
         return places.out
-    size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(resolve_device(device)))
+    size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(_device(device)))
     with alone(places.snapshots):
         announce("reading the audio (decoded once, then cached)")
         _corpora(config, places)
@@ -102,6 +103,10 @@ def train(
             compile_ahead()
         launch.run(size, work)
     return places.out
+
+
+def _device(asked: str) -> torch.device:
+    return torch.device(resolve_device(asked).type)
 
 
 def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
@@ -120,7 +125,7 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     """One process: all train and validate, the first saves and reports. Returns whether the run was interrupted."""
     if not team.leads:
         announce = _silent
-    device = resolve_device(job.device)
+    device = _device(job.device)
     if device.type == "cuda":
         device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
     corpus, held_out = _corpora(job.config, job.places)
@@ -135,14 +140,14 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         team=team,
         asked_to_stop=stop.is_set,
         lexicon=lexicon,
-        teachers=[checkpoint.load(path)[0] for path in job.places.teachers],
+        teachers=[load_network(path)[0] for path in job.places.teachers],
     )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
         raise TrainingError("the processes of the run were given different recipes, models or recordings")
     snapshots = Snapshots(job.places.snapshots)
     if not _resume(trainer, snapshots, announce):
         if job.places.init is not None:
-            trainer.start_from(checkpoint.load(job.places.init)[0])
+            trainer.start_from(load_network(job.places.init)[0])
         else:
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
@@ -232,11 +237,11 @@ class _Run:
             "validation": found.to_dict() if found is not None else {},
             "recipe": trainer.recipe.to_dict(),
             **({"teachers": [_named(path) for path in places.teachers]} if places.teachers else {}),
-            **({"started_from": checkpoint.load(places.init)[0].config.training} if places.init is not None else {}),
+            **({"started_from": load_network(places.init)[0].config.training} if places.init is not None else {}),
         }
         stored = Network(dataclasses.replace(trainer.result.config, training=facts))
         stored.load_state_dict(trainer.result.state_dict())
-        checkpoint.save(stored, places.out)
+        save_network(stored, places.out)
 
     def _save(self) -> None:
         if self.trainer.team.leads:

@@ -180,12 +180,14 @@ def tune(
 
     keep_kernels()
     try:
-        acoustic = load_own(model, precision=precision)
+        acoustic = load_own(model, precision=precision, threads=0)
         other = other_of(acoustic.config) if accurate else None
         if accurate and other is None:
             fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
         listen = (
-            partial(hear_both, acoustic, load_own(other[0], precision=precision)) if other else partial(hear, acoustic)
+            partial(hear_both, acoustic, load_own(other[0], precision=precision, threads=0))
+            if other
+            else partial(hear, acoustic)
         )
         heard_by = REREAD if accurate else acoustic.config.name
         phones = acoustic.config.phones

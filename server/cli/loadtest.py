@@ -79,11 +79,9 @@ def ceiling(
     from model.acoustic import load_model
     from model.errors import ModelError
     from model.evaluation.ceiling import measure
-    from model.runtime import set_up_torch
 
-    set_up_torch(threads)
     try:
-        loaded = load_model(model, device=device, precision=precision)
+        loaded = load_model(model, device=device, precision=precision, threads=threads)
     except ModelError as error:
         fail(error)
     figures = measure(loaded)

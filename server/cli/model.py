@@ -105,9 +105,10 @@ def export(
     from model import checkpoint
     from model.errors import ModelError, install_hint
     from model.export_onnx import export as write
+    from model.torch_network.checkpoint import load_network
 
     try:
-        path = write(checkpoint.load(model or checkpoint.SHIPPED)[0], directory)
+        path = write(load_network(model or checkpoint.SHIPPED)[0], directory)
     except ModuleNotFoundError as error:
         fail(f"export needs the optional package {error.name}: {install_hint('onnx')}")
     except (ModelError, OSError) as error:

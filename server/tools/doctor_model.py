@@ -17,12 +17,12 @@ from model.acoustic import AcousticModel, load_model
 from model.compiled import kept_in
 from model.ctc.search import kernel
 from model.decoder import decoder_of, language_model_path
+from model.description import Place
 from model.errors import ModelError, PrecisionError, PublishedModelError
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.instructions import instruction_set
 from model.published.published_model import PublishedModel
-from model.runtime import set_up_torch
 from model.torch_model import TorchModel
 from server.model_service import TILE_ROWS
 from server.served_model import second_of
@@ -65,7 +65,6 @@ def _sha256(path: Path) -> str | None:
 
 def model(settings: Settings) -> Iterator[Finding]:
     """The checks of each model that would be served; of several, each finding names its model."""
-    set_up_torch(settings.threads)
     for entry, own in settings.of_models():
         for finding in _one_model(own):
             yield finding if entry is None else replace(finding, name=f"{entry.name}: {finding.name}")
@@ -74,7 +73,9 @@ def model(settings: Settings) -> Iterator[Finding]:
 def _one_model(settings: Settings) -> Iterator[Finding]:
     """Device, precision, exact arithmetic, memory of the streams' states, caches, batch invariance and decoder."""
     try:
-        served = load_model(settings.model, device=settings.device, precision=settings.precision)
+        served = load_model(
+            settings.model, device=settings.device, precision=settings.precision, threads=settings.threads
+        )
     except PrecisionError as error:
         found, _, advice = str(error).partition(": ")
         yield fail("precision", found, advice)
@@ -92,9 +93,9 @@ def _one_model(settings: Settings) -> Iterator[Finding]:
     yield from _decoder(settings, served)
 
 
-def _device(device: torch.device) -> Finding:
+def _device(device: Place) -> Finding:
     if device.type == "cuda":
-        facts = torch.cuda.get_device_properties(device)
+        facts = torch.cuda.get_device_properties(device.type)
         return ok("device", f"{facts.name}, {facts.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}")
     if Path("/dev/nvidia0").exists():
         advice = "this torch sees no GPU: install its CUDA build, and a driver that fits"
@@ -141,7 +142,7 @@ def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
 def _states(settings: Settings, served: AcousticModel) -> Finding:
     row = served.slots(capacity=1, largest=1).state_bytes
     total = row * settings.slots
-    free = torch.cuda.mem_get_info(served.device)[0] if served.device.type == "cuda" else free_memory()
+    free = torch.cuda.mem_get_info(served.device.type)[0] if served.device.type == "cuda" else free_memory()
     found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.slots}, {free / GIB:.1f} GiB free"
     if total + (BESIDE_MODEL if served.device.type == "cpu" else 0) > free:
         return warn("states", found, "fewer --max-streams, or more memory")

@@ -20,7 +20,6 @@ from model.evaluation.parts import Selection, selected
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from model.recordings import Utterance, read_manifests, read_pcm
-from model.runtime import set_up_torch
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
@@ -81,10 +80,11 @@ def _decoder_name(settings: Settings) -> str:
 
 def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utterance]) -> list[Figures]:
     """Facts of each combination: model, device, precision, and the difference that a reduced precision makes."""
-    set_up_torch(combinations[0].threads)
     facts: list[Figures] = []
     for settings in combinations:
-        model = load_model(settings.model, device=settings.device, precision=settings.precision)
+        model = load_model(
+            settings.model, device=settings.device, precision=settings.precision, threads=settings.threads
+        )
         facts.append(
             {
                 "precision": model.precision,

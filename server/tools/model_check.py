@@ -23,7 +23,6 @@ from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.published.published_model import PublishedModel
 from model.published.rows import SIZES, check_rows, tokens_of
-from model.runtime import set_up_torch
 from server.audio.formats import AudioForm, Encoding
 from server.audio.pcm import downmix
 from server.audio.recording import Recording
@@ -48,8 +47,7 @@ class Asked:
 
 def check(asked: Asked, settings: Settings) -> Document:
     """Load the model and answer every question. Raises: ModelError, BadAudio."""
-    set_up_torch(settings.threads)
-    model = load_model(asked.model, device=asked.device, precision=asked.precision)
+    model = load_model(asked.model, device=asked.device, precision=asked.precision, threads=settings.threads)
     tokens = _tokens(model)
     heard = None if asked.audio is None else _recognised(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)

@@ -16,10 +16,11 @@ from model import checkpoint
 from model.acoustic import load_model
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
+from model.precision import resolve_device, resolve_precision
 from model.quantization.quantize import quantize
 from model.torch_network import precision
+from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
-from model.torch_network.precision import resolve_device, resolve_precision
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
@@ -28,13 +29,13 @@ AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 def written(tmp_path):
     network = small_network()
     path = tmp_path / "net.safetensors"
-    checkpoint.save(network, path)
+    save_network(network, path)
     return network, path
 
 
 def test_a_round_trip_keeps_weights_and_configuration(written):
     network, path = written
-    loaded, digest = checkpoint.load(path)
+    loaded, digest = load_network(path)
     assert loaded.config == network.config
     pairs = zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
@@ -47,14 +48,14 @@ def test_saving_leaves_no_partial_file(written):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"absent\.safetensors"):
-        checkpoint.load(tmp_path / "absent.safetensors")
+        load_network(tmp_path / "absent.safetensors")
 
 
 def test_truncated_weights_are_named(written):
     _, path = written
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="does not hold the weights"):
-        checkpoint.load(path)
+        load_network(path)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_a_configuration_that_does_not_fit_is_refused_with_its_reason(written, c
     config = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**config, **change}))
     with pytest.raises(CheckpointError, match=message):
-        checkpoint.load(path)
+        load_network(path)
 
 
 def test_the_configuration_survives_json():
@@ -132,8 +133,8 @@ def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
 def test_bf16_support_follows_onednns_own_instruction_limit():
     """oneDNN limited to AVX2 stands for an older processor: the flags of the real one do not count."""
     code = (
-        "import torch; from model.torch_network import precision as p; "
-        "print(p.multiplies_bf16(), p.native_bf16(), p.resolve_precision('auto', torch.device('cpu'), quantized=False))"
+        "from model.precision import Device, resolve_precision; from model.torch_network import precision as p; "
+        "print(p.multiplies_bf16(), p.native_bf16(), resolve_precision('auto', Device('cpu'), quantized=False))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True, timeout=60, check=True
@@ -164,7 +165,7 @@ def test_integers_survive_a_round_trip_exactly(quantized, tmp_path):
 
 def test_a_quantised_checkpoint_loads_as_floats_of_the_integers_values(quantized, tmp_path):
     checkpoint.save_quantized(quantized, tmp_path / "net.safetensors")
-    network, digest = checkpoint.load(tmp_path / "net.safetensors")
+    network, digest = load_network(tmp_path / "net.safetensors")
     assert digest == checkpoint.load_quantized(tmp_path / "net.safetensors")[1]
     product = quantized.products["gru1.recurrent"]
     expected = product.weight.astype(np.float32) * product.scale[:, None]
@@ -175,7 +176,7 @@ def test_a_quantised_checkpoint_loads_as_floats_of_the_integers_values(quantized
 def test_integers_take_less_than_a_third_of_the_file(quantized, tmp_path):
     wide = dataclasses.replace(SMALL, hidden=256, conv_channels=128)
     network = Network(wide)
-    checkpoint.save(network, tmp_path / "floats.safetensors")
+    save_network(network, tmp_path / "floats.safetensors")
     checkpoint.save_quantized(quantize(network, noise()), tmp_path / "integers.safetensors")
     floats, integers = ((tmp_path / f"{name}.safetensors").stat().st_size for name in ("floats", "integers"))
     assert integers < floats / 3
@@ -191,16 +192,16 @@ def test_versions_without_phones_still_load(written, version):
     described = json.loads(path.with_suffix(".json").read_text())
     assert described.pop("phones") == []
     path.with_suffix(".json").write_text(json.dumps({**described, "format_version": version}))
-    loaded, _ = checkpoint.load(path)
+    loaded, _ = load_network(path)
     assert loaded.config == network.config
 
 
 def test_phones_and_their_outputs_survive_a_round_trip_as_floats_and_as_integers(tmp_path):
     network = Network(dataclasses.replace(SMALL, phones=("ə", "aɪ", "tʃ"))).eval()
     integers = quantize(network, noise())
-    checkpoint.save(network, tmp_path / "floats.safetensors")
+    save_network(network, tmp_path / "floats.safetensors")
     checkpoint.save_quantized(integers, tmp_path / "integers.safetensors")
-    floats, _ = checkpoint.load(tmp_path / "floats.safetensors")
+    floats, _ = load_network(tmp_path / "floats.safetensors")
     assert json.loads((tmp_path / "floats.json").read_text())["format_version"] == 4
     assert floats.config.phones == ("ə", "aɪ", "tʃ")
     assert torch.equal(floats.head.weight, network.head.weight)
@@ -214,7 +215,7 @@ def test_weights_without_the_outputs_of_the_configured_phones_are_refused(writte
     described = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**described, "phones": ["a", "k"]}))
     with pytest.raises(CheckpointError, match="does not hold the weights"):
-        checkpoint.load(path)
+        load_network(path)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +236,13 @@ def test_damaged_integers_are_refused_with_their_reason(quantized, tmp_path, dam
     tensors = load_file(path)
     damage(tensors)
     save_file(tensors, path)
-    for load in (checkpoint.load, checkpoint.load_quantized):
+    for load in (load_network, checkpoint.load_quantized):
         with pytest.raises(CheckpointError, match=f"does not hold the weights .*{reason}"):
             load(path)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"layers": 6}, {"phones": ("a", "b"), "hidden": 64, "mel_bins": 40}])
+def test_the_shapes_that_are_told_without_torch_are_those_of_the_network(sizes):
+    config = dataclasses.replace(ModelConfig(), **sizes)
+    shapes = {name: tuple(tensor.shape) for name, tensor in Network(config).state_dict().items()}
+    assert checkpoint.state_shapes(config) == shapes

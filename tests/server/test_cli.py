@@ -17,12 +17,12 @@ from spelling import silence, spell
 from typer.testing import CliRunner
 from wavering import WaveringDecoder
 
-from model import checkpoint
 from model.acoustic import load_model
 from model.evaluation import ceiling
 from model.evaluation.ceiling import SLOW_NS
 from model.int8.model import Int8Model
 from model.torch_model import TorchModel
+from model.torch_network.checkpoint import save_network
 from server.cli import app
 from server.settings import Settings
 
@@ -271,7 +271,7 @@ def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one
 
 
 def test_8_bit_weights_that_a_checkpoint_lacks_are_asked_for_by_every_command_in_one_line(tmp_path):
-    checkpoint.save(TorchModel.random().network, tmp_path / "float.safetensors")
+    save_network(TorchModel.random().network, tmp_path / "float.safetensors")
     model = ("--model", str(tmp_path / "float.safetensors"))
     error = errors_of_every_command("int8", *model, out=str(tmp_path / "out.json"), environment={})
     assert error.startswith("tutti: ")

@@ -37,7 +37,7 @@ def need_precision(precision: str) -> None:
     import torch
 
     from model.errors import PrecisionError
-    from model.torch_network.precision import resolve_precision
+    from model.precision import resolve_precision
 
     try:
         resolve_precision(precision, torch.device("cpu"), quantized=True)

@@ -20,6 +20,7 @@ from loadtest.gpu.subjects import served, slots
 from model import checkpoint
 from model.config import BLANK, ModelConfig
 from model.torch_model import TorchModel
+from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 
 SAMPLES = Path("build/gpu-samples.npz")
@@ -90,7 +91,7 @@ def greedy(config: ModelConfig, log_probs: NDArray[np.float32]) -> str:
 
 def _networks() -> tuple[Network, Network]:
     """The shipped network twice: one to be cast for the device, one for fp32 on the CPU."""
-    return checkpoint.load(checkpoint.SHIPPED)[0], checkpoint.load(checkpoint.SHIPPED)[0]
+    return load_network(checkpoint.SHIPPED)[0], load_network(checkpoint.SHIPPED)[0]
 
 
 def _letters(context: Context, rung: str) -> Values:

@@ -11,11 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.config import CONTEXT
 from model.gpu.triton.arithmetic import arrives_last, begin, prefetch_part, segment_sum
 from model.gpu.triton.fourier import filter_rows, fourier_matrix, split_matrix
 from model.gpu.triton.launching import PLAIN, Launching
 from model.gpu.triton.products import Scratch
-from model.torch_network.network import CONTEXT, FLOOR, LogMel
+from model.mel import FLOOR
+from model.torch_network.network import LogMel
 
 FRAMES = 16  # of one program
 BINS = 16  # of the spectrum, in one program

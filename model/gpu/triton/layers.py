@@ -8,10 +8,11 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from model.config import CONTEXT
 from model.gpu.triton.arithmetic import begin, prefetch_part
 from model.gpu.triton.features import copy_block
 from model.gpu.triton.launching import PLAIN, Launching
-from model.torch_network.network import CONTEXT, Lookahead
+from model.torch_network.network import Lookahead
 
 _CONTEXT = tl.constexpr(CONTEXT)
 FETCHERS = 128  # programs that fetch weights ahead, beside those of a normalisation

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from model.config import CONTEXT
 from model.gpu.block import StepBlock
 from model.gpu.cuda.pack import MAX_ROWS, fits_layer, has_layout
 from model.gpu.segments import recurrent_segments
@@ -19,7 +20,7 @@ from model.gpu.triton.launching import Aside, Launching
 from model.gpu.triton.layers import LookaheadNorm, Norm, enqueue_leave
 from model.gpu.triton.products import LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
-from model.torch_network.network import CONTEXT, GRULayer, Network
+from model.torch_network.network import GRULayer, Network
 
 if TYPE_CHECKING:
     from model.gpu.cuda.layer import NormKernel, PersistentLayer

@@ -6,12 +6,12 @@ import triton_interpreter
 from gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 from torch.nn import functional
 
+from model.config import CONTEXT
 from model.gpu.triton import products, recurrence
 from model.gpu.triton.features import Features
 from model.gpu.triton.layers import LookaheadNorm, Norm
 from model.gpu.triton.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
-from model.torch_network.network import CONTEXT
 
 NAN = float("nan")
 SPARE = 512  # poisoned elements behind each buffer

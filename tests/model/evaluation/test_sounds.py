@@ -12,6 +12,7 @@ from model import checkpoint
 from model.errors import CheckpointError
 from model.evaluation.sounds import likeliest, measure, rates
 from model.recordings import Utterance, read_manifest
+from model.torch_network.checkpoint import save_network
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples" / "mandarin.jsonl"
 
@@ -48,6 +49,6 @@ def test_the_shipped_model_hears_the_shipped_recordings() -> None:
 
 
 def test_a_checkpoint_without_sounds_is_refused(tmp_path: Path) -> None:
-    checkpoint.save(small_network(), tmp_path / "letters.safetensors")
+    save_network(small_network(), tmp_path / "letters.safetensors")
     with pytest.raises(CheckpointError, match="no sounds"):
         measure(tmp_path / "letters.safetensors", [])

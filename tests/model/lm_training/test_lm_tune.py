@@ -22,6 +22,7 @@ from model.evaluation.heard import Heard, decode, hear, hear_both
 from model.lm_training.tune import RANGES, propose, search
 from model.recordings import Utterance, read_manifests
 from model.torch_model import TorchModel
+from model.torch_network.checkpoint import save_network
 from server.cli.lm import lm
 
 torch.set_num_threads(1)
@@ -128,10 +129,9 @@ def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path
 
 
 def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_path: Path) -> None:
-    from model import checkpoint
 
     model = TorchModel.random(precision="fp32")
-    checkpoint.save(model.network, tmp_path / "model.safetensors")
+    save_network(model.network, tmp_path / "model.safetensors")
     (tmp_path / "text.txt").write_text("a b\nb a\n")
     runner = CliRunner()
     assert runner.invoke(lm, ["train", str(tmp_path / "text.txt"), "--out", str(tmp_path / "ab.arpa")]).exit_code == 0

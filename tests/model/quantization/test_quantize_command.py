@@ -12,6 +12,7 @@ from model import checkpoint
 from model.quantization import run as quantization_run
 from model.quantization.run import balanced
 from model.recordings import Utterance
+from model.torch_network.checkpoint import load_network, save_network
 from server.cli import app
 
 runner = CliRunner()
@@ -28,7 +29,7 @@ def folder(tmp_path_factory):
             {"audio": f"{number}.wav", "text": "a word", "source": f"s{number % 2}", "speaker": "x", "duration": 1.5}
         )
     (path / "noise.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    checkpoint.save(small_network(), path / "floats.safetensors")
+    save_network(small_network(), path / "floats.safetensors")
     return path
 
 
@@ -48,7 +49,7 @@ def test_it_writes_integers_and_says_the_error_rates_of_both(folder, tmp_path):
         facts = numbers.config.training["quantization"]["validation"]
         assert set(facts[decoder]) == {"fp32", "int8"}
     assert numbers.config.version == "0-int8"
-    assert numbers.config.training["quantization"]["from_sha256"] == checkpoint.load(folder / "floats.safetensors")[1]
+    assert numbers.config.training["quantization"]["from_sha256"] == load_network(folder / "floats.safetensors")[1]
     assert done.output.splitlines()[-1].startswith(f"wrote {out}, ")
 
 

@@ -13,7 +13,7 @@ import pytest
 import soxr
 from needs import missing, need_package, need_programs
 
-from model.checkpoint import load, named
+from model.checkpoint import named
 from model.errors import SynthesizerError
 from model.evaluation.scoring import edit_distance
 from model.evaluation.sounds import likeliest
@@ -23,6 +23,7 @@ from model.lexicon.pinyin import pronounce
 from model.recordings import read_manifest
 from model.synthesis import kokoro
 from model.synthesis.synthesize import plan, synthesize
+from model.torch_network.checkpoint import load_network
 
 LOUDEST = 30_000
 
@@ -49,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def heard(name: str, samples: np.ndarray) -> list[str]:
     """Sounds of the likeliest path of a shipped network, without any search."""
-    network, _ = load(named(Path(name)))
+    network, _ = load_network(named(Path(name)))
     pcm = np.asarray(samples / np.abs(samples).max() * LOUDEST, np.int16)
     (outputs,) = log_probs_of(network, [pcm])
     assert network.config.phones

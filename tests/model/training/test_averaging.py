@@ -14,19 +14,20 @@ from small_networks import SMALL
 from model import checkpoint
 from model.config import ModelConfig
 from model.errors import CheckpointError
+from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 from model.training.averaging import main, mean
 
 
 def put(path: Path, seed: int, config: ModelConfig = SMALL) -> Path:
     torch.manual_seed(seed)
-    checkpoint.save(Network(config), path)
+    save_network(Network(config), path)
     return path
 
 
 def test_each_weight_is_the_mean_by_the_shares(tmp_path: Path) -> None:
     paths = [put(tmp_path / f"{seed}.safetensors", seed) for seed in (1, 2)]
-    one, two = (checkpoint.load(path)[0].state_dict() for path in paths)
+    one, two = (load_network(path)[0].state_dict() for path in paths)
     found = mean(paths, [1.0, 3.0]).state_dict()
     for name, weight in found.items():
         torch.testing.assert_close(weight, 0.25 * one[name] + 0.75 * two[name])
@@ -45,12 +46,12 @@ def test_it_says_which_files_it_is_the_mean_of(tmp_path: Path) -> None:
 def test_the_mean_of_one_file_twice_is_that_file(tmp_path: Path) -> None:
     path = put(tmp_path / "one.safetensors", 1)
     for name, weight in mean([path, path], [1.0, 1.0]).state_dict().items():
-        assert torch.equal(weight, checkpoint.load(path)[0].state_dict()[name])
+        assert torch.equal(weight, load_network(path)[0].state_dict()[name])
 
 
 def test_integers_count_as_the_floats_that_they_stand_for() -> None:
     shipped = checkpoint.named(Path("tutti-small"))
-    found, floats = mean([shipped, shipped], [1.0, 1.0]).state_dict(), checkpoint.load(shipped)[0].state_dict()
+    found, floats = mean([shipped, shipped], [1.0, 1.0]).state_dict(), load_network(shipped)[0].state_dict()
     assert all(torch.equal(found[name], floats[name]) for name in floats)
 
 
@@ -66,7 +67,7 @@ def test_the_command_writes_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "mean.safetensors"
     monkeypatch.setattr(sys, "argv", ["averaging", *map(str, paths), "--shares", "1", "3", "--out", str(out)])
     main()
-    written = checkpoint.load(out)[0].state_dict()
+    written = load_network(out)[0].state_dict()
     torch.testing.assert_close(written["head.weight"], mean(paths, [1.0, 3.0]).state_dict()["head.weight"])
     monkeypatch.setattr(sys, "argv", ["averaging", *map(str, paths), "--shares", "1", "--out", str(out)])
     with pytest.raises(SystemExit):

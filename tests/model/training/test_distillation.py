@@ -12,6 +12,7 @@ from model import checkpoint
 from model.errors import TrainingError
 from model.evaluation.whole import log_probs_of
 from model.recordings import read_manifest
+from model.torch_network.checkpoint import save_network
 from model.torch_network.network import Network
 from model.training.data.corpus import Corpus
 from model.training.losses.distillation import Teachers, distillation_loss
@@ -107,7 +108,7 @@ def test_teachers_without_a_share_of_the_loss_are_refused_and_a_share_without_te
 def test_a_run_reads_its_teachers_and_goes_on_with_the_same_ones_alone(folder, tmp_path):
     taught = [tmp_path / f"teacher-{seed}.safetensors" for seed in (2, 3)]
     for seed, path in enumerate(taught):
-        checkpoint.save(network(seed), path)
+        save_network(network(seed), path)
     places = Places(
         [folder / "tones.jsonl"], [], [], tmp_path / "out.safetensors", folder / "cache", taught[0], teachers=taught
     )

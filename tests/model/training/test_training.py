@@ -17,6 +17,7 @@ from model.errors import AudioError, ManifestError, TrainingError
 from model.evaluation.whole import log_probs_of
 from model.lexicon.espeak import pronounce
 from model.recordings import read_manifest, read_pcm
+from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 from model.training.augment import Augmentation, add_noise, change_speed, mask, telephone
 from model.training.curves import figures
@@ -46,7 +47,7 @@ def run(folder, out, chosen, **options):
 def test_a_run_learns_writes_a_checkpoint_and_reports_by_source(corpus_folder, tmp_path):
     chosen = recipe(updates=70, micro_batch_s=10.0, matrix_lr=1e-2, vector_lr=1e-2, augmentation=PLAIN)
     path, lines = run(corpus_folder, tmp_path / "tiny.safetensors", chosen)
-    network, _ = checkpoint.load(path)
+    network, _ = load_network(path)
     facts = network.config.training
     assert facts["validation"]["by_source"]["tones"]["wer"] < 0.5
     assert facts["recipe"]["updates"] == 70
@@ -60,7 +61,7 @@ def test_a_run_with_phones_learns_letters_and_phones_and_its_checkpoint_has_both
         phone_weight=0.4, denominator=0.4, denominator_from=80,
     )  # fmt: skip
     path, _ = run(corpus_folder, tmp_path / "tiny.safetensors", chosen)
-    network, _ = checkpoint.load(path)
+    network, _ = load_network(path)
     assert network.config.training["validation"]["by_source"]["tones"]["wer"] < 0.5
     held_out = read_manifest(corpus_folder / "held_out.jsonl")
     spoken = pronounce(sorted({word for each in held_out for word in each.text.split()}))
@@ -147,7 +148,7 @@ def test_layers_that_the_other_network_lacks_change_nothing_until_they_have_lear
 
 def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_folder, tmp_path):
     first, _ = run(corpus_folder, tmp_path / "one.safetensors", recipe(stop=3))
-    before, _ = checkpoint.load(first)
+    before, _ = load_network(first)
     assert before.config.training["updates"] == 3
     second = Places(
         [corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", corpus_folder / "cache", first
@@ -160,7 +161,7 @@ def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_
         device="cpu",
         announce=lambda _: None,
     )
-    after, _ = checkpoint.load(second.out)
+    after, _ = load_network(second.out)
     assert torch.allclose(before.head.weight, after.head.weight, atol=1e-6)
     assert after.config.training["started_from"]["updates"] == 3
 

@@ -1,0 +1,40 @@
+"""Weights of a network in torch: read from a checkpoint, which `model.checkpoint` describes, and written to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as encoded
+
+from model import checkpoint
+from model.torch_network.network import Network
+
+
+def load_network(path: Path) -> tuple[Network, str]:
+    """Read a checkpoint. Returns the network in float32, integers multiplied by their scales, and its file's sha256.
+
+    Raises: CheckpointError naming the file, what is wrong with it, and what to do.
+    """
+    config, blob = checkpoint.read(path)
+    network = Network(config)
+    try:
+        quantized = checkpoint.quantized_of(config, blob)
+        if quantized is None:
+            tensors = load_tensors(blob)
+        else:
+            tensors = {name: torch.from_numpy(array) for name, array in checkpoint.dequantized(quantized).items()}
+        network.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
+    except Exception as error:  # safetensors raises its own untyped error
+        raise checkpoint.does_not_fit(path, error) from error
+    return network.eval(), checkpoint.digest_of(blob)
+
+
+def save_network(network: Network, path: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Write weights and configuration. `dtype` is how the weights are stored; features' statistics stay float32."""
+    tensors = {
+        name: (t if name.startswith("features.") else t.to(dtype)).contiguous().cpu()
+        for name, t in network.state_dict().items()
+    }
+    checkpoint.write(path, network.config, encoded(tensors))
