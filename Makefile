@@ -117,16 +117,25 @@ train-medium: setup  ## train the larger English model from the small one's floa
 	@$(MAKE) quantize FLOATS=build/tutti-medium.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
 TAUGHT := build/taught
+NEURAL := $(TAUGHT)/neural/synthetic.jsonl
+
+$(NEURAL): | voices
+	@$(BIN)/python -m model.lm_training.gathering.reading $(TAUGHT)/texts.txt --data $(DATA) --text $(TEXT)
+	@$(BIN)/tutti synthesize $(@D) --hours 1.35 --seed 21 --texts $(TAUGHT)/texts.txt --neural
 
 train-taught: export OMP_WAIT_POLICY = passive
-train-taught: voices  ## then the last run of the small one, which ships: taught by the mean of both, with neural voices: an hour
-	@test -e $(TAUGHT)/neural/synthetic.jsonl || { \
-		$(BIN)/python -m model.lm_training.gathering.reading $(TAUGHT)/texts.txt --data $(DATA) --text $(TEXT) && \
-		$(BIN)/tutti synthesize $(TAUGHT)/neural --hours 1.35 --seed 21 --texts $(TAUGHT)/texts.txt --neural; }
-	@$(TRAIN_REAL) --manifest $(TAUGHT)/neural/synthetic.jsonl --init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
+train-taught: $(NEURAL)  ## then the last run of the small one, which ships: taught by the mean of both, with neural voices: an hour
+	@$(TRAIN_REAL) --manifest $(NEURAL) --init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
 		--recipe model/training/recipes/small-taught.json --out $(TAUGHT)/alone.safetensors
 	@$(BIN)/python -m model.training.averaging build/tutti-small.safetensors $(TAUGHT)/alone.safetensors --shares 2 1 --out $(TAUGHT)/mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/mean.safetensors
+
+train-medium-taught: export OMP_WAIT_POLICY = passive
+train-medium-taught: $(NEURAL)  ## and that of the larger one, taught by the mean of both: half an hour
+	@$(TRAIN_REAL) --manifest $(NEURAL) --init build/tutti-medium.safetensors --teacher small --teacher build/tutti-medium.safetensors \
+		--recipe model/training/recipes/medium-taught.json --out $(TAUGHT)/medium-alone.safetensors
+	@$(BIN)/python -m model.training.averaging build/tutti-medium.safetensors $(TAUGHT)/medium-alone.safetensors --shares 1 1 --out $(TAUGHT)/medium-mean.safetensors
+	@$(MAKE) quantize FLOATS=$(TAUGHT)/medium-mean.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
 FLOATS ?= build/tutti-small.safetensors
 INTEGERS ?= build/tutti-small-int8.safetensors
