@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,6 +214,7 @@ def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(cor
 
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
 TAUGHT_RECIPES = ("small-taught.json",)
+MEDIUM_RECIPES = ("medium.json", "medium-taught.json")
 MANDARIN_RECIPES = (  # which went on from the English model before it was taught
     "mandarin.json",
     "mandarin-again.json",
@@ -224,21 +226,27 @@ MANDARIN_RECIPES = (  # which went on from the English model before it was taugh
 )
 
 
-@pytest.mark.parametrize("name", SHIPPED_RECIPES + TAUGHT_RECIPES + MANDARIN_RECIPES)
+@pytest.mark.parametrize("name", SHIPPED_RECIPES + TAUGHT_RECIPES + MEDIUM_RECIPES + MANDARIN_RECIPES)
 def test_the_shipped_recipes_can_be_read(name):
     config, shipped = read_recipe(RECIPES / name)
     mandarin = name in MANDARIN_RECIPES
-    assert (config.name, config.language) == (("tutti-mandarin", "zh") if mandarin else ("tutti-small", "en"))
+    english = "tutti-medium" if name in MEDIUM_RECIPES else "tutti-small"
+    assert (config.name, config.language) == (("tutti-mandarin", "zh") if mandarin else (english, "en"))
     synthetic = ("synthetic_zh", "neural_zh") if mandarin else ("synthetic", "neural_text")
     assert any(shipped.weights.get(source, 0) > 0 for source in synthetic)
     assert shipped.micro_batches == 2
 
 
 @pytest.mark.parametrize(
-    ("language", "recipes"), [("en", SHIPPED_RECIPES + TAUGHT_RECIPES), ("zh", SHIPPED_RECIPES + MANDARIN_RECIPES)]
+    ("model", "recipes"),
+    [
+        ("small", SHIPPED_RECIPES + TAUGHT_RECIPES),
+        ("medium", SHIPPED_RECIPES + MEDIUM_RECIPES),
+        ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
+    ],
 )
-def test_the_shipped_models_were_made_by_the_shipped_recipes(language, recipes):
-    described = checkpoint.shipped_for(language).with_suffix(".json")
+def test_the_shipped_models_were_made_by_the_shipped_recipes(model, recipes):
+    described = checkpoint.named(Path(model)).with_suffix(".json")
     made = json.loads(described.read_text(encoding="utf-8"))["training"]
     for name in reversed(recipes):
         recipe_now = json.loads(json.dumps(read_recipe(RECIPES / name)[1].to_dict()))
