@@ -8,7 +8,8 @@ Pure: batches and times are arguments. The estimate is the least of three bounds
   batch of `b` rows, in the same way; where it serves several models, its time is divided by the rows of each;
 - pressure: more than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
   the other bounds are. For minutes afterwards a reserve remains: what slowed the machine, another process for instance,
-  comes again, and streams that were let in cannot be sent away then.
+  comes again, and streams that were let in cannot be sent away then. Not so where a crowd asked to be let in meanwhile:
+  answering that is what made steps late, and it is answered whether streams enter or not.
 
 The growth of times with the batch size is measured in the warm-up. What is tracked while serving is the slowdown
 against those times, since model thread and event loop share cores, caches and the interpreter's lock.
@@ -39,6 +40,9 @@ RESERVE = 2 / 3
 """Share of `possible` that may be held back after pressure: all that a machine three times as slow does not carry. A
 neighbour that takes half of each core, and the load generator beside it, slowed batches two to three times
 (loadtest/LOG.md). A bound that pressure left higher stays where it is."""
+CROWD = 32
+"""Streams that ask to be let in within a period, from which on late steps are put down to them. A full server of streams
+of 15 s has half as many; the overload in loadtest/LOG.md has 130 at first and 36 later."""
 RESERVE_S = 180.0
 """Time since the last pressure in which the reserve is given back, in proportion."""
 MIN_BATCHES = 10  # in a period; the times of fewer are too noisy
@@ -63,6 +67,7 @@ class _Period:
     live: int = 0  # rows of live streams
     late: int = 0  # of `live`
     waited_s: float = 0.0  # longest wait for other work that a live stream's result needs
+    asked: int = 0  # streams that asked to be let in
 
 
 class Capacity:
@@ -83,7 +88,9 @@ class Capacity:
         self._loop, self._loop_slowdown = ServiceTimes(loop), 1.0
         self._period: _Period | None = None
         self._pressed = 0  # periods in a row with too many late steps
+        self._crowd = False  # in each of those periods
         self._bound: float | None = None  # set by pressure
+        self._reserve = 0.0  # share of `possible`, once there was pressure without a crowd
         self._calm_s = 0.0  # since the last pressure
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
@@ -112,6 +119,11 @@ class Capacity:
         """Note how long a live stream's result waited for work of other threads, beside its steps."""
         if self._period is not None:
             self._period.waited_s = max(self._period.waited_s, seconds)
+
+    def asked(self, streams: int) -> None:
+        """Note that streams asked to be let in, whether they were or not."""
+        if self._period is not None:
+            self._period.asked += streams
 
     def look(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
         """Close the period if it is over. Returns: True if it was, and the estimate may have changed.
@@ -162,19 +174,21 @@ class Capacity:
 
     def _press(self, period: _Period, streams: int, elapsed_s: float) -> None:
         late = period.late > LATE_SHARE * period.live or period.waited_s > LONG_WAIT_S
+        self._crowd = late and period.asked >= CROWD and (self._crowd or not self._pressed)
         self._pressed = self._pressed + 1 if late else 0
         if self._pressed >= PRESSED_PERIODS:
             self._bound = min(RELIEF * streams, self._bound or streams)
             self._calm_s = 0.0
+            self._reserve = self._reserve if self._crowd else RESERVE
         elif self._bound is not None:
-            self._bound = _lifted(self._bound, self.possible(), elapsed_s)
+            self._bound = _lifted(self._bound, self.possible(), elapsed_s, self._reserve)
             self._calm_s += elapsed_s
             if self._calm_s >= RESERVE_S:
-                self._bound = None
+                self._bound, self._reserve = None, 0.0
 
 
-def _lifted(bound: float, possible: float, elapsed_s: float) -> float:
+def _lifted(bound: float, possible: float, elapsed_s: float, reserve: float) -> float:
     """Return the bound as it rises in `elapsed_s` without pressure: quickly up to the reserve, slowly from there."""
     quick = max(1.0, GROWTH * possible)
-    quick_s = min(elapsed_s, max(0.0, (1 - RESERVE) * possible - bound) / quick)
-    return bound + quick * quick_s + RESERVE * possible / RESERVE_S * (elapsed_s - quick_s)
+    quick_s = min(elapsed_s, max(0.0, (1 - reserve) * possible - bound) / quick)
+    return bound + quick * quick_s + reserve * possible / RESERVE_S * (elapsed_s - quick_s)

@@ -69,10 +69,12 @@ class Admission:
     def refuse_if_full(self, used: int) -> None:
         """Refuse a request before any work on it if no stream can enter. Raises: ServerFull."""
         if used and used >= self.limit:
+            self.capacity.asked(1)
             raise ServerFull(FOLLOWING if self._follow else TAKEN)
 
     def check(self, used: int, wanted: int, now: float) -> None:
-        """Admit `wanted` streams beside `used`. Raises: ServerFull; only the hysteresis flag changes then."""
+        """Admit `wanted` streams beside `used`. Raises: ServerFull; no stream is counted then."""
+        self.capacity.asked(wanted)
         if not self._follow:
             if used + wanted > self._slots:
                 raise ServerFull(TAKEN)

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batching.capacity import GROWTH, HEADROOM, MIN_BATCHES, PERIOD_S, RELIEF, RESERVE, RESERVE_S, Capacity, _lifted
+from batching.capacity import (
+    CROWD,
+    GROWTH,
+    HEADROOM,
+    MIN_BATCHES,
+    PERIOD_S,
+    RELIEF,
+    RESERVE,
+    RESERVE_S,
+    Capacity,
+    _lifted,
+)
 
 STEP_S = 0.08
 NO_LOOP = {1: 1e-6, 128: 2e-6}
@@ -136,6 +147,40 @@ def test_the_pressure_bound_rises_quickly_up_to_the_reserve_and_slowly_from_ther
     assert load.capacity.reserved() == 0
 
 
+def test_pressure_while_a_crowd_asks_to_be_let_in_is_given_back_quickly() -> None:
+    load = Load()
+    free = load.period(300, 0)
+    for _ in range(2):
+        load.capacity.asked(CROWD)
+        load.period(100, 50)
+    assert load.capacity.streams() == int(100 * RELIEF)
+    seen = [load.period(100, 0) for _ in range(round(1 / GROWTH / PERIOD_S))]
+    assert seen == sorted(seen)
+    assert seen[-1] == free, "all of it in seconds"
+
+
+@pytest.mark.parametrize("asked", [(CROWD, CROWD - 1), (CROWD - 1, CROWD)])
+def test_pressure_beyond_a_crowd_leaves_the_reserve(asked: tuple[int, int]) -> None:
+    """A neighbour that came with the crowd is there without it, too."""
+    load = Load()
+    free = load.period(300, 0)
+    for number in asked:
+        load.capacity.asked(number)
+        load.period(100, 50)
+    seen = [load.period(100, 0) for _ in range(round(1 / GROWTH / PERIOD_S))]
+    assert seen[-1] < 0.5 * free
+
+
+def test_a_crowd_after_pressure_does_not_give_the_reserve_back() -> None:
+    load = Load()
+    free = load.period(300, 0)
+    for number in (0, 0, CROWD, CROWD):
+        load.capacity.asked(number)
+        load.period(100, 50)
+    seen = [load.period(100, 0) for _ in range(round(1 / GROWTH / PERIOD_S))]
+    assert seen[-1] < 0.5 * free
+
+
 def test_a_slow_minute_does_not_make_the_reserve_forgotten() -> None:
     """While the machine is slow, service times alone allow less than the bound; afterwards the bound holds."""
     load = Load()
@@ -203,8 +248,8 @@ def test_the_estimate_is_never_above_what_service_times_allow_and_equal_to_it_wi
 
 @given(st.floats(1.0, 500.0), st.floats(0.0, 500.0), st.lists(st.floats(0.0, 30.0), max_size=20))
 def test_a_bound_rises_alike_in_long_and_in_short_periods(bound: float, possible: float, parts: list[float]) -> None:
-    whole, stepwise = _lifted(bound, possible, sum(parts)), bound
+    whole, stepwise = _lifted(bound, possible, sum(parts), RESERVE), bound
     for part in parts:
-        stepwise = _lifted(stepwise, possible, part)
+        stepwise = _lifted(stepwise, possible, part, RESERVE)
     assert stepwise == pytest.approx(whole)
     assert bound <= whole <= bound + max(1.0, GROWTH * possible) * sum(parts) + 1e-6

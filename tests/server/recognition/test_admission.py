@@ -110,3 +110,12 @@ def test_without_measurements_only_one_session_is_admitted() -> None:
     admission.check(0, 1, T0)
     with pytest.raises(ServerFull):
         admission.check(1, 1, T0)
+
+
+def test_those_who_are_refused_are_counted_as_asking_too() -> None:
+    replica, counted = Following(2), []
+    replica.capacity.asked = counted.append  # type: ignore[method-assign]
+    assert replica.arrive(5) == 2
+    with pytest.raises(ServerFull):
+        replica.admission.refuse_if_full(2)
+    assert counted == [1, 1, 1, 1, 1, 1]
