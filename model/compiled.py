@@ -62,8 +62,8 @@ SOURCES = (
     "int8/vectors",
     "lm/score",
     "lm/spelling",
+    "mel",
     "published/states",
-    "torch_network/network",
     "training/losses/forward_backward",
 )
 """Files whose code the machine code contains, relative to this folder, without .py; hashed for the cache key."""
