@@ -41,8 +41,9 @@ RESERVE = 2 / 3
 neighbour that takes half of each core, and the load generator beside it, slowed batches two to three times
 (loadtest/LOG.md). A bound that pressure left higher stays where it is."""
 CROWD = 32
-"""Streams that ask to be let in within a period, from which on late steps are put down to them. A full server of
-streams of 15 s has half as many; the overload in loadtest/LOG.md has 130 at first and 36 later."""
+"""Streams that ask to be let in within a period, from which on late steps are put down to them. On two cores a full
+server of streams of 15 s has half as many, the overload in loadtest/LOG.md 130 at first and 36 later. Where streams are
+short or cores many, ordinary arrivals are as many, and pressure leaves no reserve."""
 RESERVE_S = 180.0
 """Time since the last pressure in which the reserve is given back, in proportion."""
 MIN_BATCHES = 10  # in a period; the times of fewer are too noisy
