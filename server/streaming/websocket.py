@@ -20,7 +20,7 @@ except ImportError:  # a build without its C extension
     from websockets.utils import apply_mask
 
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
-LINGER_S = 10.0  # for the client's own close frame
+LINGER_S = 10.0  # for the client's own close frame, or its end of a connection that failed
 WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
 SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
 WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
@@ -122,6 +122,21 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
                 return
         super().send_receive_event_to_app()
 
+    def handle_parser_exception(self) -> None:
+        """Say what was wrong, and discard what the client still sends: with data unread, closing would reset the
+        connection, and the reason might be lost on the way.
+        """
+        closed = self.conn.close_sent
+        assert closed is not None, "websockets has failed the connection"
+        if self._linger is not None:
+            return
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": closed.code, "reason": closed.reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self._await_end()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
     async def send(self, message: Any) -> None:
         """Send, and complete a refusal that uvicorn takes for an error."""
         await super().send(message)
@@ -157,12 +172,16 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        self.transport.resume_reading()  # for the client's close
+        self._await_end()
+        if self._receiver is not None:
+            self._receiver.on_gone()
+
+    def _await_end(self) -> None:
+        """Read on until the client ends, for a bounded time."""
+        self.transport.resume_reading()
         self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
         # uvicorn's own timer waits for the write buffer to empty; this one does not.
         self._linger = self.loop.call_later(LINGER_S, self.abort)
-        if self._receiver is not None:
-            self._receiver.on_gone()
 
     def abort(self) -> None:
         """Drop the connection and all unsent data."""

@@ -138,7 +138,7 @@ def test_each_channel_counts_as_a_stream(live_server: Start, keys_file: Path) ->
 
 def test_a_stream_is_released_however_it_ends(live_server: Start, keys_file: Path) -> None:
     """Ended, vanished, too large, idle, refused for its query or by a full server."""
-    server = live_server(api_keys_file=keys_file, idle_timeout_s=0.2, max_streams=2)
+    server = live_server(api_keys_file=keys_file, idle_timeout_s=0.5, max_streams=2)
     with server.listen(KEYS) as ended:
         ended.finish()
     vanished = server.listen(KEYS)

@@ -28,7 +28,7 @@ class _Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"socket": self})
         self.sent = b""
-        self.reading, self.closing = True, False
+        self.reading, self.closing, self.ended = True, False, False
 
     def setsockopt(self, *_: int) -> None: ...
 
@@ -38,7 +38,7 @@ class _Transport(asyncio.Transport):
     getpeername = getsockname
 
     def write(self, data: Any) -> None:
-        assert not self.closing, "written behind the end"
+        assert not (self.closing or self.ended), "written behind the end"
         self.sent += data
 
     def is_closing(self) -> bool:
@@ -49,6 +49,12 @@ class _Transport(asyncio.Transport):
 
     def abort(self) -> None:
         self.closing = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -220,6 +226,12 @@ def test_a_protocol_error_closes_the_connection_after_the_valid_messages_before_
         assert bench.receiver.gone
         (close,) = bench.answers()
         assert int.from_bytes(bytes(close.data[:2]), "big") == code
+        assert bench.transport.ended
+        assert not bench.transport.closing, "it would reset the connection while the client sends"
+        bench.client.writes.append(bytes(8))
+        bench.hand_over()
+        assert bench.receiver.messages == [b"good"]
+        assert not bench.transport.closing
 
 
 def test_the_receiver_is_told_of_a_close_and_of_a_lost_connection() -> None:

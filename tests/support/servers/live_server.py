@@ -138,9 +138,10 @@ class _Changes:
 
     def __init__(self, replica: Any) -> None:
         self._waiting: list[tuple[Callable[[], bool], threading.Event]] = []
-        for recognizer in [service.recognizer for service in replica.models]:
-            for name in ("_on_event", "_on_vad_event"):
-                setattr(recognizer, name, self._then_check(getattr(recognizer, name)))
+        for service in replica.models:
+            self._watch(service)
+        builder = replica.models._builder
+        builder.build = self._then_watch(builder.build)  # of models that are loaded later
         replica.sessions.remove = self._then_check(replica.sessions.remove)
         replica.sessions.add = self._then_check(replica.sessions.add)
 
@@ -153,6 +154,18 @@ class _Changes:
 
         loop.call_soon_threadsafe(begin)
         assert done.wait(timeout=WAIT_S), "it never came to hold"
+
+    def _then_watch(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        def built(*args: Any) -> Any:
+            service = build(*args)
+            self._watch(service)
+            return service
+
+        return built
+
+    def _watch(self, service: Any) -> None:
+        for name in ("_on_event", "_on_vad_event"):
+            setattr(service.recognizer, name, self._then_check(getattr(service.recognizer, name)))
 
     def _then_check(self, change: Callable[..., None]) -> Callable[..., None]:
         def changed(*args: Any) -> None:
