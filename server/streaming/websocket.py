@@ -36,6 +36,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
     congested = False
+    _failed = False  # by what the client sent: nothing is written any more
 
     # Called by the event loop's transport
 
@@ -127,15 +128,22 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         connection, and the reason might be lost on the way.
         """
         closed = self.conn.close_sent
-        assert closed is not None, "websockets has failed the connection"
+        if closed is None:  # it did not wait for the answer to its handshake
+            self.abort()
+            return
         if self._linger is not None:
             return
         self.queue.put_nowait({"type": "websocket.disconnect", "code": closed.code, "reason": closed.reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
-        self.close_sent = True
+        self.close_sent = self._failed = True
         self._await_end()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+    def handle_ping(self) -> None:
+        """Answer a ping, unless what came before it has failed the connection."""
+        if not self._failed:
+            super().handle_ping()
 
     async def send(self, message: Any) -> None:
         """Send, and complete a refusal that uvicorn takes for an error."""

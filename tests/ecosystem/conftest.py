@@ -27,10 +27,17 @@ def server() -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="session")
-def strict_server() -> Iterator[ServerProcess]:
+def strict_process() -> Iterator[ServerProcess]:
     """Two streams at a time, one a key; closed when idle for two seconds; utterances of 2.4 s at most."""
     with ServerProcess(max_streams=2, max_streams_per_key=1, idle_timeout_s=2, max_utterance_s=2.4) as process:
         yield process
+
+
+@pytest.fixture
+def strict_server(strict_process: ServerProcess) -> ServerProcess:
+    """`strict_process` once the streams of the tests before, which it frees behind their close frames, are gone."""
+    strict_process.wait_for_streams(0)
+    return strict_process
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,12 @@ class Holders:
 
     def __enter__(self) -> Self:
         url = f"ws://127.0.0.1:{self._server.port}/v1/listen?{QUERY}"
-        self._sockets = [
-            self._open.enter_context(connect(url, additional_headers={"Authorization": f"Token {key}"}))
-            for key in self._keys
-        ]
+        with self._open:  # one that is refused leaves none open
+            self._sockets = [
+                self._open.enter_context(connect(url, additional_headers={"Authorization": f"Token {key}"}))
+                for key in self._keys
+            ]
+            self._open = self._open.pop_all()
         self._thread.start()
         return self
 
@@ -40,7 +42,7 @@ class Holders:
         self.release()
 
     def release(self) -> None:
-        """End the streams, and return once the server has freed their capacity."""
+        """End the streams, and return once the server has freed what one of them held; the others' follows."""
         if self._let_go.is_set():
             return
         self._let_go.set()
@@ -51,6 +53,8 @@ class Holders:
                 while True:
                     socket.recv(timeout=GONE_WITHIN_S)
         self._open.close()
+        if self._keys:
+            self._server.wait_for_streams(len(self._keys) - 1)
 
     def _keep(self) -> None:
         while not self._let_go.wait(KEEP_ALIVE_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -78,6 +79,13 @@ class ServerProcess:
         """The value of a sample, by its name and labels as they are exposed; 0 where it is not."""
         values = [line.rsplit(" ", 1)[1] for line in self.get("/metrics").splitlines() if line.startswith(f"{name} ")]
         return float(values[0]) if values else 0.0
+
+    def wait_for_streams(self, most: int) -> None:
+        """Return once at most so many streams are open."""
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        while json.loads(self.get("/v1/status"))["slots_used"] > most:
+            assert time.monotonic() < deadline_s, f"more than {most} streams are still open:\n{self.log}"
+            time.sleep(ASK_EVERY_S)
 
     def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + READY_WITHIN_S

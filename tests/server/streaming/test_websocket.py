@@ -85,6 +85,7 @@ class Bench:
         self.receiver, self.transport = _Receiver(), _Transport()
         self.client = ClientProtocol(parse_uri("ws://here/"), max_size=None)
         self.loop = asyncio.new_event_loop()
+        self._over = asyncio.Event()
 
     def __enter__(self) -> Self:
         config = Config(
@@ -95,8 +96,6 @@ class Bench:
         self.websocket.connection_made(self.transport)
         self.client.send_request(self.client.connect())
         self.hand_over()
-        self._run()
-        assert self.answers() == []
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,13 +108,17 @@ class Bench:
         await receive()
         await send({"type": "websocket.accept"})
         assert scope["extensions"][TRANSPORT_EXTENSION] is self.websocket
-        self._over = asyncio.Event()
         await self._over.wait()
 
     def _run(self) -> None:
         self.loop.run_until_complete(asyncio.sleep(0))
 
+    def accept(self) -> None:
+        self._run()
+        assert self.answers() == []
+
     def attach(self) -> None:
+        self.accept()
         self.websocket.attach(self.receiver)
 
     def hand_over(self, cut: Callable[[bytes], list[bytes]] = lambda data: [data]) -> None:
@@ -173,6 +176,7 @@ def test_every_message_arrives_once_and_in_order(script: list[tuple[str, int]], 
 
 def test_messages_from_before_attach_are_delivered_first() -> None:
     with Bench() as bench:
+        bench.accept()
         early = Frame(Opcode.BINARY, b"early").serialize(mask=True)
         bench.websocket.data_received(early + early[:3])
         assert bench.receiver.messages == []
@@ -232,6 +236,13 @@ def test_a_protocol_error_closes_the_connection_after_the_valid_messages_before_
         bench.hand_over()
         assert bench.receiver.messages == [b"good"]
         assert not bench.transport.closing
+
+
+def test_a_protocol_error_before_the_handshake_is_answered_cuts_the_connection() -> None:
+    with Bench() as bench:
+        bench.websocket.data_received(b"\x82\x03abc")
+        assert bench.transport.closing
+        assert bench.transport.sent == b""
 
 
 def test_the_receiver_is_told_of_a_close_and_of_a_lost_connection() -> None:
