@@ -29,7 +29,7 @@ serve: setup  ## serve the shipped model on 127.0.0.1:8080
 WORKERS ?= 2  # processes of `make test`: more than two share what the timing of some tests needs
 
 test: setup  ## all tests, 9 to 25 minutes on two cores, by processor
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
 ON_AVX2 := $(wildcard tests/model/*.py) \
@@ -41,7 +41,7 @@ test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
 test-avx2: setup  ## tests of model, core, server and demo as on a processor with AVX2 alone, three minutes on two cores
 	@$(BIN)/python -c 'from model.instructions import instruction_set as found; assert found() == "avx2", found()'
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ON_AVX2)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ON_AVX2)
 
 check: setup  ## ruff, mypy --strict, rules of dependency
 	@$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,33 @@ from live_server import LiveServer
 
 from model.runtime import set_up_torch
 
+LONGEST = (
+    "server/models/test_new_language.py",
+    "model/int8/test_portability.py",
+    "gpu/test_interpreted.py",
+    "deploy/test_ray.py",
+    "model/training/test_processes.py",
+    "deploy/test_ray_training.py",
+    "deploy/test_wheels.py",
+    "loadtest/gpu/test_dry_run.py",
+    "model/test_shipped_model.py",
+    "model/training/test_parallel.py",
+    "server/test_faults_engine.py",
+    "gpu/test_triton_gates.py",
+)
+"""Files that take 20 to 90 seconds, longest first."""
+
 # A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
 settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tutti")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest files begin first; two processes end together then."""
+    folder = Path(__file__).parent
+    first = [folder / name for name in LONGEST]
+    assert all(path.exists() for path in first), "a file of LONGEST is gone"
+    items.sort(key=lambda item: first.index(item.path) if item.path in first else len(first))
 
 
 @pytest.fixture(autouse=True, scope="session")
