@@ -38,7 +38,8 @@ class _Transport(asyncio.Transport):
     getpeername = getsockname
 
     def write(self, data: Any) -> None:
-        assert not (self.closing or self.ended), "written behind the end"
+        assert not self.closing, "written behind the end"
+        assert not self.ended, "written behind the end"
         self.sent += data
 
     def is_closing(self) -> bool:
