@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -146,7 +147,7 @@ def synthesize(
     out.mkdir(parents=True, exist_ok=True)
     manifest = out / "synthetic.jsonl"
     utterances, done_s, goal_s = plan(seed, split, mandarin, texts, neural=neural), 0.0, hours * 3600
-    pool = ProcessPoolExecutor(jobs, initializer=leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=leave_interrupts_to_parent)
     try:
         with _progress(goal_s) as report, manifest.open("w", encoding="utf-8") as rows:
             while done_s < goal_s:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -163,7 +164,7 @@ def convert_all(utterances: Sequence[Utterance], out: Path, options: Options, jo
         raise AudioError(f"none of {len(utterances)} recordings has a pitch, so there is no voice to change")
     for folder in {(out / each.audio).parent for each in wanted}:
         folder.mkdir(exist_ok=True)
-    pool = ProcessPoolExecutor(jobs, initializer=leave_interrupts_to_parent)
+    pool = ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=leave_interrupts_to_parent)
     try:
         lengths = pool.map(partial(_write, out), wanted, chunksize=16)
         pairs = track(zip(wanted, lengths, strict=True), "converting", total=len(wanted))

@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ class Corpus:
 
     def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
         work = [(u.audio, sample_rate) for u in self.utterances]
-        with ProcessPoolExecutor(jobs) as pool:
+        with ProcessPoolExecutor(jobs, get_context("forkserver")) as pool:
             parts = list(pool.map(_decode, work, chunksize=32))
         np.save(stem.with_suffix(".offsets.npy"), np.cumsum([0, *(len(p) for p in parts)]))
         partial = stem.with_suffix(".partial.npy")

@@ -39,11 +39,11 @@ from model.recordings import read_manifest, read_pcm
 torch.set_num_threads(1)
 model = load_model(device="cpu", precision="int8")
 recordings = sample_recordings(model.config.sample_rate)
-digests = [
-    digest_of([each for i in range(0, len(recordings), n) for each in log_probs_of(model, recordings[i : i + n])])
+runs = [
+    [each for i in range(0, len(recordings), n) for each in log_probs_of(model, recordings[i : i + n])]
     for n in json.loads(sys.argv[1])
 ]
-found = log_probs_of(model, recordings)
+digests, found = [digest_of(run) for run in runs], runs[-1]
 
 def with_phones(network, count):  # a row of its head more for each phone, and for their blank
     head, more = network.products["head"], count + 1

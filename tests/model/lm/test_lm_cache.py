@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
+from speech import ROOT
 
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, write_arpa
@@ -106,13 +109,26 @@ def test_a_missing_language_model_raises_language_model_error(tmp_path: Path) ->
             LanguageModel.load(tmp_path / name)
 
 
-def _load(path: Path) -> float:
-    return sum(LanguageModel.load(path).score(LINES[0].split()))
+LOADER = """
+import sys
+from model.lm.language_model import LanguageModel
+print("ready", flush=True)
+sys.stdin.readline()
+print(*[sum(LanguageModel.load(sys.argv[1]).score(sys.argv[2].split())) for _ in range(2)])
+"""
 
 
 def test_processes_may_load_at_the_same_time(arpa: Path) -> None:
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        scores = pool.map(_load, [arpa] * 8)
+    command = [sys.executable, "-c", LOADER, arpa, LINES[0]]
+    with ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        loaders = [stack.enter_context(subprocess.Popen(command, cwd=ROOT, **pipes)) for _ in range(4)]
+        assert [loader.stdout.readline() for loader in loaders] == ["ready\n"] * 4
+        for loader in loaders:
+            loader.stdin.write("now\n")
+            loader.stdin.flush()
+        scores = [score for loader in loaders for score in loader.stdout.read().split()]
+    assert len(scores) == 8
     assert len(set(scores)) == 1
     assert len(mapped_files(arpa.parent)) == 1
     assert list(arpa.parent.glob("*.part")) == []
