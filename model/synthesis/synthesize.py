@@ -147,6 +147,7 @@ def synthesize(
     out.mkdir(parents=True, exist_ok=True)
     manifest = out / "synthetic.jsonl"
     utterances, done_s, goal_s = plan(seed, split, mandarin, texts, neural=neural), 0.0, hours * 3600
+    # A copy of a process that has threads may stand still.
     pool = ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=leave_interrupts_to_parent)
     try:
         with _progress(goal_s) as report, manifest.open("w", encoding="utf-8") as rows:

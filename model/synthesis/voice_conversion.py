@@ -164,6 +164,7 @@ def convert_all(utterances: Sequence[Utterance], out: Path, options: Options, jo
         raise AudioError(f"none of {len(utterances)} recordings has a pitch, so there is no voice to change")
     for folder in {(out / each.audio).parent for each in wanted}:
         folder.mkdir(exist_ok=True)
+    # A copy of a process that has threads may stand still.
     pool = ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=leave_interrupts_to_parent)
     try:
         lengths = pool.map(partial(_write, out), wanted, chunksize=16)

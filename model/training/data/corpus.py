@@ -43,6 +43,7 @@ class Corpus:
 
     def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
         work = [(u.audio, sample_rate) for u in self.utterances]
+        # A copy of a process that has threads, as those of a training run have, may stand still.
         with ProcessPoolExecutor(jobs, get_context("forkserver")) as pool:
             parts = list(pool.map(_decode, work, chunksize=32))
         np.save(stem.with_suffix(".offsets.npy"), np.cumsum([0, *(len(p) for p in parts)]))
