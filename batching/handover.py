@@ -1,8 +1,8 @@
-"""What lies between the model thread and the receiver of its results: one batch that nobody has taken yet, no more.
+"""Hands results from the model thread to their receiver: at most one batch is delivered and not yet taken up.
 
-A batch whose results would only lie behind those of the last one, in front of a busy event loop, begins once the loop
-has taken these up: until then it grows, and larger batches cost model thread and loop less. A free loop takes results
-at once, so it makes no difference there.
+While the receiver, a busy event loop, has not taken up the last batch, the results of another one would only wait
+behind it. So the model thread waits instead, and the next batch grows: larger batches cost thread and loop less. A
+receiver that is free takes results up at once, and the model thread never waits.
 """
 
 from __future__ import annotations

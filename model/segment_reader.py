@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import checkpoint
-from model.acoustic import OwnModel, load_own
 from model.config import ModelConfig
 from model.ctc.two_pass import Reader
+from model.errors import CheckpointError
+from model.int8.model import Int8Model
+from model.int8.slots import CHUNKS
 
 
 def reader_for(config: ModelConfig) -> Reader | None:
@@ -39,17 +41,20 @@ def other_of(config: ModelConfig) -> tuple[Path, str] | None:
     return None
 
 
-def read(model: OwnModel, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
+def read(model: Int8Model, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
     """Return log-probs (T, outputs) of a segment, (S,) in whole steps: of the frames that a stream has had by then."""
     config = model.config
-    slots = model.slots(capacity=1, largest=1)
+    slots = model.slots(capacity=CHUNKS[-1], largest=CHUNKS[-1])
     slots.reset(0)
-    rows = np.empty((len(pcm) // config.frame_samples, config.outputs), np.float32)
-    for number, step in enumerate(pcm.reshape(-1, config.step_samples)):
-        slots.inputs[0] = step
-        at = number * config.frames_per_step
-        rows[at : at + config.frames_per_step] = slots.run((0,))[0]
-    return rows[config.delay_frames :]
+    steps = pcm.reshape(-1, config.step_samples)
+    rows = np.empty((len(steps), config.frames_per_step, config.outputs), np.float32)
+    done = 0
+    while done < len(steps):
+        count = max(each for each in CHUNKS if each <= len(steps) - done)
+        slots.inputs[:count] = steps[done : done + count]
+        rows[done : done + count] = slots.run((0,), count)
+        done += count
+    return rows.reshape(-1, config.outputs)[config.delay_frames :]
 
 
 def _frames_of(config: ModelConfig) -> tuple[object, ...]:
@@ -65,5 +70,8 @@ def _frames_of(config: ModelConfig) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=2)
-def _kept(path: Path) -> OwnModel:
-    return load_own(path, device="cpu", precision="int8")
+def _kept(path: Path) -> Int8Model:
+    quantized, digest = checkpoint.load_quantized(path)
+    if quantized is None:
+        raise CheckpointError(f"{path} has no 8-bit weights, with which segments are read again")
+    return Int8Model(quantized, digest)

@@ -1,6 +1,8 @@
 """The quantised network as a slot model: states in one slab of bytes, a block of streams a compiled call.
 
-Large batches are divided among some threads; rows never meet, so any division gives the same bits.
+Large batches are divided among some threads; rows never meet, so any division gives the same bits. Several steps of a
+stream in one call are a longer step to the compiled code: each layer runs over all of its frames before the next one
+begins, so its weights are read once for all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProdu
 from model.int8.vectors import LANES, ROW
 
 BLOCK = 32
-"""Streams a call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""
+"""Steps a compiled call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""
+CHUNKS = (1, 2, 4, 8)
+"""Steps of one stream that a call may take, divisors of `BLOCK`. Source: measured, model/LOG.md."""
 ALIGNED = 64  # bytes of a cache line
 NO_SYMBOL = -1e30  # bias of columns that no output has
 
@@ -39,9 +43,7 @@ class PackedNetwork:
         self.config = config
         self._kept: list[NDArray[Any]] = []  # whose addresses are in the constants
         tables = FeatureTables.of(config)
-        offsets = _row_offsets(config, BLOCK)
-        self.sizes = _sizes(config, len(tables.window) // LANES)
-        self.constants = compiled.Constants(
+        constants = compiled.Constants(
             products=self._keep(self._products(network)),
             window=self._keep(tables.window),
             twiddles=self._keep(tables.twiddles),
@@ -52,10 +54,15 @@ class PackedNetwork:
             mean=self._keep(network.tensors["features.mean"]),
             scale=self._keep(network.tensors["features.scale"]),
             lookahead=self._keep(network.tensors["lookahead.weight"]),
-            conv0_offsets=self._keep(offsets[0]),
-            conv1_offsets=self._keep(offsets[1]),
-            row_offsets=self._keep(offsets[2]),
+            conv0_offsets=0,
+            conv1_offsets=0,
+            row_offsets=self._keep(np.arange(BLOCK * config.frames_per_step, dtype=np.int64) * config.hidden),
         )
+        self.calls = {
+            steps: (_sizes(config, len(tables.window) // LANES, steps), self._windows(constants, steps))
+            for steps in CHUNKS
+        }
+        """What the compiled step is given for so many steps of each stream."""
         self.fields, self.state_bytes = _fields(config)
         self.fresh = _fresh_state(network, self.fields, self.state_bytes)
 
@@ -63,6 +70,13 @@ class PackedNetwork:
     def weight_bytes(self) -> int:
         """Bytes that a step reads beside the states."""
         return sum(each.nbytes for each in self._kept)
+
+    def _windows(self, constants: compiled.Constants, steps: int) -> compiled.Constants:
+        """The constants with the places of both convolutions' windows, for so many steps of each stream."""
+        config, frames = self.config, steps * self.config.frames_per_step
+        first = _window_offsets(BLOCK // steps, 2 * frames, config.mel_bins)
+        second = _window_offsets(BLOCK // steps, frames, config.conv_channels)
+        return constants._replace(conv0_offsets=self._keep(first), conv1_offsets=self._keep(second))
 
     def _keep(self, array: NDArray[Any]) -> int:
         self._kept.append(np.ascontiguousarray(array))
@@ -95,7 +109,7 @@ class PackedNetwork:
 
 
 class Int8Slots:
-    """States of `capacity` streams; satisfies `batching.SlotModel` by structure."""
+    """States of `capacity` streams; satisfies `batching.SlotModel`, `Rehearsed` and `Chunked` by structure."""
 
     def __init__(self, network: PackedNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
         """Allocate. A batch has at most `largest` rows, which `threads` share when there are enough for each.
@@ -112,7 +126,7 @@ class Int8Slots:
         stride = network.fields.stride
         self._slab = _aligned(capacity * stride).reshape(capacity, stride)
         self._slab[:, : network.state_bytes] = network.fresh
-        self._work = [_Work(config, network.sizes) for _ in range(max(1, min(threads, -(-largest // LANES))))]
+        self._work = [_Work(config) for _ in range(max(1, min(threads, -(-largest // LANES))))]
         self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
 
     @property
@@ -126,26 +140,44 @@ class Int8Slots:
         return self._inputs
 
     @property
+    def chunk_steps(self) -> Sequence[int]:
+        """Steps of each stream that a call may take."""
+        return [steps for steps in CHUNKS if steps <= len(self._inputs)]
+
+    @property
     def state_bytes(self) -> int:
         """Bytes of an exported state."""
         return self._network.state_bytes
 
-    def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
-        """Step slot `slots[i]` on row i of the inputs. Returns: log-probs (B, frames_per_step, outputs) float32."""
+    @property
+    def rehearsed_sizes(self) -> Sequence[int]:
+        """Powers of two, and the largest batch: nothing is prepared for a size, so these are enough to know the times."""
+        largest = len(self._inputs)
+        return sorted({1 << power for power in range(largest.bit_length())} | {largest})
+
+    def rehearse(self, rows: int) -> None:
+        """Run a batch of so many rows; afterwards the states are undefined."""
+        self.run(range(rows))
+
+    def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[np.float32]:
+        """Advance slot `slots[i]` by `steps` steps, on as many rows of the inputs from row i * steps on.
+
+        Returns: log-probs (B * steps, frames_per_step, outputs) float32.
+        """
         count = len(slots)
         self._slots[:count] = slots
         config = self._network.config
-        out = np.empty((count, config.frames_per_step, config.outputs), np.float32)
-        parts = min(len(self._work), max(1, count // LANES))
+        out = np.empty((count * steps, config.frames_per_step, config.outputs), np.float32)
+        parts = min(len(self._work), count, max(1, count * steps // LANES))
         if self._pool is None or parts == 1:
-            self._run_rows(self._work[0], out, 0, count)
+            self._run_rows(self._work[0], out, 0, count, steps)
             return out
         borders = [count * part // parts for part in range(parts + 1)]
         others = [
-            self._pool.submit(self._run_rows, self._work[part], out, borders[part], borders[part + 1])
+            self._pool.submit(self._run_rows, self._work[part], out, borders[part], borders[part + 1], steps)
             for part in range(1, parts)
         ]
-        self._run_rows(self._work[0], out, 0, borders[1])
+        self._run_rows(self._work[0], out, 0, borders[1], steps)
         for other in others:
             other.result()
         return out
@@ -162,24 +194,24 @@ class Int8Slots:
         """Overwrite a slot's state with an exported one."""
         self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
-    def _run_rows(self, work: _Work, out: NDArray[np.float32], first: int, last: int) -> None:
+    def _run_rows(self, work: _Work, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
         network = self._network
         memory = (
-            self._inputs.ctypes.data + first * self._inputs.strides[0],
+            self._inputs.ctypes.data + first * steps * self._inputs.strides[0],
             self._slots.ctypes.data + first * self._slots.strides[0],
             self._slab.ctypes.data,
-            out.ctypes.data + first * out.strides[0],
+            out.ctypes.data + first * steps * out.strides[0],
         )
-        plan = compiled.Plan(network.sizes, network.fields, network.constants, work.addresses)
-        compiled.step(plan, memory, last - first)
+        sizes, constants = network.calls[steps]
+        compiled.step(compiled.Plan(sizes, network.fields, constants, work.addresses[steps]), memory, last - first)
 
 
 class _Work:
-    """Work space of one thread."""
+    """Work space of one thread: for `BLOCK` streams of one step each, or for fewer of several steps."""
 
-    def __init__(self, config: ModelConfig, sizes: compiled.Sizes) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         frames, outputs = config.step_samples // config.hop_samples, config.frames_per_step
-        joined = sizes.overlap + sizes.samples
+        joined = config.window_samples - config.hop_samples + config.step_samples
         head = config.outputs + (LANES if config.phones else 0)  # between letters and phones less than a vector
         widths = (3 * config.hidden, 2 * config.conv_channels, head)  # conv0 has twice the frames
         wide = max(-(-width // COLUMNS) * COLUMNS for width in widths)
@@ -194,7 +226,7 @@ class _Work:
             "rows": BLOCK * outputs * config.hidden + ALIGNED,
             "state_rows": BLOCK * config.hidden + ALIGNED,
             "x": BLOCK * outputs * config.hidden * 4,
-            "waiting": (config.lookahead + outputs) * config.hidden * 2,
+            "waiting": (config.lookahead + CHUNKS[-1] * outputs) * config.hidden * 2,
             "sums": BLOCK * outputs * wide * 4,
             "recurrent_sums": BLOCK * wide * 4,
             "outputs": wide * 4,
@@ -205,12 +237,13 @@ class _Work:
         self._memory = _aligned(total)
         start = int(self._memory.ctypes.data)
         del offsets["transform"]  # lies before the power, where the compiled code finds it
-        self.addresses = compiled.Work(block=BLOCK, **{name: start + offset for name, offset in offsets.items()})
+        places = {name: start + offset for name, offset in offsets.items()}
+        self.addresses = {steps: compiled.Work(block=BLOCK // steps, **places) for steps in CHUNKS}
 
 
-def _sizes(config: ModelConfig, window_vectors: int) -> compiled.Sizes:
+def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Sizes:
     return compiled.Sizes(
-        samples=config.step_samples,
+        samples=steps * config.step_samples,
         overlap=config.window_samples - config.hop_samples,
         hop=config.hop_samples,
         window_vectors=window_vectors,
@@ -220,7 +253,7 @@ def _sizes(config: ModelConfig, window_vectors: int) -> compiled.Sizes:
         hidden=config.hidden,
         layers=config.layers,
         lookahead=config.lookahead,
-        outputs=config.frames_per_step,
+        outputs=steps * config.frames_per_step,
         letters=len(config.vocabulary),
         phones=config.outputs - len(config.vocabulary),
     )
@@ -245,17 +278,10 @@ def _fresh_state(network: QuantizedNetwork, fields: compiled.Fields, size: int) 
     return state
 
 
-def _row_offsets(config: ModelConfig, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Where the rows of products begin in the work space, bytes: both convolutions, all others."""
-    outputs = config.frames_per_step
-
-    def windows(frames: int, width: int) -> NDArray[np.int64]:
-        """Overlapping windows of a convolution, stride 2, `frames` a step."""
-        stream = np.arange(block, dtype=np.int64)[:, None] * (CONTEXT + 2 * frames) * width
-        return np.ascontiguousarray((stream + np.arange(frames, dtype=np.int64) * 2 * width).ravel())
-
-    rows = np.arange(block * outputs, dtype=np.int64) * config.hidden
-    return windows(2 * outputs, config.mel_bins), windows(outputs, config.conv_channels), rows
+def _window_offsets(streams: int, frames: int, width: int) -> NDArray[np.int64]:
+    """Where a convolution's windows begin in the work space, bytes: overlapping, stride 2, `frames` of each stream."""
+    stream = np.arange(streams, dtype=np.int64)[:, None] * (CONTEXT + 2 * frames) * width
+    return np.ascontiguousarray((stream + np.arange(frames, dtype=np.int64) * 2 * width).ravel())
 
 
 def _limits(product: QuantizedProduct) -> NDArray[np.uint8]:

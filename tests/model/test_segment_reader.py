@@ -14,6 +14,7 @@ from model import checkpoint
 from model.acoustic import load_own
 from model.config import ModelConfig
 from model.decoder import REREAD, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
+from model.int8.model import Int8Model
 from model.recordings import read_pcm
 from model.segment_reader import read, reader_for
 from server.settings import Settings
@@ -45,6 +46,7 @@ def test_a_model_of_other_symbols_or_frames_has_none(changes: dict[str, object])
 def test_its_outputs_are_those_of_a_stream_to_the_bit() -> None:
     """Of the audio alone, beside others in a batch, and read after another segment."""
     config, model = config_of("tutti-small"), load_own(Path("tutti-medium"), device="cpu", precision="int8")
+    assert isinstance(model, Int8Model)
     reader = reader_for(config)
     assert reader is not None
     pcm = read_pcm(samples()[0].audio)

@@ -11,7 +11,7 @@ from quantized_networks import PHONES, random_quantized, random_slots
 
 from model.config import ENGLISH
 from model.int8.quantized import QuantizedNetwork
-from model.int8.slots import Int8Slots, PackedNetwork
+from model.int8.slots import BLOCK, CHUNKS, Int8Slots, PackedNetwork
 from model.quantization.quantize import quantize
 from model.quantization.simulated import SimulatedNetwork
 from model.torch_model import TorchModel
@@ -128,6 +128,31 @@ def test_any_division_among_threads_gives_the_same_bits(threads):
     for step in range(3):
         one.inputs[:] = several.inputs[:] = pcm[:, step]
         assert (one.run(range(100)) == several.run(range(100))).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("steps", CHUNKS)
+def test_a_chunk_has_the_bits_of_single_steps(steps, threads):
+    """In a block that is full and one that is not, after single steps and before them."""
+    streams = BLOCK // steps + 3
+    pcm = noise(streams, steps=steps + 2)
+    slots = random_slots(capacity=streams * steps, largest=streams * steps, threads=threads)
+    expected = [alone(slots, stream) for stream in pcm]
+    for slot in range(streams):
+        slots.reset(slot)
+    order = list(range(0, streams, 2)) + list(range(1, streams, 2))
+    at = 0
+    for count in (1, steps, 1):
+        slots.inputs[: streams * count] = pcm[order, at : at + count].reshape(-1, pcm.shape[2])
+        found = slots.run(order, count).reshape(streams, count, *expected[0].shape[1:])
+        for row, stream in enumerate(order):
+            assert np.array_equal(found[row], expected[stream][at : at + count])
+        at += count
+
+
+def test_chunks_are_offered_up_to_the_rows_of_a_batch():
+    for largest, lengths in ((1, [1]), (3, [1, 2]), (8, [1, 2, 4, 8]), (100, [1, 2, 4, 8])):
+        assert random_slots(capacity=largest, largest=largest).chunk_steps == lengths
 
 
 def test_a_restored_state_goes_on_to_the_bit():
