@@ -126,6 +126,10 @@ class Capacity:
         if self._period is not None:
             self._period.asked += streams
 
+    def due(self, now: float) -> bool:
+        """Whether a period is over, so that `look` has something to do."""
+        return self._period is None or now - self._period.since_s >= PERIOD_S
+
     def look(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
         """Close the period if it is over. Returns: True if it was, and the estimate may have changed.
 
@@ -137,7 +141,7 @@ class Capacity:
         if period is None:
             self._period = _Period(now, busy_s, thread_rows or 0)
             return True
-        if now - period.since_s < PERIOD_S:
+        if not self.due(now):
             return False
         self._period = _Period(now, busy_s, thread_rows or 0)
         if period.batches >= MIN_BATCHES and period.undisturbed_s > 0:

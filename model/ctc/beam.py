@@ -325,15 +325,14 @@ class BeamDecoder:
 
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
         """Return the words that a kernel has written, and the frame after the last of them."""
-        records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
-        symbols = np.frombuffer(state.block, np.int32, int(records[OUT_PIECES::OUT_INTS].sum()), self._out_symbols)
+        records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words).reshape(-1, OUT_INTS).tolist()
         sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
-        texts = list(map(self.symbols.texts.__getitem__, symbols.tolist()))
+        symbols = np.frombuffer(state.block, np.int32, sum([record[OUT_PIECES] for record in records]), self._out_symbols)
         words, at, end = [], 0, state.last_end
-        for (start, last, length, word), log_prob in zip(records.reshape(-1, OUT_INTS).tolist(), sums, strict=True):
+        for (start, last, length, word), log_prob in zip(records, sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)
             if self.sounds is None or self.lm is None:
-                text = "".join(texts[at : at + length])
+                text = "".join([self.symbols.texts[symbol] for symbol in symbols[at : at + length].tolist()])
             elif word >= 0:
                 text = self.lm.words[word]
             else:  # a key term's own word, or the beginning of one

@@ -195,6 +195,8 @@ class Recognizer:
         self.admission.capacity.waited(outcome.wait_s)
 
     def _look(self, now: float) -> None:
+        if not self.admission.capacity.due(now):
+            return  # the clock of this thread is a system call, too dear for every batch
         machine = self._machine
         self.admission.look(now, self._busy_clock(), machine.load(self.admission), machine.rows)
 

@@ -314,6 +314,8 @@ class Session:
                 events += self._behind(i, channel.nothing_to_flush(reason))
             else:  # `_result_order` puts it behind the steps on their way
                 events += channel.empty_final(cutter.received_s, reason)
+        if self._result_order is not None:
+            work.sort(key=_audio_first)  # as they come without a flush, whatever a resampler held back
         self._count(work)
         return work, events if self._result_order is None else self._result_order.add(events)
 
@@ -357,3 +359,9 @@ def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
         tell_stable=options.tell_stable,
         partial_interval_s=options.partial_interval_ms / 1_000,
     )
+
+
+def _audio_first(piece: Work) -> tuple[bool, int]:
+    """Key that puts steps of audio in the order of the audio, and the flushes of all channels behind them."""
+    flush = isinstance(piece.tag, StepTag) and piece.tag.marker is not Marker.AUDIO
+    return flush, 0 if flush else piece.tag.end_sample

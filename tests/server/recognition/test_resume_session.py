@@ -79,6 +79,17 @@ def test_resumed_streams_at_other_sample_rates(
     check(script, seed, losses, sample_rate=rate, channels=channels, multichannel=channels > 1)
 
 
+def test_a_step_that_a_resampler_held_back_until_the_end_comes_before_every_channels_flush() -> None:
+    """The fresh resampler of a resumed stream holds back more or less than that of the unbroken one."""
+    rate, length = 44_100, 60_638 + 35_831 + 35_280
+    script = np.zeros((length, 2), np.int16)
+    for begin, channel, text in ((0, 0, "a"), (60_638, 1, "a"), (96_469, 0, "a" * 10), (96_469, 1, "aaa")):
+        said = spell(text, rate)
+        script[begin : begin + len(said), channel] = said
+    moves = [check([script], seed, 1, sample_rate=rate, channels=2, multichannel=True).moves for seed in range(40)]
+    assert sum(moves) > 20
+
+
 def test_scripts_do_resume_streams_and_repeat_results() -> None:
     """The properties above would hold for streams that never move, too."""
     text = "ab cd e abc de a bcd eab c dea"
