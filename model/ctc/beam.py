@@ -327,7 +327,8 @@ class BeamDecoder:
         """Return the words that a kernel has written, and the frame after the last of them."""
         records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words).reshape(-1, OUT_INTS).tolist()
         sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
-        symbols = np.frombuffer(state.block, np.int32, sum([record[OUT_PIECES] for record in records]), self._out_symbols)
+        pieces = sum([record[OUT_PIECES] for record in records])
+        symbols = np.frombuffer(state.block, np.int32, pieces, self._out_symbols)
         words, at, end = [], 0, state.last_end
         for (start, last, length, word), log_prob in zip(records, sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)

@@ -151,7 +151,7 @@ class Int8Slots:
 
     @property
     def rehearsed_sizes(self) -> Sequence[int]:
-        """Powers of two, and the largest batch: nothing is prepared for a size, so these are enough to know the times."""
+        """Powers of two, and the largest batch: enough to know the times, for nothing is prepared for a size."""
         largest = len(self._inputs)
         return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
