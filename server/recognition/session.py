@@ -10,7 +10,7 @@ import numpy as np
 
 from model.ctc.words import Decoder, Word
 from model.description import ModelDescription
-from server.audio.pcm import BLOCK_S, PCM, downmix
+from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Closed, Event, FinalReason, StepTiming
@@ -86,14 +86,17 @@ class Session:
         self._changes = ChangeAllowance()
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
-        self._cutters = tuple(StepCutter(i, options.sample_rate, config, window_samples) for i in self._indices)
+        # The state of a voice-activity model is not saved, so a stream that has one cannot be resumed.
+        resumable = options.resumable and not window_samples
+        behind_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # the order among channels is to be the same
+        rate = options.sample_rate
+        self._cutters = tuple(StepCutter(i, rate, config, window_samples, behind_s=behind_s) for i in self._indices)
         self._held = tuple(HeldSteps() for _ in self._indices)
         self._opened: list[OpenFinal] = []  # until `take_opened`
         self._waiting = 0  # steps sent whose results are not out, over all channels
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
-        # The state of a voice-activity model is not saved, so a stream that has one cannot be resumed.
-        self._result_order = ResultOrder(options.streams) if options.resumable and not window_samples else None
+        self._result_order = ResultOrder(options.streams) if resumable else None
         self._unmarked = 0  # steps since the last mark, over all channels
 
     @property

@@ -6,6 +6,7 @@ output side (`server.recognition.segmenter`) needs nothing else from here.
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
 
 import msgspec
@@ -50,16 +51,28 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class StepCutter:
-    """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given."""
+    """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given.
+
+    A resampler holds audio back, now more and now less. With `behind_s`, longer than that, a step of resampled audio is
+    returned once so much audio behind it was received: a moment that depends on the audio alone.
+    """
 
     def __init__(
-        self, channel: int, sample_rate: int, config: ModelDescription, window_samples: int | None = None
+        self,
+        channel: int,
+        sample_rate: int,
+        config: ModelDescription,
+        window_samples: int | None = None,
+        *,
+        behind_s: float = 0.0,
     ) -> None:
         self._channel = channel
         self._sample_rate = sample_rate
         self._config = config
         self._resampler = Resampler(sample_rate, config.sample_rate) if sample_rate != config.sample_rate else None
+        self._behind = round(behind_s * sample_rate) if self._resampler else 0
         self._steps = Tiler(config.step_samples)
+        self._complete: deque[tuple[PCM, float]] = deque()  # steps to be returned, and when they were complete
         self._lead = np.zeros(config.lead_samples, np.int16) if config.lead_samples else None
         self._windows = Tiler(window_samples) if window_samples else None
         self._window_samples = window_samples or 0
@@ -132,7 +145,7 @@ class StepCutter:
 
     def flush(self, marker: Marker, now: float) -> list[Work]:
         """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
-        work = self._cut(self._resampler.flush(), now) if self._resampler else []
+        work = self._cut(self._resampler.flush(), now, flushing=True) if self._resampler else []
         step = self._config.step_samples
         samples = max(0, self._pushed + self._steps.filled - self._config.lead_samples)
         end_sample = self._base_sample + samples
@@ -149,25 +162,33 @@ class StepCutter:
         self._reset = True
         return work
 
-    def _cut(self, pcm: PCM, now: float) -> list[Work]:
+    def _cut(self, pcm: PCM, now: float, *, flushing: bool = False) -> list[Work]:
         work: list[Work] = []
         received_s = self.received_s
         if self._skip_out:
             skipped = min(self._skip_out, len(pcm))
             self._skip_out, pcm = self._skip_out - skipped, pcm[skipped:]
-        if self._lead is not None and len(pcm) and not self._pushed and not self._steps.filled:
+        if self._lead is not None and len(pcm) and not (self._pushed or self._steps.filled or self._complete):
             self._steps.push(self._lead)
-        for tile in self._steps.push(pcm):
+        self._complete += [(tile, now) for tile in self._steps.push(pcm)]
+        while self._complete and (flushing or self._may_go(len(self._complete[0][0]))):
+            tile, complete_s = self._complete.popleft()
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.
             end_s = min(self._base_s + self._stepped / self._config.sample_rate, received_s)
-            tag = StepTag(self._base_sample + self._stepped, end_s, Marker.AUDIO, now)
+            tag = StepTag(self._base_sample + self._stepped, end_s, Marker.AUDIO, complete_s)
             work.append(Work(self._channel, tile, tag, self._take_reset()))
         if self._windows is not None:
             for tile in self._windows.push(pcm):
                 self._window_end += self._window_samples
                 work.append(Work(self._channel, tile, WindowTag(self._window_end)))
         return work
+
+    def _may_go(self, samples: int) -> bool:
+        """Whether enough audio was received behind the next step, of so many model-rate samples."""
+        end = self._pushed + samples - self._config.lead_samples
+        heard = self._received - self._flushed - self._behind
+        return not self._behind or heard * self._config.sample_rate >= end * self._sample_rate
 
     def _take_reset(self) -> bool:
         reset, self._reset = self._reset, False

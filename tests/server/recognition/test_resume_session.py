@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,28 @@ def test_a_step_that_a_resampler_held_back_until_the_end_comes_before_every_chan
         script[begin : begin + len(said), channel] = said
     moves = [check([script], seed, 1, sample_rate=rate, channels=2, multichannel=True).moves for seed in range(40)]
     assert sum(moves) > 20
+
+
+@pytest.mark.parametrize("seed", [31, 46, 53])  # with steps sent as resamplers give them, the order is another
+def test_when_one_channel_is_flushed_the_order_of_results_is_still_that_of_the_audio(seed: int) -> None:
+    """From then on the resamplers of both channels hold back unlike amounts, and a resumed one yet another."""
+    rate, dice = 8_000, random.Random(seed)
+    flush = Finalize(dice.randrange(2))
+    before = said(dice, rate, 1)[: int(dice.uniform(0.2, 1.0) * rate)]
+    check([before, flush, said(dice, rate, 3)], seed, 2, sample_rate=rate, channels=2, multichannel=True)
+
+
+def said(dice: random.Random, rate: int, count: int) -> np.ndarray:
+    """Two channels of short words and pauses, (S, 2) int16."""
+    columns = []
+    for _ in range(2):
+        parts = []
+        for _ in range(count):
+            parts.append(spell("".join(dice.choices("abcd", k=dice.randint(1, 3))), rate))
+            parts.append(silence(dice.uniform(0.9, 1.3), rate))
+        columns.append(np.concatenate(parts))
+    length = max(map(len, columns))
+    return np.stack([np.pad(column, (0, length - len(column))) for column in columns], axis=1)
 
 
 def test_scripts_do_resume_streams_and_repeat_results() -> None:
