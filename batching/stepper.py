@@ -22,11 +22,11 @@ LONG_RUN_S = 0.1  # a run so long is timed once: a start should not take many ti
 class Stepper:
     """The slot model, and the pool of its slots."""
 
-    def __init__(self, model: SlotModel) -> None:
+    def __init__(self, model: SlotModel, *, chunks: bool = True) -> None:
         self.pool = SlotPool(model)
         self._model = model
         self._overlapped = model if isinstance(model, Overlapped) else None
-        self._chunked = model if isinstance(model, Chunked) else None
+        self._chunked = model if chunks and isinstance(model, Chunked) else None
         self._slots: list[int] = []  # of the batch that was launched last
         self._steps = 1  # of each
         self._inputs = model.inputs.data.cast("B")  # the same memory, as bytes

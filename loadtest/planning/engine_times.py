@@ -52,7 +52,7 @@ def measure_engine(make_slots: MakeSlots, sizes: Sequence[int], batches: int = B
 def _batches(slots: SlotModel, rows: int, batches: int) -> list[BatchDone]:
     """Batches of exactly `rows` rows: all steps of as many streams wait before the engine starts."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-    engine = Engine(slots, policy=Policy.EAGER, max_queued=WARM_UP + batches, deliver=events.put)
+    engine = Engine(slots, policy=Policy.EAGER, max_queued=WARM_UP + batches, deliver=events.put, chunks=False)
     audio = np.random.default_rng(rows).integers(-300, 300, (8, *slots.inputs.shape[1:]), dtype=np.int16)
     streams = [engine.open(budget_s=1.0) for _ in range(rows)]
     for number in range(WARM_UP + batches):

@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from fakes import ChunkedModel
 from spelling import CONFIG
 
 from batching.simulation.service_table import ServiceTable
 from loadtest import simulation_check
 from loadtest.planning import calibrate, loopback
-from loadtest.planning.engine_times import EngineTimes
+from loadtest.planning.engine_times import EngineTimes, measure_engine
 
 BATCH_S, RECEIVE_S, DECODE_S, WRITE_S, OPEN_S, IDLE = 1.5e-4, 4e-5, 1e-5, 3e-5, 2e-3, 0.01
 TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})
@@ -22,6 +23,11 @@ def window(batches, rows, *, written=True, opened=0, round_trips_s=()):
     row_s = RECEIVE_S + DECODE_S + (WRITE_S if written else 0.0)
     loop_s = batches * BATCH_S + rows * row_s + opened * OPEN_S + IDLE * calibrate.WINDOW_S * (not opened)
     return loopback.Window(loop_s, batches, rows, rows * DECODE_S, tuple(round_trips_s))
+
+
+def test_batches_of_single_steps_are_timed_also_of_a_model_that_takes_chunks():
+    times = measure_engine(ChunkedModel, (1, 2, 4), batches=5)
+    assert {rows: len(found) for rows, found in times.step_s.items()} == {1: 5, 2: 5, 4: 5}
 
 
 def test_the_fit_recovers_known_costs():
