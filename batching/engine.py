@@ -60,8 +60,8 @@ class Engine:
         (`Pace`). `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called
         on the model thread with every event: it must not block, and if it raises, the engine dies. If the receiver
         says by `taken` that it has a batch in hand, `acknowledged` lets the next one wait for that. Engines that share
-        cores may share a `turn`, or two. Without `chunks` a call of the model is one step of each stream, even if it takes
-        more. `Batcher` documents the policy and the other options.
+        cores may share a `turn`, or two. Without `chunks` a call of the model is one step of each stream, whatever it
+        takes. `Batcher` documents the policy and the other options.
         """
         largest, *shape = model.inputs.shape
         stepper = Stepper(model, chunks=chunks)
