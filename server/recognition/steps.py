@@ -186,9 +186,11 @@ class StepCutter:
 
     def _may_go(self, samples: int) -> bool:
         """Whether enough audio was received behind the next step, of so many model-rate samples."""
+        if not self._behind:
+            return True
         end = self._pushed + samples - self._config.lead_samples
         heard = self._received - self._flushed - self._behind
-        return not self._behind or heard * self._config.sample_rate >= end * self._sample_rate
+        return heard * self._config.sample_rate >= end * self._sample_rate
 
     def _take_reset(self) -> bool:
         reset, self._reset = self._reset, False
