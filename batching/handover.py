@@ -1,8 +1,8 @@
-"""Hands results from the model thread to their receiver: at most one batch is delivered and not yet taken up.
+"""Hands results from the model thread to their receiver; a batch begins once the results of the last were taken up.
 
 While the receiver, a busy event loop, has not taken up the last batch, the results of another one would only wait
-behind it. So the model thread waits instead, and the next batch grows: larger batches cost thread and loop less. A
-receiver that is free takes results up at once, and the model thread never waits.
+behind it. So the model thread waits, for a bounded time, and the next batch grows: larger batches cost thread and loop
+less. A receiver that is free takes results up at once, and the model thread never waits.
 """
 
 from __future__ import annotations
