@@ -40,7 +40,7 @@ ON_AVX2 := $(wildcard tests/model/*.py) \
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
 test-avx2: setup  ## tests of model, core, server and demo as on a processor with AVX2 alone, three minutes on two cores
-	@$(BIN)/python -c 'from model.instructions import instruction_set as found; assert found() == "avx2", found()'
+	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ON_AVX2)
 
 check: setup  ## ruff, mypy --strict, rules of dependency

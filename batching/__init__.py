@@ -21,11 +21,11 @@ from batching.errors import (
     WrongState,
 )
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from batching.pace import Pace
+from batching.policy.pace import Pace
+from batching.policy.service_times import ServiceTimes
 from batching.pool import Handle, SlotPool
-from batching.service_times import ServiceTimes
 from batching.slot_model import SlotModel
-from batching.turn import Turn
+from batching.thread.turn import Turn
 
 __all__ = [
     "AlreadyOpen",

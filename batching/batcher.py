@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from batching.chunks import Chunks
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
-from batching.filling import Filling
-from batching.pace import NEVER_S, PLAIN, Pace
-from batching.service_times import ServiceTimes
+from batching.policy.chunks import Chunks
+from batching.policy.filling import Filling
+from batching.policy.pace import NEVER_S, PLAIN, Pace
+from batching.policy.service_times import ServiceTimes
 
 StreamId = int
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batching.service_times import ServiceTimes
+from batching.policy.service_times import ServiceTimes
 
 PERIOD_S = 0.5
 HEADROOM = 0.7

@@ -1,4 +1,4 @@
-"""The engine: a thread that owns slot model, batcher and slot pool (`worker.py`), and runs one batch after another.
+"""The engine: a thread that owns slot model, batcher and pool (`thread/worker.py`), and runs one batch after another.
 
 Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes
 the commands that have arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it
@@ -16,15 +16,15 @@ from collections.abc import Callable
 import numpy as np
 
 from batching.batcher import Batcher, Policy, StreamId, checked_budget
-from batching.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent, EngineStopped
-from batching.handover import Handover
-from batching.pace import Pace
+from batching.policy.pace import Pace
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
-from batching.turn import Turn
-from batching.worker import Worker
+from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
+from batching.thread.handover import Handover
+from batching.thread.turn import Turn
+from batching.thread.worker import Worker
 
 _new_tuple = tuple.__new__  # makes a named tuple in half of the time that its own constructor takes
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from model import checkpoint
 from model.errors import PrecisionError
 from model.int8.model import Int8Model
-from model.precision import resolve_device, resolve_precision
+from model.machine.precision import resolve_device, resolve_precision
+from model.machine.runtime import set_up_torch, threads_of
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
-from model.runtime import set_up_torch, threads_of
 
 if TYPE_CHECKING:
     from model.torch_model import TorchModel

@@ -15,7 +15,7 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.gpu.rungs import choose_rung, recorded_slots
 from model.gpu.slots import RecordedSlots
-from model.precision import resolve_device, resolve_precision
+from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network, State
 from model.torch_network.precision import cast

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from model.acoustic import load_own
-from model.compiled import kept_in
 from model.ctc.search import kernel
 from model.decoder import SecondSearch, make_decoder
 from model.int8 import step
+from model.machine.compiled import kept_in
 
 
 def main() -> None:

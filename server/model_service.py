@@ -15,11 +15,11 @@ from pydantic import SecretStr
 from batching.batcher import Policy
 from batching.capacity import Capacity
 from batching.engine import Engine
-from batching.turn import Turn
+from batching.thread.turn import Turn
 from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
 from model.description import ModelDescription
-from model.runtime import steps_at_once
+from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
 from server.errors import BadParameter, SettingsError
 from server.model_names import SHOWN, is_english

@@ -19,8 +19,8 @@ import uvicorn
 
 from batching.errors import EngineDown
 from model.errors import install_hint
-from model.instructions import instruction_set
-from model.runtime import shorten_switches
+from model.machine.instructions import instruction_set
+from model.machine.runtime import shorten_switches
 from server.app import create_app
 from server.audio.decoder import load_codecs
 from server.catalogue import STOP_TIMEOUT_S

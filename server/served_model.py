@@ -14,8 +14,8 @@ from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription, Place
+from model.machine.runtime import set_up_torch
 from model.published.files import is_published
-from model.runtime import set_up_torch
 from server.errors import SettingsError
 from server.model_entries import ModelEntry
 from server.model_names import is_language

@@ -10,7 +10,7 @@ from engine_bench import start_engine  # noqa: F401  a fixture
 from hypothesis import HealthCheck, settings
 from live_server import LiveServer
 
-from model.runtime import set_up_torch
+from model.machine.runtime import set_up_torch
 
 LONGEST = (
     "server/models/test_new_language.py",

@@ -9,11 +9,11 @@ import random
 from collections import deque
 
 from batching.batcher import Batcher, Pending
-from batching.handover import PATIENCE_S
 from batching.simulation.calibration import Interference, Overheads
 from batching.simulation.event_loop import NEVER_S, EventLoop
 from batching.simulation.service_table import DRAWS, ServiceTable
 from batching.simulation.workload import Message
+from batching.thread.handover import PATIENCE_S
 
 
 class ModelThread:

@@ -18,7 +18,7 @@ from torch import Tensor
 from loadtest.errors import BadSettings
 from loadtest.peers.stream import Card
 from model.errors import PrecisionError
-from model.runtime import set_up_torch
+from model.machine.runtime import set_up_torch
 from model.torch_model import TorchModel
 
 State = dict[str, Tensor]

@@ -25,7 +25,7 @@ from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
 from loadtest.served import ALL_IN, served_process
 from model.acoustic import AcousticModel, load_model
-from model.runtime import shorten_switches
+from model.machine.runtime import shorten_switches
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)

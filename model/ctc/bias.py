@@ -20,12 +20,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from model.compiled import DoubleArray, IntArray
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, TERM_FLOATS, TERM_INTS
 from model.ctc.tokens import is_ideograph
 from model.errors import ModelError
 from model.lm.characters import LETTERS
+from model.machine.compiled import DoubleArray, IntArray
 
 LETTERS_ALONE = frozenset(LETTERS)
 MAX_PHRASES = 1_000

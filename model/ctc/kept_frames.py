@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import DoubleArray, FloatArray, LongArray, entry_point
 from model.ctc.search.logs import add_logs, exp
+from model.machine.compiled import DoubleArray, FloatArray, LongArray, entry_point
 
 LN2 = 0.6931471805599453
 NOTHING = 255  # count of a frame without any possible symbol, which a broken model gives

@@ -21,13 +21,13 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from model.compiled import DoubleArray, IntArray
 from model.ctc.beam import BeamDecoder, BeamState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
+from model.machine.compiled import DoubleArray, IntArray
 
 VERSION = 1  # of saved states
 KEPT_S = 60.0

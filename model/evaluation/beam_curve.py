@@ -27,8 +27,8 @@ from model.decoder import SHIPPED_LM, make_decoder
 from model.evaluation.heard import Heard, hear, text_of
 from model.evaluation.parts import parts_of
 from model.evaluation.scoring import Score, by_source
+from model.machine.runtime import keep_kernels
 from model.recordings import read_manifests
-from model.runtime import keep_kernels
 
 BEAMS = (8, 16, 32, 64, 128, 256, 512, MAX_BEAMS)
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.instructions import instruction_set
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedProduct
-from model.torch_network.precision import multiplies_bf16
+from model.machine.instructions import instruction_set
+from model.machine.precision import multiplies_bf16
 
 WIDTH, OUTPUTS = 416, 1_248
 ROWS = (1, 4, 8, 16, 32, 64, 128)

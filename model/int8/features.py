@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import compiled, int64_at
 from model.config import ModelConfig
 from model.int8.kernels import quantized
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
+from model.machine.compiled import compiled, int64_at
 from model.mel import FLOOR, mel_filters
 
 FILTER_STEPS = (

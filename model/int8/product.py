@@ -15,10 +15,10 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from model.compiled import compiled, entry_point
-from model.instructions import InstructionSet, instruction_set
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import I8, I16, I32, I64, Vectors, intrinsic_call, kernel, splat, vector
+from model.machine.compiled import compiled, entry_point
+from model.machine.instructions import InstructionSet, instruction_set
 
 COLUMNS = 32  # of a panel of packed weights
 DEPTH = 4  # neighbouring inputs that one lane takes

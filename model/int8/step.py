@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from model.compiled import ZERO, compiled, entry_point, int64_at, uint8_at
 from model.config import CONTEXT
 from model.int8 import kernels
 from model.int8.features import band_bytes, power_spectrum
 from model.int8.product import COLUMNS, PANEL_SUMS, multiply
 from model.int8.vectors import LANES, ROW
+from model.machine.compiled import ZERO, compiled, entry_point, int64_at, uint8_at
 
 # columns of the table of products, int64: addresses and counts
 WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.compiled import FloatArray, IntArray
 from model.lm.spelling import SpellingTrie, build_spelling
+from model.machine.compiled import FloatArray, IntArray
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 _COLUMN = {letter: column for column, letter in enumerate(LETTERS)}

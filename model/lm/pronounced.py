@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.compiled import FloatArray, IntArray
 from model.lm.spelling import SpellingTrie, build_spelling
+from model.machine.compiled import FloatArray, IntArray
 
 MOST_ALIKE = 8
 """English words that sound alike and are told apart by the language model; the less likely ones beyond are left out."""

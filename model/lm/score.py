@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import DoubleArray, FloatArray, IntArray, entry_point
+from model.machine.compiled import DoubleArray, FloatArray, IntArray, entry_point
 
 Node = int | np.int32
 

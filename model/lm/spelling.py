@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import FloatArray, IntArray, compiled_inline
+from model.machine.compiled import FloatArray, IntArray, compiled_inline
 
 BITS = 64  # of one word of a set
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import FloatArray, IntArray
 from model.lm.score import ROOT
+from model.machine.compiled import FloatArray, IntArray
 
 Keys = NDArray[np.int64]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import IntArray
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID, UNKNOWN_ID
+from model.machine.compiled import IntArray
 
 Places = NDArray[np.int64]
 

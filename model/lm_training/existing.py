@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from model.compiled import IntArray
 from model.lm.arpa import ABSENT_LOG10, LN10, Ngrams
 from model.lm.trie import SPECIAL_WORDS, START_ID, UNKNOWN_ID, NgramTable
 from model.lm_training.mixture import normalised
+from model.machine.compiled import IntArray
 
 SUFFIXES = (".arpa", ".arpa.gz")
 _COUNTED = 100_000_000  # words of the text that its counts are taken for: large, so that rare words have some

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.compiled import DoubleArray, IntArray
 from model.lm.arpa import ABSENT_LOG10, LN10
 from model.lm.trie import START_ID, NgramTable
 from model.lm_training.counting import NgramCounts, Places
+from model.machine.compiled import DoubleArray, IntArray
 
 # Discounts where the counts of counts give none (a text of a few lines, generated text), as in KenLM.
 _FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])

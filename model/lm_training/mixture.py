@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.compiled import DoubleArray, FloatArray, IntArray
 from model.lm.score import find_nodes, score_rows, score_text
 from model.lm.trie import START_ID, BackoffTrie, NgramTable, build_trie
+from model.machine.compiled import DoubleArray, FloatArray, IntArray
 
 EM_ROUNDS = 50
 # A context whose n-grams take all of its probability, or that of the shorter context, leaves this for the rest.

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import DoubleArray
 from model.lm.score import ROOT, chain_log_probs, find_nodes
 from model.lm.trie import END_ID, START_ID, BackoffTrie, NgramTable, build_trie
 from model.lm_training.mixture import leftovers, normalised
+from model.machine.compiled import DoubleArray
 
 
 def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from model.compiled import DoubleArray
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
@@ -22,6 +21,7 @@ from model.lm_training.normalize import spoken
 from model.lm_training.pair_counts import SUFFIX as COUNTS_SUFFIX
 from model.lm_training.pair_counts import pair_model, read_counts
 from model.lm_training.pruning import prune
+from model.machine.compiled import DoubleArray
 
 Report = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from model.ctc.tokens import Tokens
 from model.description import Device
 from model.errors import PublishedModelError
-from model.precision import resolve_device
+from model.machine.precision import resolve_device
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, recognise
 from model.published.features import FbankWindows, RawWindows

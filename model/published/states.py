@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import entry_point
+from model.machine.compiled import entry_point
 
 ALIGNMENT = 64  # of each tensor, a cache line; the runtime asks for 8
 Bytes = NDArray[np.uint8]

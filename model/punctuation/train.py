@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.errors import TrainingError
+from model.machine.precision import native_bf16
 from model.punctuation.corpus import (
     HELD_OUT,
     IGNORED,
@@ -30,7 +31,6 @@ from model.punctuation.corpus import (
 from model.punctuation.marks import MARKS
 from model.punctuation.network import TaggerNetwork
 from model.punctuation.weights import save
-from model.torch_network.precision import native_bf16
 
 VOCABULARY = 20_000
 UPDATES = 1_500

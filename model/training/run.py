@@ -17,7 +17,7 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
-from model.precision import resolve_device
+from model.machine.precision import resolve_device
 from model.recordings import read_manifests
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network

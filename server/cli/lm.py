@@ -174,8 +174,8 @@ def tune(
     from model.evaluation.heard import decode, hear, hear_both
     from model.evaluation.parts import selected
     from model.lm_training.tune import Trial, search
+    from model.machine.runtime import keep_kernels
     from model.recordings import read_manifests
-    from model.runtime import keep_kernels
     from model.segment_reader import other_of
 
     keep_kernels()

@@ -31,8 +31,8 @@ def quantize(
 ) -> None:
     """Make a checkpoint of 8-bit integers, for --precision int8, and compare its error rates with the floats'."""
     from model.errors import ModelError
+    from model.machine.runtime import keep_kernels
     from model.quantization.run import Places, run
-    from model.runtime import keep_kernels
 
     keep_kernels()
     places = Places(checkpoint, manifest, out, validation or [], noise or [], cache)

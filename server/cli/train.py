@@ -41,7 +41,7 @@ def train(
     """
     from model.checkpoint import named
     from model.errors import ModelError
-    from model.runtime import keep_kernels
+    from model.machine.runtime import keep_kernels
     from model.training.parallel.launch import Place
     from model.training.recipe import RECIPES, read_recipe
     from model.training.run import Every, Places, train

@@ -14,14 +14,14 @@ import torch
 
 from model import checkpoint
 from model.acoustic import AcousticModel, load_model
-from model.compiled import kept_in
 from model.ctc.search import kernel
 from model.decoder import decoder_of, language_model_path
 from model.description import Place
 from model.errors import ModelError, PrecisionError, PublishedModelError
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest
-from model.instructions import instruction_set
+from model.machine.compiled import kept_in
+from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.torch_model import TorchModel
 from server.model_service import TILE_ROWS

@@ -8,8 +8,8 @@ import pytest
 
 from batching.batcher import Batcher, Policy
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
-from batching.pace import Pace
-from batching.service_times import ServiceTimes
+from batching.policy.pace import Pace
+from batching.policy.service_times import ServiceTimes
 
 T0 = 8_675_309.25  # no test depends on where time starts
 

@@ -24,11 +24,11 @@ from hypothesis.stateful import (
 )
 
 from batching.batcher import Batcher, Pending, Policy, steps_each
-from batching.chunks import Chunks
 from batching.errors import QueueFull, UnknownStream
-from batching.filling import Filling
-from batching.pace import Pace
-from batching.service_times import ServiceTimes
+from batching.policy.chunks import Chunks
+from batching.policy.filling import Filling
+from batching.policy.pace import Pace
+from batching.policy.service_times import ServiceTimes
 
 WANTED_STEPS = int(os.environ.get("TUTTI_STATEFUL_STEPS", "20000"))
 EXAMPLES, STEPS = 125, 60

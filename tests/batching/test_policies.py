@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from batching.batcher import Batcher, Policy
-from batching.pace import Pace
-from batching.service_times import ServiceTimes
+from batching.policy.pace import Pace
+from batching.policy.service_times import ServiceTimes
 
 STEP_S = 0.08
 T0 = 8_675_309.25

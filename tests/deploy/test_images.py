@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from speech import ROOT
 
 from deploy.docker.health import HEALTHY, UNHEALTHY, check
-from model.instructions import LEVELS, WITH_VNNI
+from model.machine.instructions import LEVELS, WITH_VNNI
 from server.settings import Settings
 
 DEPLOY = ROOT / "deploy"

@@ -16,9 +16,9 @@ from model import checkpoint
 from model.acoustic import load_model
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
-from model.precision import resolve_device, resolve_precision
+from model.machine import precision
+from model.machine.precision import resolve_device, resolve_precision
 from model.quantization.quantize import quantize
-from model.torch_network import precision
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 
@@ -104,7 +104,7 @@ def test_an_unavailable_precision_is_refused_with_an_alternative():
 def test_auto_is_the_fastest_of_what_processor_and_checkpoint_have(
     monkeypatch, instructions, native, quantized, expected
 ):
-    monkeypatch.setattr("model.instructions.instruction_set", lambda: instructions)
+    monkeypatch.setattr("model.machine.instructions.instruction_set", lambda: instructions)
     monkeypatch.setattr(precision, "native_bf16", lambda: native)
     assert resolve_precision("auto", torch.device("cpu"), quantized=quantized) == expected
     assert resolve_precision("auto", torch.device("cuda"), quantized=quantized) == "fp16"
@@ -133,7 +133,7 @@ def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
 def test_bf16_support_follows_onednns_own_instruction_limit():
     """oneDNN limited to AVX2 stands for an older processor: the flags of the real one do not count."""
     code = (
-        "from model.precision import Device, resolve_precision; from model.torch_network import precision as p; "
+        "from model.machine import precision as p; from model.machine.precision import Device, resolve_precision; "
         "print(p.multiplies_bf16(), p.native_bf16(), resolve_precision('auto', Device('cpu'), quantized=False))"
     )
     done = subprocess.run(

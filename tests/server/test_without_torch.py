@@ -6,7 +6,7 @@ import sys
 import pytest
 from speech import ROOT
 
-from model.instructions import instruction_set
+from model.machine.instructions import instruction_set
 from model.recordings import read_manifest
 
 SAMPLES = {"en": "samples.jsonl", "zh": "mandarin.jsonl"}

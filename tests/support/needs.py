@@ -37,7 +37,7 @@ def need_precision(precision: str) -> None:
     import torch
 
     from model.errors import PrecisionError
-    from model.precision import resolve_precision
+    from model.machine.precision import resolve_precision
 
     try:
         resolve_precision(precision, torch.device("cpu"), quantized=True)
@@ -47,8 +47,8 @@ def need_precision(precision: str) -> None:
 
 def need_instructions(way: str) -> None:
     """Skip the test where the processor, or the environment, lacks what a way of multiplying bytes uses."""
-    from model.instructions import instruction_set
     from model.int8.product import WAYS
+    from model.machine.instructions import instruction_set
 
     if list(WAYS).index(way) < list(WAYS).index(instruction_set()):
         pytest.skip(f"{way} products need instructions that this processor lacks")

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batching.batcher import Policy
-from batching.commands import Close, Command, Open, Step
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
+from batching.thread.commands import Close, Command, Open, Step
 from loadtest.gpu.records import Case, Values
 from loadtest.gpu.scale import Context
 from loadtest.gpu.subjects import EAGER, GRAPH, network_of, precision_of, rungs, served, slots

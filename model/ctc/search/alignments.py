@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import ZERO, DoubleArray, IntArray, compiled
 from model.ctc.search import layout as at
 from model.ctc.search.candidates import UNEXTENDED, Work, push
 from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
 from model.ctc.search.logs import add_logs
 from model.ctc.search.prefix_score import Texts
+from model.machine.compiled import ZERO, DoubleArray, IntArray, compiled
 
 
 @compiled

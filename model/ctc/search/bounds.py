@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.layout import MAX_LETTERS, Stream
 from model.ctc.search.prefix_score import WORD_BONUS, Texts, closing_of_others, expected_score, spell_on
+from model.machine.compiled import compiled, compiled_inline
 
 
 @compiled_inline

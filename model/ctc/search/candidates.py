@@ -6,10 +6,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_inline, compiled_maker
 from model.ctc.search import layout as at
 from model.ctc.search.logs import exp
 from model.ctc.search.prefix_score import BLANK_PENALTY, KEEPS_BLANK, KEPT_SHARE, KEPT_SYMBOLS, Texts
+from model.machine.compiled import (
+    ZERO,
+    DoubleArray,
+    FloatArray,
+    IntArray,
+    LongArray,
+    compiled,
+    compiled_inline,
+    compiled_maker,
+)
 
 UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 

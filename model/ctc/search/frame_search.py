@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import ZERO, DoubleArray, compiled, compiled_inline
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
 from model.ctc.search.bounds import highest_begun, highest_closed, highest_closed_as, highest_score, highest_with
@@ -25,6 +24,7 @@ from model.ctc.search.prefix_score import (
 )
 from model.ctc.search.prefix_tree import add_boundary, add_child, find_child
 from model.ctc.search.recombination import clear_slots, merged
+from model.machine.compiled import ZERO, DoubleArray, compiled, compiled_inline
 
 
 @compiled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import advance_by_blank
 from model.ctc.search.candidates import Work, keep_symbols, work_for
@@ -34,6 +33,7 @@ from model.ctc.search.prefix_tree import (
     score_child,
     write_words,
 )
+from model.machine.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
 
 # columns of a report, int64
 REPORT_FRAMES, REPORT_SILENCE, REPORT_CHANGES, REPORT_TEXT, REPORT_WORDS = range(5)

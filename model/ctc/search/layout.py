@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.compiled import (
+from model.machine.compiled import (
     DoubleArray,
     IntArray,
     LongArray,

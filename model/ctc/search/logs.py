@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from model.compiled import compiled
+from model.machine.compiled import compiled
 
 PER_LN2 = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10

@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.compiled import (
+from model.ctc.search import layout as at
+from model.ctc.search.layout import SPACE_COLUMN, Stream
+from model.lm.score import lm_score
+from model.lm.spelling import Sets, next_spelling
+from model.machine.compiled import (
     DoubleArray,
     FloatArray,
     IntArray,
@@ -25,10 +29,6 @@ from model.compiled import (
     int32_at,
     uint64_at,
 )
-from model.ctc.search import layout as at
-from model.ctc.search.layout import SPACE_COLUMN, Stream
-from model.lm.score import lm_score
-from model.lm.spelling import Sets, next_spelling
 
 # weights, float64
 LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST, BLANK_PENALTY = range(6)

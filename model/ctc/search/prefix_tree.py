@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import ZERO, IntArray, compiled
 from model.ctc.search import layout as at
 from model.ctc.search.layout import Stream, copy_row, tree_nodes
 from model.ctc.search.prefix_score import Texts, add_letters, close_word, word_of
+from model.machine.compiled import ZERO, IntArray, compiled
 
 
 @compiled

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from model.compiled import compiled
 from model.ctc.search import layout as at
 from model.ctc.search.candidates import Work
 from model.ctc.search.layout import Stream, copy_row
 from model.ctc.search.logs import add_logs
+from model.machine.compiled import compiled
 
 EMPTY = -1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio. Source: Knuth, The Art of Computer Programming 3, 6.4

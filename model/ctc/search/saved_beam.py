@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import DoubleArray, IntArray, LongArray
 from model.ctc.search import layout as at
 from model.ctc.search.layout import tree_nodes_of
 from model.ctc.search.symbols import Symbols
+from model.machine.compiled import DoubleArray, IntArray, LongArray
 
 VERSION = 5  # with the layout, or with what the search makes of it
 SavedWord = tuple[str, float, float, float]

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.compiled import IntArray
 from model.config import BLANK
 from model.ctc.search import layout as at
 from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN
 from model.ctc.tokens import WORD_START, Tokens
 from model.errors import VocabularyError
 from model.lm.characters import LETTERS
+from model.machine.compiled import IntArray
 
 MAX_SYMBOLS = 65_535  # a saved state has 16 bits for each, the boundary included
 _SPECIAL = re.compile(r"<[^<>]+>|\[[A-Z]+\]")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import DoubleArray, LongArray
 from model.ctc.weights import DecodingWeights
 from model.lm.language_model import LanguageModel
 from model.lm.pronounced import PhoneTrie
 from model.lm.spelling import SpellingTrie
+from model.machine.compiled import DoubleArray, LongArray
 
 _NO_WORDS = SpellingTrie(np.zeros((1, 1), np.uint64), np.zeros(1, np.int32), np.zeros(1, np.float32))
 

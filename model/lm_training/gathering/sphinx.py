@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import FloatArray, IntArray
 from model.errors import LanguageModelError
 from model.lm.arpa import ABSENT_LOG10, LN10, Ngrams
 from model.lm.trie import SPECIAL_WORDS, NgramTable
+from model.machine.compiled import FloatArray, IntArray
 
 Places = NDArray[np.int64]
 

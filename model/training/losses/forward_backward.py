@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from model.compiled import compiled, entry_point
+from model.machine.compiled import compiled, entry_point
 
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]

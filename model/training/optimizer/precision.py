@@ -7,7 +7,8 @@ import math
 import torch
 
 from model.errors import PrecisionError
-from model.torch_network.precision import DTYPES, multiplies_bf16, native_bf16
+from model.machine.precision import multiplies_bf16, native_bf16
+from model.torch_network.precision import DTYPES
 
 CHOICES = ("auto", *DTYPES)
 AMPERE = (8, 0)  # the first compute capability with bf16 products

@@ -17,8 +17,8 @@ from loadtest.peers.contestants import chosen
 from loadtest.peers.launch import launched
 from loadtest.peers.network import PeerNetwork
 from loadtest.peers.stream import Stream
+from model.machine import precision
 from model.recordings import read_pcm
-from model.torch_network import precision
 
 SHORT = next(u for u in samples() if u.audio.stem == "stop")  # which greedy decoding over letters reads right
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from model.evaluation import products
-from model.instructions import instruction_set
+from model.machine.instructions import instruction_set
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 

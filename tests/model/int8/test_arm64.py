@@ -17,7 +17,7 @@ import json, re
 import numba
 from llvmlite import binding
 from model.int8 import step
-from model.instructions import instruction_set
+from model.machine.instructions import instruction_set
 from quantized_networks import random_slots
 
 random_slots(capacity=1, largest=1).run([0])

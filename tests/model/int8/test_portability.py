@@ -32,7 +32,7 @@ from model.checkpoint import shipped_for
 from model.ctc.search.logs import add_logs
 from model.decoder import make_decoder
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
-from model.instructions import instruction_set
+from model.machine.instructions import instruction_set
 from model.int8.model import Int8Model
 from model.recordings import read_manifest, read_pcm
 

@@ -7,8 +7,8 @@ import tones
 import torch
 
 from model.errors import PrecisionError
+from model.machine.precision import multiplies_bf16, native_bf16
 from model.recordings import read_manifest
-from model.torch_network.precision import multiplies_bf16, native_bf16
 from model.training.data.corpus import Corpus
 from model.training.optimizer import precision
 from model.training.optimizer.precision import LossScale, training_precision

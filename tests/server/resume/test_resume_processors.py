@@ -16,7 +16,7 @@ from resume_client import Received, ResumingClient
 from server_process import COMPILE_S, REAL, ServerProcess
 from speech import samples
 
-from model.instructions import InstructionSet
+from model.machine.instructions import InstructionSet
 from model.recordings import read_pcm
 from server.resume.seal import new_key
 

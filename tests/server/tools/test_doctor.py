@@ -16,8 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from model import checkpoint
+from model.machine import precision
 from model.torch_model import TorchModel
-from model.torch_network import precision
 from model.torch_network.slots import TorchSlots
 from server.cli import app
 from server.settings import Settings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.compiled import IntArray, LongArray, entry_point
 from model.lm.spelling import Sets, SpellingTrie, next_spelling
+from model.machine.compiled import IntArray, LongArray, entry_point
 
 
 @entry_point

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from batching.filling import ALONE_SHARE
-from batching.service_times import ServiceTimes
+from batching.policy.filling import ALONE_SHARE
+from batching.policy.service_times import ServiceTimes
 
 
 class Chunks:

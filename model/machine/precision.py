@@ -53,24 +53,37 @@ def resolve_precision(precision: str, device: Place, *, quantized: bool, cpu_fp1
         raise PrecisionError("fp16 needs a GPU: on a CPU use --precision int8, fp32 or auto")
     if precision == "int8" and device.type != "cpu":
         raise PrecisionError("int8 is computed on CPUs: on a GPU use --precision fp16 or bf16")
-    if precision == "bf16" and device.type == "cpu":
-        from model.torch_network.precision import multiplies_bf16
-
-        if not multiplies_bf16():
-            raise PrecisionError(
-                "precision bf16 needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
-                "and oneDNN finds none of them here: use --precision int8, fp32 or auto"
-            )
+    if precision == "bf16" and device.type == "cpu" and not multiplies_bf16():
+        raise PrecisionError(
+            "precision bf16 needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
+            "and oneDNN finds none of them here: use --precision int8, fp32 or auto"
+        )
     return precision
 
 
 def _fastest(device: Place, *, quantized: bool) -> str:
     if device.type == "cuda":
         return "fp16"
-    from model.instructions import instruction_set  # needs numba, which a GPU host may lack
+    from model.machine.instructions import instruction_set  # needs numba, which a GPU host may lack
 
     if quantized and instruction_set() != "portable":
         return "int8"
-    from model.torch_network.precision import native_bf16
-
     return "bf16" if native_bf16() else "fp32"
+
+
+def multiplies_bf16() -> bool:
+    """Whether oneDNN multiplies bfloat16 on this CPU, natively or by way of float32; with AVX2 alone it does not.
+
+    Builds of torch without oneDNN multiply it on any CPU.
+    """
+    import torch
+
+    return not torch._C._has_mkldnn or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def native_bf16() -> bool:
+    """Whether this CPU has instructions for bfloat16 products (avx512_bf16 or amx), and oneDNN may use them."""
+    import torch
+
+    has_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(has_instructions) and multiplies_bf16()

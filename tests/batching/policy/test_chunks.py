@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from batching.batcher import Batcher, Policy, steps_each
-from batching.chunks import Chunks
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
-from batching.pace import Pace
-from batching.service_times import ServiceTimes
+from batching.policy.chunks import Chunks
+from batching.policy.pace import Pace
+from batching.policy.service_times import ServiceTimes
 from batching.stepper import Stepper
 
 T0 = 8_675_309.25

@@ -11,7 +11,7 @@ from engine_bench import Start, step
 from fakes import WAIT_S, EchoModel
 
 from batching.events import BatchDone, EngineEvent
-from batching.handover import Handover
+from batching.thread.handover import Handover
 
 
 def done() -> BatchDone:

@@ -9,8 +9,8 @@ import torch
 from numba.core.registry import cpu_target
 from processors import AVX2, has, is_x86
 
-from model import instructions
-from model.torch_network.precision import multiplies_bf16, native_bf16
+from model.machine import instructions
+from model.machine.precision import multiplies_bf16, native_bf16
 
 
 def switched_to_avx2() -> bool:

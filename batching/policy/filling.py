@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from batching.service_times import ServiceTimes
+from batching.policy.service_times import ServiceTimes
 
 RIDE_SHARE = 0.15
 """Time that filling steps may add to a batch with due ones, as a share of a one-row batch's time, so that live latency

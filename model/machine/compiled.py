@@ -23,7 +23,7 @@ import numba.extending
 import numpy as np
 from numpy.typing import NDArray
 
-from model.instructions import limit_instructions
+from model.machine.instructions import limit_instructions
 
 limit_instructions()  # before the first function is compiled
 
@@ -40,7 +40,6 @@ ZERO = cast(int, np.int64(0))
 F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCES = (
-    "compiled",
     "config",
     "ctc/kept_frames",
     "ctc/search/alignments",
@@ -53,7 +52,6 @@ SOURCES = (
     "ctc/search/prefix_score",
     "ctc/search/prefix_tree",
     "ctc/search/recombination",
-    "instructions",
     "int8/features",
     "int8/kernels",
     "int8/product",
@@ -62,18 +60,20 @@ SOURCES = (
     "int8/vectors",
     "lm/score",
     "lm/spelling",
+    "machine/compiled",
+    "machine/instructions",
     "mel",
     "published/states",
     "training/losses/forward_backward",
 )
-"""Files whose code the machine code contains, relative to this folder, without .py; hashed for the cache key."""
+"""Files whose code the machine code contains, relative to `model/`, without .py; hashed for the cache key."""
 
 
 @cache
 def _source_digest() -> str:
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+        digest.update((Path(__file__).parents[1] / f"{name}.py").read_bytes())
     return digest.hexdigest()
 
 

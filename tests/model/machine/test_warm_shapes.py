@@ -9,14 +9,14 @@ from pathlib import Path
 
 from needs import missing, need_precision
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 import time
 import numpy as np
 from batching.stepper import Stepper
 from model.acoustic import load_model
-from model.runtime import set_up_torch
+from model.machine.runtime import set_up_torch
 
 set_up_torch(1)
 stepper = Stepper(load_model(device="cpu", precision=sys.argv[1]).slots(capacity=128, largest=128))

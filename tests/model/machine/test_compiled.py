@@ -8,10 +8,11 @@ import numba.core.caching
 import pytest
 
 import model
-from model import compiled, warm_up
+from model import warm_up
 from model.acoustic import load_model
 from model.ctc.search import kernel
 from model.int8 import step
+from model.machine import compiled
 
 ROOT = Path(model.__file__).parent
 MARKS = {"compiled", "compiled_maker", "entry_point"}

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from batching.filling import Filling
-from batching.service_times import ServiceTimes
+from batching.policy.filling import Filling
+from batching.policy.service_times import ServiceTimes
 
 LINE = {rows: 0.001 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}  # 1 ms, and 0.1 ms for each row
 

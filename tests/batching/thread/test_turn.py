@@ -12,7 +12,7 @@ from engine_bench import Start, step
 from fakes import WAIT_S, EchoModel
 from numpy.typing import NDArray
 
-from batching.turn import Turn
+from batching.thread.turn import Turn
 
 LONG_S = 60.0
 

@@ -18,12 +18,12 @@ from typing import cast
 import numpy as np
 
 from batching.batcher import Batcher, Pending, StreamId, steps_each
-from batching.commands import Close, Command, Export, Open, Restore, Step, Stop
 from batching.errors import PoolFull, QueueFull, StepFailed, UnknownStream, WrongState
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.pool import Handle
 from batching.stepper import Stepper
-from batching.turn import Turn
+from batching.thread.commands import Close, Command, Export, Open, Restore, Step, Stop
+from batching.thread.turn import Turn
 
 
 class Worker:
