@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import checkpoint
-from model.errors import PrecisionError
+from model.errors import CheckpointError, PrecisionError
 from model.int8.model import Int8Model
 from model.machine.precision import resolve_device, resolve_precision
 from model.machine.runtime import set_up_torch, threads_of
@@ -51,6 +51,11 @@ def load_own(
 ) -> OwnModel:
     """Read a checkpoint, as `load_model` does. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
+    if checkpoint.outline(path)[0].backward:
+        raise CheckpointError(
+            f"{path} reads whole segments, for accurate finals (--finals accurate), and serves no streams: "
+            "--model takes one without layers that run backward"
+        )
     quantized, digest = checkpoint.load_quantized(path)
     place = resolve_device(device)
     precision = resolve_precision(precision, place, quantized=quantized is not None)

@@ -30,6 +30,8 @@ SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensor
 GRU_SIDES = ("input", "recurrent")  # its products
 Arrays = Mapping[str, NDArray[Any]]
 SHIPPED_MODELS = (SHIPPED, WEIGHTS / "tutti-medium.safetensors", SHIPPED_BY_LANGUAGE["zh"])
+SEGMENT_MODELS = (WEIGHTS / "tutti-large.safetensors",)
+"""Shipped models that read whole segments, for accurate finals, and serve no streams."""
 
 
 def shipped_for(language: str) -> Path:

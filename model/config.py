@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 4  # of those read too, 3 has no language, 2 no phones either, 1 no 8-bit integers either
-_READ = (1, 2, 3, FORMAT_VERSION)
+FORMAT_VERSION = 5  # of those read too, 4 has no backward layers, 3 no language either, 2 no phones, 1 no integers
+_READ = (1, 2, 3, 4, FORMAT_VERSION)
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
@@ -40,7 +40,8 @@ class ModelConfig:
     An output frame holds the log-probabilities of the vocabulary, and behind them those of a blank and the phones, if
     it hears any; each of the two sums to 1. Two convolutions of stride 2 turn 10 ms feature frames into 40 ms output
     frames, so `step_samples` must be a multiple of four hops. `lookahead` counts the output frames that the row
-    convolution waits for.
+    convolution waits for. `backward` are the numbers of the layers that run from the end of the audio to its start: a
+    network with any reads whole segments, and serves no streams.
     """
 
     name: str = "tutti-small"
@@ -56,6 +57,7 @@ class ModelConfig:
     conv_channels: int = 256
     hidden: int = 416
     layers: int = 3
+    backward: tuple[int, ...] = ()
     lookahead: int = 8  # 320 ms
     vocabulary: tuple[str, ...] = ENGLISH
     phones: tuple[str, ...] = ()
@@ -68,6 +70,8 @@ class ModelConfig:
             raise ValueError(f"step_samples {self.step_samples} is not a multiple of 4 hops of {self.hop_samples}")
         if self.window_samples > self.fft_size or self.hop_samples > self.window_samples:
             raise ValueError("hop_samples <= window_samples <= fft_size does not hold")
+        if not set(self.backward) <= set(range(self.layers)):
+            raise ValueError(f"backward {self.backward} names a layer that is none of {self.layers}")
         if not self.vocabulary or self.vocabulary[BLANK] != "":
             raise ValueError("vocabulary[0] must be the CTC blank, written as the empty string")
 
@@ -121,8 +125,11 @@ class ModelConfig:
         return max(1, -(-samples // self.step_samples) + self.flush_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form, with the format version."""
-        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        """Return a JSON-ready form, with the first format version that has all that it says."""
+        values = dataclasses.asdict(self)
+        if not self.backward:
+            del values["backward"]
+        return {"format_version": FORMAT_VERSION if self.backward else FORMAT_VERSION - 1, **values}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
@@ -134,7 +141,7 @@ class ModelConfig:
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - {"phones", "language"} - set(given):
+        if missing := known - {"phones", "language", "backward"} - set(given):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
-        symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones")}
+        symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones", "backward")}
         return cls(**given | symbols)

@@ -1,4 +1,5 @@
-"""A second network that reads segments once they have ended: another shipped model that writes the same symbols.
+"""A second network that reads segments once they have ended: another shipped model that writes the same symbols, first
+of all one that is made for it, with layers that run backward.
 
 Two networks err in different places, so the mean of their probabilities errs less than either. The other one runs in
 the exact 8-bit arithmetic of a stream: what it makes of a segment depends on no other, and is equal on every processor.
@@ -17,7 +18,6 @@ from model.config import ModelConfig
 from model.ctc.two_pass import Reader
 from model.errors import CheckpointError
 from model.int8.model import Int8Model
-from model.int8.slots import CHUNKS
 
 
 def reader_for(config: ModelConfig) -> Reader | None:
@@ -33,8 +33,8 @@ def reader_for(config: ModelConfig) -> Reader | None:
 
 
 def other_of(config: ModelConfig) -> tuple[Path, str] | None:
-    """The other shipped model of a model's symbols, and its file's digest. Raises: CheckpointError."""
-    for path in checkpoint.SHIPPED_MODELS:
+    """Another shipped model of a model's symbols, and its file's digest. Raises: CheckpointError."""
+    for path in (*checkpoint.SEGMENT_MODELS, *checkpoint.SHIPPED_MODELS):
         other, digest = checkpoint.outline(path)
         if other.name != config.name and _frames_of(other) == _frames_of(config):
             return path, digest
@@ -43,18 +43,7 @@ def other_of(config: ModelConfig) -> tuple[Path, str] | None:
 
 def read(model: Int8Model, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
     """Return log-probs (T, outputs) of a segment, (S,) in whole steps: of the frames that a stream has had by then."""
-    config = model.config
-    slots = model.slots(capacity=CHUNKS[-1], largest=CHUNKS[-1])
-    slots.reset(0)
-    steps = pcm.reshape(-1, config.step_samples)
-    rows = np.empty((len(steps), config.frames_per_step, config.outputs), np.float32)
-    done = 0
-    while done < len(steps):
-        count = max(each for each in CHUNKS if each <= len(steps) - done)
-        slots.inputs[:count] = steps[done : done + count]
-        rows[done : done + count] = slots.run((0,), count)
-        done += count
-    return rows.reshape(-1, config.outputs)[config.delay_frames :]
+    return model.read(pcm)[model.config.delay_frames :]
 
 
 def _frames_of(config: ModelConfig) -> tuple[object, ...]:

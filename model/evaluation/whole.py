@@ -27,8 +27,9 @@ def log_probs_of(
     """Log-probabilities (T, outputs) of each recording (S,) int16; `report` is told how many are done."""
     order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
     found: dict[int, LogProbs] = {}
-    for start in range(0, len(order), ROWS):
-        picked = order[start : start + ROWS]
+    rows = 1 if network.config.backward else ROWS  # which would hear the silence that fills a shorter row
+    for start in range(0, len(order), rows):
+        picked = order[start : start + rows]
         found |= zip(picked, _batch(network, [recordings[i] for i in picked]), strict=True)
         report(len(found))
     return [found[i] for i in range(len(recordings))]

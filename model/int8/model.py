@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.config import ModelConfig
 from model.description import Device
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
+from model.int8.segments import read_segment
 from model.int8.slots import Int8Slots, PackedNetwork
 
 
@@ -40,6 +42,10 @@ class Int8Model:
         """Return the model over `capacity` streams; `tile_rows` changes nothing, for rows never meet."""
         del tile_rows
         return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=self.threads)
+
+    def read(self, segment: NDArray[np.int16]) -> NDArray[np.float32]:
+        """Return log-probs (T, outputs) of a whole segment, (S,) int16 in whole steps; any thread may call it."""
+        return read_segment(self._packed, segment)
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
         """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""

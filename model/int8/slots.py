@@ -43,7 +43,7 @@ class PackedNetwork:
         self.config = config
         self._kept: list[NDArray[Any]] = []  # whose addresses are in the constants
         tables = FeatureTables.of(config)
-        constants = compiled.Constants(
+        self.constants = compiled.Constants(  # but for a call's offsets
             products=self._keep(self._products(network)),
             window=self._keep(tables.window),
             twiddles=self._keep(tables.twiddles),
@@ -56,27 +56,18 @@ class PackedNetwork:
             lookahead=self._keep(network.tensors["lookahead.weight"]),
             conv0_offsets=0,
             conv1_offsets=0,
-            row_offsets=self._keep(np.arange(BLOCK * config.frames_per_step, dtype=np.int64) * config.hidden),
+            row_offsets=0,
         )
-        self.calls = {
-            steps: (_sizes(config, len(tables.window) // LANES, steps), self._windows(constants, steps))
-            for steps in CHUNKS
-        }
-        """What the compiled step is given for so many steps of each stream."""
+        self.window_vectors = len(tables.window) // LANES
         self.fields, self.state_bytes = _fields(config)
+        self.calls = {steps: Call(self, steps, BLOCK // steps) for steps in CHUNKS}
+        """By the steps of each stream."""
         self.fresh = _fresh_state(network, self.fields, self.state_bytes)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes that a step reads beside the states."""
         return sum(each.nbytes for each in self._kept)
-
-    def _windows(self, constants: compiled.Constants, steps: int) -> compiled.Constants:
-        """The constants with the places of both convolutions' windows, for so many steps of each stream."""
-        config, frames = self.config, steps * self.config.frames_per_step
-        first = _window_offsets(BLOCK // steps, 2 * frames, config.mel_bins)
-        second = _window_offsets(BLOCK // steps, frames, config.conv_channels)
-        return constants._replace(conv0_offsets=self._keep(first), conv1_offsets=self._keep(second))
 
     def _keep(self, array: NDArray[Any]) -> int:
         self._kept.append(np.ascontiguousarray(array))
@@ -108,6 +99,27 @@ class PackedNetwork:
         return np.array(rows, np.int64)
 
 
+class Call:
+    """What the compiled step is given for a block of streams, so many steps of each."""
+
+    def __init__(self, network: PackedNetwork, steps: int, block: int) -> None:
+        config = network.config
+        frames = steps * config.frames_per_step
+        self._offsets = (  # whose addresses are in the constants
+            _window_offsets(block, 2 * frames, config.mel_bins),
+            _window_offsets(block, frames, config.conv_channels),
+            np.arange(block * frames, dtype=np.int64) * config.hidden,
+        )
+        conv0, conv1, rows = (offsets.ctypes.data for offsets in self._offsets)
+        self.sizes = _sizes(config, network.window_vectors, steps)
+        self.constants = network.constants._replace(conv0_offsets=conv0, conv1_offsets=conv1, row_offsets=rows)
+        self.fields, self.block = network.fields, block
+
+    def __call__(self, work: WorkSpace, memory: tuple[int, int, int, int], count: int) -> None:
+        """Run the compiled step; `memory` as it asks for."""
+        compiled.step(compiled.Plan(self.sizes, self.fields, self.constants, work.of(self.block)), memory, count)
+
+
 class Int8Slots:
     """States of `capacity` streams; satisfies `batching.SlotModel`, `Rehearsed` and `Chunked` by structure."""
 
@@ -124,9 +136,9 @@ class Int8Slots:
         self._inputs = np.zeros((largest, config.step_samples), np.int16)
         self._slots = np.zeros(largest, np.int64)
         stride = network.fields.stride
-        self._slab = _aligned(capacity * stride).reshape(capacity, stride)
+        self._slab = aligned(capacity * stride).reshape(capacity, stride)
         self._slab[:, : network.state_bytes] = network.fresh
-        self._work = [_Work(config) for _ in range(max(1, min(threads, -(-largest // LANES))))]
+        self._work = [WorkSpace(config) for _ in range(max(1, min(threads, -(-largest // LANES))))]
         self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
 
     @property
@@ -194,7 +206,7 @@ class Int8Slots:
         """Overwrite a slot's state with an exported one."""
         self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
-    def _run_rows(self, work: _Work, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
+    def _run_rows(self, work: WorkSpace, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
         network = self._network
         memory = (
             self._inputs.ctypes.data + first * steps * self._inputs.strides[0],
@@ -202,43 +214,45 @@ class Int8Slots:
             self._slab.ctypes.data,
             out.ctypes.data + first * steps * out.strides[0],
         )
-        sizes, constants = network.calls[steps]
-        compiled.step(compiled.Plan(sizes, network.fields, constants, work.addresses[steps]), memory, last - first)
+        network.calls[steps](work, memory, last - first)
 
 
-class _Work:
-    """Work space of one thread: for `BLOCK` streams of one step each, or for fewer of several steps."""
+class WorkSpace:
+    """Work space of one thread, for so many steps in all; `longest` are the steps of one stream at most."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, steps: int = BLOCK, longest: int = CHUNKS[-1]) -> None:
         frames, outputs = config.step_samples // config.hop_samples, config.frames_per_step
         joined = config.window_samples - config.hop_samples + config.step_samples
         head = config.outputs + (LANES if config.phones else 0)  # between letters and phones less than a vector
         widths = (3 * config.hidden, 2 * config.conv_channels, head)  # conv0 has twice the frames
         wide = max(-(-width // COLUMNS) * COLUMNS for width in widths)
         lengths = {
-            "pcm": BLOCK * joined * 2 + 2 * config.fft_size,  # a window may be read beyond its frame
+            "pcm": steps * joined * 2 + 2 * config.fft_size,  # a window may be read beyond its frame
             "frames": LANES * 8,
             "transform": config.fft_size * ROW,
             "power": (config.fft_size // 2 + 1) * ROW,
             "band": LANES,
-            "conv0": BLOCK * (CONTEXT + frames) * config.mel_bins + ALIGNED,
-            "conv1": BLOCK * (CONTEXT + 2 * outputs) * config.conv_channels + ALIGNED,
-            "rows": BLOCK * outputs * config.hidden + ALIGNED,
-            "state_rows": BLOCK * config.hidden + ALIGNED,
-            "x": BLOCK * outputs * config.hidden * 4,
-            "waiting": (config.lookahead + CHUNKS[-1] * outputs) * config.hidden * 2,
-            "sums": BLOCK * outputs * wide * 4,
-            "recurrent_sums": BLOCK * wide * 4,
+            "conv0": steps * (CONTEXT + frames) * config.mel_bins + ALIGNED,
+            "conv1": steps * (CONTEXT + 2 * outputs) * config.conv_channels + ALIGNED,
+            "rows": steps * outputs * config.hidden + ALIGNED,
+            "state_rows": steps * config.hidden + ALIGNED,
+            "x": steps * outputs * config.hidden * 4,
+            "waiting": (config.lookahead + longest * outputs) * config.hidden * 2,
+            "sums": steps * outputs * wide * 4,
+            "recurrent_sums": steps * wide * 4,
             "outputs": wide * 4,
         }
         offsets, total = {}, 0
         for name, length in lengths.items():
             offsets[name], total = total, total + -(-length // ALIGNED) * ALIGNED
-        self._memory = _aligned(total)
+        self._memory = aligned(total)
         start = int(self._memory.ctypes.data)
         del offsets["transform"]  # lies before the power, where the compiled code finds it
-        places = {name: start + offset for name, offset in offsets.items()}
-        self.addresses = {steps: compiled.Work(block=BLOCK // steps, **places) for steps in CHUNKS}
+        self._places = {name: start + offset for name, offset in offsets.items()}
+
+    def of(self, block: int) -> compiled.Work:
+        """The addresses, for blocks of so many streams."""
+        return compiled.Work(block=block, **self._places)
 
 
 def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Sizes:
@@ -256,6 +270,7 @@ def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Siz
         outputs=steps * config.frames_per_step,
         letters=len(config.vocabulary),
         phones=config.outputs - len(config.vocabulary),
+        backward=sum(1 << layer for layer in config.backward),
     )
 
 
@@ -320,7 +335,7 @@ def _padded(values: NDArray[np.float32], length: int, fill: float) -> NDArray[np
     return padded
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
+def aligned(size: int) -> NDArray[np.uint8]:
     """Bytes that begin at a cache line, zero."""
     memory = np.zeros(size + ALIGNED, np.uint8)
     start = -memory.ctypes.data % ALIGNED

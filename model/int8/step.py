@@ -26,6 +26,7 @@ CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input a
 class Sizes(NamedTuple):
     """Of the network: steps of `samples` with `overlap` of those before; `outputs` frames a step.
 
+    Bit i of `backward` is set if layer i runs from the last frame to the first; a step is a whole segment then.
     A frame has the log-probabilities of the `letters`, blank included, and of the `phones`, their blank included: 0 if
     it hears none.
     """
@@ -43,6 +44,7 @@ class Sizes(NamedTuple):
     outputs: int
     letters: int
     phones: int
+    backward: int
 
 
 class Fields(NamedTuple):
@@ -222,7 +224,9 @@ def _layer(plan: Plan, states: States, count: int, layer: int) -> None:
             state + slot_of[row] * fields.stride, right[LIMITS], work.state_rows + row * hidden, vectors
         )
     wide = left[PANELS] * PANEL_SUMS
-    for frame in range(frames):
+    backward = (sizes.backward >> layer) & 1
+    for number in range(frames):
+        frame = frames - 1 - number if backward else number
         _multiply(right, work.state_rows, constants.row_offsets, count, work.recurrent_sums)
         for row in range(count):
             place = row * frames + frame

@@ -77,7 +77,8 @@ def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
         recipe = dict(values.get("recipe", {}))
         given: dict[str, Any] = recipe.pop("augmentation", {})
         augmentation: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        return ModelConfig(**values.get("model", {})), Recipe(**recipe, augmentation=Augmentation(**augmentation))
+        model: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get("model", {}).items()}
+        return ModelConfig(**model), Recipe(**recipe, augmentation=Augmentation(**augmentation))
     except OSError as error:
         raise TrainingError(f"cannot read recipe {path}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError) as error:

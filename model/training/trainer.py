@@ -164,16 +164,20 @@ class Trainer:
         """Take over weights and feature statistics of another run.
 
         Of another language phones keep their random weights, and so do letters that the other network did not write.
-        Layers that the other network lacks come behind its own, and pass on what they are given until they have
-        learned: the outputs are the same at first. Raises: TrainingError if other sizes differ.
+        Layers that the other network lacks, behind its own of their direction, pass on what they are given until they
+        have learned: the outputs are the same at first. Raises: TrainingError if other sizes differ.
         """
         self._fresh = False
-        weights, own = network.state_dict(), self.network.config
-        for layer in range(network.config.layers, own.layers):
-            gru = cast(GRULayer, self.network.grus[layer])
-            gru.mute()
-            weights |= gru.state_dict(prefix=f"grus.{layer}.")
-            weights |= self.network.norms[layer].state_dict(prefix=f"norms.{layer}.")
+        theirs_by_name, own = network.state_dict(), self.network.config
+        weights = {name: value for name, value in theirs_by_name.items() if not name.startswith(("grus.", "norms."))}
+        taken_layers = layers_taken(own, network.config)
+        for layer in range(own.layers):
+            if layer not in taken_layers:
+                cast(GRULayer, self.network.grus[layer]).mute()
+            for part, modules in (("grus", self.network.grus), ("norms", self.network.norms)):
+                for name, value in modules[layer].state_dict().items():
+                    known = theirs_by_name.get(f"{part}.{taken_layers.get(layer)}.{name}", value)
+                    weights[f"{part}.{layer}.{name}"] = known
         if own.phones != network.config.phones or own.vocabulary != network.config.vocabulary:
             theirs = {symbol: row for row, symbol in enumerate(network.config.vocabulary)}
             known = [(row, theirs[symbol]) for row, symbol in enumerate(own.vocabulary) if symbol in theirs]
@@ -326,6 +330,23 @@ class Trainer:
             **self._lexicon,
             **({"set of teachers": self.teachers.digest} if self.teachers is not None else {}),
         }
+
+
+def layers_taken(own: ModelConfig, other: ModelConfig) -> dict[int, int]:
+    """The layer of another network that each layer begins as: in order, those that run forward and those backward.
+
+    Raises: TrainingError if the other one has more.
+    """
+    taken: dict[int, int] = {}
+    for backward in (False, True):
+        ours, theirs = (
+            [layer for layer in range(config.layers) if (layer in config.backward) == backward]
+            for config in (own, other)
+        )
+        if len(theirs) > len(ours):
+            raise TrainingError(f"the checkpoint to start from has more layers than the recipe: {other.layers}")
+        taken |= dict(zip(ours, theirs, strict=False))
+    return taken
 
 
 def make_augmenter(recipe: Recipe, noise: Sequence[Utterance], sample_rate: int) -> Augmenter:

@@ -129,9 +129,11 @@ def test_letters_that_both_write_keep_their_weights_and_others_begin_at_random(c
     assert torch.equal(found[3:], other.head.weight[3:])
 
 
-def test_layers_that_the_other_network_lacks_change_nothing_until_they_have_learned(corpus_folder):
+@pytest.mark.parametrize("backward", [(), (1,), (0, 2)])
+def test_layers_that_the_other_network_lacks_change_nothing_until_they_have_learned(corpus_folder, backward):
     other = Network(TINY).eval()
-    made = trainer(corpus_folder, recipe(updates=2), dataclasses.replace(TINY, layers=TINY.layers + 2))
+    deeper = dataclasses.replace(TINY, layers=TINY.layers + 2, backward=backward)
+    made = trainer(corpus_folder, recipe(updates=2), deeper)
     made.start_from(other)
     pcm = torch.randint(-9_000, 9_000, (2, 5 * TINY.step_samples), dtype=torch.int16)
 

@@ -1,0 +1,68 @@
+"""Whole segments in one call: the bits of a stream, and layers that run backward."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from quantized_networks import PHONES, random_quantized, random_slots
+
+from model import checkpoint
+from model.acoustic import load_own
+from model.errors import CheckpointError
+from model.int8.model import Int8Model
+from model.quantization.simulated import SimulatedNetwork
+
+BACKWARD = (1,)
+
+
+def noise(steps: int, seed: int = 5) -> np.ndarray:
+    """PCM of some steps, (S,) int16, of changing loudness."""
+    random = np.random.default_rng(seed)
+    loudness = np.repeat(10.0 ** random.uniform(1, 4, steps), 1_280)
+    return np.clip(random.normal(0, loudness), -32_768, 32_767).astype(np.int16)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 37, 150])
+def test_without_layers_that_run_backward_a_segment_has_the_bits_of_a_stream(steps: int) -> None:
+    pcm, slots = noise(steps), random_slots(phones=PHONES)
+    slots.reset(0)
+    stream = []
+    for step in pcm.reshape(-1, 1_280):
+        slots.inputs[0] = step
+        stream.append(slots.run([0])[0])
+    assert np.array_equal(Int8Model(random_quantized(phones=PHONES), "").read(pcm), np.concatenate(stream))
+
+
+def test_layers_that_run_backward_are_those_of_the_simulation_in_torch() -> None:
+    network = random_quantized(phones=PHONES, backward=BACKWARD)
+    simulated = SimulatedNetwork(network).eval()
+    pcm = noise(60)
+    with torch.inference_mode():
+        expected = simulated(torch.from_numpy(pcm[None]), simulated.fresh_state(1))[0][0].numpy()
+    difference = np.abs(Int8Model(network, "").read(pcm) - expected)
+    assert difference.max() < 0.05
+    assert np.median(difference) < 2e-3
+    forward = Int8Model(random_quantized(phones=PHONES), "").read(pcm)
+    assert np.abs(forward - expected).max() > 0.05
+
+
+def test_segments_do_not_depend_on_those_read_beside_them_and_before() -> None:
+    model = Int8Model(random_quantized(backward=BACKWARD), "")
+    segments = [noise(steps, seed=steps) for steps in (3, 90, 12, 40)]
+    alone = [model.read(segment) for segment in segments]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(pool.map(model.read, segments * 5))
+    assert all(np.array_equal(found, alone[number % 4]) for number, found in enumerate(beside))
+    assert model.read(noise(0)).shape == (0, model.config.outputs)
+
+
+def test_such_a_model_serves_no_streams_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "both.safetensors"
+    checkpoint.save_quantized(random_quantized(backward=BACKWARD), path)
+    assert checkpoint.outline(path)[0].backward == BACKWARD
+    with pytest.raises(CheckpointError, match="reads whole segments"):
+        load_own(path)
