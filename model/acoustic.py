@@ -51,11 +51,7 @@ def load_own(
 ) -> OwnModel:
     """Read a checkpoint, as `load_model` does. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
-    if checkpoint.outline(path)[0].backward:
-        raise CheckpointError(
-            f"{path} reads whole segments, for accurate finals (--finals accurate), and serves no streams: "
-            "--model takes one without layers that run backward"
-        )
+    checkpoint.streaming_outline(path)
     quantized, digest = checkpoint.load_quantized(path)
     place = resolve_device(device)
     precision = resolve_precision(precision, place, quantized=quantized is not None)
@@ -73,13 +69,24 @@ def load_own(
     return Int8Model(quantized, digest, threads=1 if threads is None else threads_of(threads))
 
 
+def load_segment_model(path: Path) -> Int8Model:
+    """Read a network that reads whole segments: one of ours with 8-bit weights. Raises: CheckpointError."""
+    quantized, digest = checkpoint.load_quantized(checkpoint.named(path))
+    if quantized is None:
+        raise CheckpointError(f"{path} has no 8-bit weights, with which segments are read")
+    return Int8Model(quantized, digest)
+
+
 def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) -> list[NDArray[np.float32]]:
     """Return the outputs (T, …) of each recording, (S,) int16 with S > 0; silence fills its last step.
 
-    They come from the slots that serve, so what is measured is what serves. Of our own models they end with the step
-    that holds the last sample, of published ones with the windows that a flush adds.
+    They come from the slots that serve, or from whole segments where a model reads those, so what is measured is what
+    serves. Of our own models they end with the step that holds the last sample, of published ones with the windows that
+    a flush adds.
     """
     config = model.config
+    if isinstance(model, Int8Model) and model.config.backward:
+        return [model.read(np.pad(pcm, (0, -len(pcm) % config.step_samples))) for pcm in recordings]
     longest_first = sorted(range(len(recordings)), key=lambda at: -len(recordings[at]))
     slots = model.slots(capacity=ROWS, largest=ROWS)
     at_once = len(slots.inputs)

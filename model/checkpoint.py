@@ -132,6 +132,22 @@ def outline(path: Path) -> tuple[ModelConfig, str]:
     return config, digest_of(blob)
 
 
+def streaming_outline(path: Path) -> tuple[ModelConfig, str]:
+    """The same of a model that serves streams. Raises: CheckpointError, for one that reads whole segments too."""
+    config, digest = outline(path)
+    must_stream(config, f"{path}")
+    return config, digest
+
+
+def must_stream(config: ModelConfig, name: str) -> None:
+    """Refuse a network that cannot take its audio step by step. Raises: CheckpointError."""
+    if config.backward:
+        raise CheckpointError(
+            f"{name} has layers that run backward: it reads whole segments, for accurate finals (--finals accurate), "
+            "and no streams. Take one without such layers"
+        )
+
+
 def write(path: Path, config: ModelConfig, blob: bytes) -> None:
     """Write a checkpoint: its configuration, and its tensors as safetensors has them."""
     described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)

@@ -156,7 +156,8 @@ def tokens(config: ModelConfig) -> str:
 
 
 def export(network: Network, folder: Path) -> Path:
-    """Write `model.onnx` and `tokens.txt`; returns the model's path."""
+    """Write `model.onnx` and `tokens.txt`; returns the model's path. Raises: CheckpointError if it reads no streams."""
+    checkpoint.must_stream(network.config, network.config.name)
     onnx = importlib.import_module("onnx")  # of the `onnx` extra
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

@@ -1,5 +1,5 @@
 """A second network that reads segments once they have ended: another shipped model that writes the same symbols, first
-of all one that is made for it, with layers that run backward.
+of all the one that is made for this, `tutti-large`, with layers that run from the end of a segment to its start.
 
 Two networks err in different places, so the mean of their probabilities errs less than either. The other one runs in
 the exact 8-bit arithmetic of a stream: what it makes of a segment depends on no other, and is equal on every processor.
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import checkpoint
+from model.acoustic import load_segment_model
 from model.config import ModelConfig
 from model.ctc.two_pass import Reader
-from model.errors import CheckpointError
 from model.int8.model import Int8Model
 
 
@@ -60,7 +60,4 @@ def _frames_of(config: ModelConfig) -> tuple[object, ...]:
 
 @lru_cache(maxsize=2)
 def _kept(path: Path) -> Int8Model:
-    quantized, digest = checkpoint.load_quantized(path)
-    if quantized is None:
-        raise CheckpointError(f"{path} has no 8-bit weights, with which segments are read again")
-    return Int8Model(quantized, digest)
+    return load_segment_model(path)

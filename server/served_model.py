@@ -42,7 +42,7 @@ def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
         if entry.on_demand and not entry.languages:
             raise SettingsError(f"languages: the model {entry.name!r}, loaded on demand, has to be told its languages")
         return ModelOutline(entry.name, entry.languages, ModelCard(entry.name, "", ""), load, entry.on_demand)
-    config, digest = checkpoint.outline(checkpoint.named(entry.path))
+    config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
     card = ModelCard.of(entry.name, config.version, digest, config.architecture)
     return ModelOutline(entry.name, entry.languages or config.languages, card, load, entry.on_demand)
 

@@ -17,7 +17,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from model import checkpoint
-from model.acoustic import AcousticModel, load_own, log_probs_of
+from model.acoustic import AcousticModel, load_own, load_segment_model, log_probs_of
 from model.errors import ModelError
 from model.recordings import PCM, read_manifest, read_pcm
 
@@ -63,10 +63,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=checkpoint.SHIPPED, help="A checkpoint with 8-bit weights.")
     path = parser.parse_args().model
     try:
-        model = load_own(path, device="cpu", precision="int8")
+        whole = checkpoint.outline(checkpoint.named(path))[0].backward
+        model = load_segment_model(path) if whole else load_own(path, device="cpu", precision="int8")
     except ModelError as error:
         sys.exit(f"digest: {error}")
-    print(f"{log_probs_digest(model)}  {path.name}")  # noqa: T201
+    print(f"{log_probs_digest(model)}  {checkpoint.named(path).name}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def tune(
     from dataclasses import replace
     from functools import partial
 
-    from model.acoustic import load_own
+    from model.acoustic import load_own, load_segment_model
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
     from model.decoder import REREAD, Language, language_model_path, own_search, read_weights_path, weights_path
@@ -185,7 +185,7 @@ def tune(
         if accurate and other is None:
             fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
         listen = (
-            partial(hear_both, acoustic, load_own(other[0], precision=precision, threads=0))
+            partial(hear_both, acoustic, load_segment_model(other[0]))
             if other
             else partial(hear, acoustic)
         )

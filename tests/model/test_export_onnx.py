@@ -12,6 +12,7 @@ from needs import need_package
 from speech import samples
 
 from model import checkpoint
+from model.errors import CheckpointError
 from model.export_onnx import (
     BLANK_TOKEN,
     SPACE_TOKEN,
@@ -44,6 +45,14 @@ def network() -> Network:
 def speech(network: Network) -> torch.Tensor:
     """int16 (1, S) of whole steps."""
     return torch.from_numpy(read_pcm(SPOKEN.audio)[: STEPS * network.config.step_samples].copy())[None]
+
+
+def test_a_network_that_reads_whole_segments_is_refused(tmp_path: Path) -> None:
+    need_package("onnx")
+    network = TorchModel.random(backward=(1,)).network
+    with pytest.raises(CheckpointError, match="random has layers that run backward"):
+        export(network, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @torch.inference_mode()

@@ -27,8 +27,8 @@ import numba
 import numpy as np
 import torch
 from numba.core.registry import cpu_target
-from model.acoustic import load_model, log_probs_of
-from model.checkpoint import shipped_for
+from model.acoustic import load_model, load_segment_model, log_probs_of
+from model.checkpoint import SEGMENT_MODELS, shipped_for
 from model.ctc.search.logs import add_logs
 from model.decoder import make_decoder
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
@@ -95,6 +95,7 @@ print(json.dumps({
     "alone": digest_of([log_probs_of(phones, [each])[0] for each in recordings[:3]]),
     "decoded": decoded.hexdigest(),
     "mandarin": digest_of(log_probs_of(mandarin, recordings)),
+    "segments": [digest_of(log_probs_of(load_segment_model(each), recordings)) for each in SEGMENT_MODELS],
     "characters": ["".join(word.text for word in words_of(each)) for each in log_probs_of(mandarin, spoken)],
     "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
     "instructions": instruction_set(),
@@ -173,9 +174,15 @@ def test_the_mandarin_model_has_the_same_log_probabilities_and_characters(switch
     assert found["characters"] == process({})["characters"]
 
 
+@pytest.mark.parametrize("switches", [{}, AVX2, BASELINE, OLD_LIBRARIES], ids=["this", "AVX2", "x86-64", "libraries"])
+def test_the_models_that_read_segments_have_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
+    assert process(switches)["segments"] == [digest.committed_digest(each.name) for each in checkpoint.SEGMENT_MODELS]
+
+
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:
     rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
-    assert [row.split("  ")[1] for row in rows] == [path.name for path in checkpoint.SHIPPED_MODELS]
+    shipped = (*checkpoint.SHIPPED_MODELS, *checkpoint.SEGMENT_MODELS)
+    assert [row.split("  ")[1] for row in rows] == [path.name for path in shipped]
     assert digest.committed_digest("another.safetensors") is None
 
 

@@ -11,7 +11,7 @@ import torch
 from quantized_networks import PHONES, random_quantized, random_slots
 
 from model import checkpoint
-from model.acoustic import load_own
+from model.acoustic import load_own, load_segment_model
 from model.errors import CheckpointError
 from model.int8.model import Int8Model
 from model.quantization.simulated import SimulatedNetwork
@@ -66,3 +66,4 @@ def test_such_a_model_serves_no_streams_and_says_so(tmp_path: Path) -> None:
     assert checkpoint.outline(path)[0].backward == BACKWARD
     with pytest.raises(CheckpointError, match="reads whole segments"):
         load_own(path)
+    assert isinstance(load_segment_model(path), Int8Model)
