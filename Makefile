@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-medium train-taught train-zh quantize lm lm-zh grammars punctuation evaluate samples screenshots
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-medium train-taught train-medium-taught train-large train-zh quantize lm lm-zh grammars punctuation evaluate samples screenshots
 .PHONY: converted-zh neural-zh voices lexicon wheels clean dashboard help
 
 help:  ## show the targets
@@ -33,7 +33,7 @@ test: setup  ## all tests, 9 to 25 minutes on two cores, by processor
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
 ON_AVX2 := $(wildcard tests/model/*.py) \
-	$(addprefix tests/model/, ctc evaluation int8 published quantization training/test_training_precision.py training/test_muon.py) \
+	$(addprefix tests/model/, ctc evaluation int8 machine published quantization training/test_training_precision.py training/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
 
@@ -137,6 +137,16 @@ train-medium-taught: $(NEURAL)  ## and that of the larger one, taught by the mea
 	@$(BIN)/python -m model.training.averaging build/tutti-medium.safetensors $(TAUGHT)/medium-alone.safetensors --shares 1 1 --out $(TAUGHT)/medium-mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/medium-mean.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
+LARGE := $(TAUGHT)/large-1.safetensors
+
+train-large: export OMP_WAIT_POLICY = passive
+train-large: $(NEURAL)  ## train the network that reads ended segments, from the floats that train-medium-taught leaves: three hours
+	@$(TRAIN_REAL) --manifest $(NEURAL) --init $(TAUGHT)/medium-mean.safetensors --teacher small --teacher medium \
+		--recipe model/training/recipes/large.json --out $(LARGE)
+	@$(TRAIN_REAL) --manifest $(NEURAL) --init $(LARGE) --teacher medium --teacher $(LARGE) \
+		--recipe model/training/recipes/large-again.json --out $(TAUGHT)/large.safetensors
+	@$(MAKE) quantize FLOATS=$(TAUGHT)/large.safetensors INTEGERS=build/tutti-large-int8.safetensors
+
 FLOATS ?= build/tutti-small.safetensors
 INTEGERS ?= build/tutti-small-int8.safetensors
 SEED ?= 1  # that of both English models; what others gave stands in model/LOG.md
@@ -144,7 +154,7 @@ SEED ?= 1  # that of both English models; what others gave stands in model/LOG.m
 quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the trained one; minutes
 	@$(BIN)/tutti quantize $(FLOATS) $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl \
 		--seed $(SEED) --out $(INTEGERS)
-	@echo "to ship $(INTEGERS): copy it to model/weights as tutti-small or tutti-medium, with its .json; in that folder write the output of"
+	@echo "to ship $(INTEGERS): copy it to model/weights as tutti-small, tutti-medium or tutti-large, with its .json; in that folder write the output of"
 	@echo "python -m model.evaluation.digest to LOG_PROBS_SHA256, then sha256sum *.json *.safetensors *.arpa.gz *.lexicon.gz > SHA256SUMS"
 
 TEXT ?= ../shared/text

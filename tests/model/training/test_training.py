@@ -217,6 +217,7 @@ def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(cor
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
 TAUGHT_RECIPES = ("small-taught.json",)
 MEDIUM_RECIPES = ("medium.json", "medium-taught.json")
+LARGE_RECIPES = ("large.json", "large-again.json")
 MANDARIN_RECIPES = (  # which went on from the English model before it was taught
     "mandarin.json",
     "mandarin-again.json",
@@ -228,12 +229,20 @@ MANDARIN_RECIPES = (  # which went on from the English model before it was taugh
 )
 
 
-@pytest.mark.parametrize("name", SHIPPED_RECIPES + TAUGHT_RECIPES + MEDIUM_RECIPES + MANDARIN_RECIPES)
-def test_the_shipped_recipes_can_be_read(name):
+RECIPES_OF = {
+    "small": SHIPPED_RECIPES + TAUGHT_RECIPES,
+    "medium": MEDIUM_RECIPES,
+    "large": LARGE_RECIPES,
+    "mandarin": MANDARIN_RECIPES,
+}
+
+
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, names in RECIPES_OF.items() for name in names])
+def test_the_shipped_recipes_can_be_read(model, name):
     config, shipped = read_recipe(RECIPES / name)
-    mandarin = name in MANDARIN_RECIPES
-    english = "tutti-medium" if name in MEDIUM_RECIPES else "tutti-small"
-    assert (config.name, config.language) == (("tutti-mandarin", "zh") if mandarin else (english, "en"))
+    mandarin = model == "mandarin"
+    assert (config.name, config.language) == (f"tutti-{model}", "zh" if mandarin else "en")
+    assert bool(config.backward) == (model == "large")
     synthetic = ("synthetic_zh", "neural_zh") if mandarin else ("synthetic", "neural_text")
     assert any(shipped.weights.get(source, 0) > 0 for source in synthetic)
     assert shipped.micro_batches == 2
@@ -244,6 +253,7 @@ def test_the_shipped_recipes_can_be_read(name):
     [
         ("small", SHIPPED_RECIPES + TAUGHT_RECIPES),
         ("medium", SHIPPED_RECIPES + MEDIUM_RECIPES),
+        ("large", SHIPPED_RECIPES + MEDIUM_RECIPES + LARGE_RECIPES),
         ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
     ],
 )
