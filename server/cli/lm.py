@@ -184,11 +184,7 @@ def tune(
         other = other_of(acoustic.config) if accurate else None
         if accurate and other is None:
             fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
-        listen = (
-            partial(hear_both, acoustic, load_segment_model(other[0]))
-            if other
-            else partial(hear, acoustic)
-        )
+        listen = partial(hear_both, acoustic, load_segment_model(other[0])) if other else partial(hear, acoustic)
         heard_by = REREAD if accurate else acoustic.config.name
         phones = acoustic.config.phones
         path = language_model_path(language_model, acoustic.config.language)

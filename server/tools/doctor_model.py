@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from model import checkpoint
-from model.acoustic import AcousticModel, load_model
+from model.acoustic import AcousticModel, load_model, load_segment_model
 from model.ctc.search import kernel
 from model.decoder import decoder_of, language_model_path
 from model.description import Place
@@ -23,6 +23,7 @@ from model.evaluation.digest import committed_digest, log_probs_digest
 from model.machine.compiled import kept_in
 from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
+from model.segment_reader import other_of
 from model.torch_model import TorchModel
 from server.model_service import TILE_ROWS
 from server.served_model import second_of
@@ -126,17 +127,25 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
 
 
 def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
-    """Compare a shipped 8-bit model's log-probs on the sample recordings with those of every processor."""
+    """Compare shipped 8-bit models' log-probs on the sample recordings with those of every processor."""
     path = checkpoint.SHIPPED if settings.model is None else checkpoint.named(settings.model)
+    if served.precision == "int8":
+        mend = "streams that move to another replica may change words: --precision fp32; and report it"
+        yield from _compared("arithmetic", path, lambda: served, mend)
+    other = None if isinstance(served, PublishedModel) else other_of(served.config)
+    if settings.finals == "accurate" and other is not None:
+        mend = "finals may differ from those of another replica: --finals fast; and report it"
+        yield from _compared("arithmetic of accurate finals", other[0], lambda: load_segment_model(other[0]), mend)
+
+
+def _compared(name: str, path: Path, load: Callable[[], AcousticModel], mend: str) -> Iterator[Finding]:
     expected = committed_digest(path.name) if path.parent == checkpoint.SHIPPED.parent else None
-    if served.precision != "int8" or expected is None:
+    if expected is None:
         return
-    name = "arithmetic"
-    if log_probs_digest(served) == expected:
+    if log_probs_digest(load()) == expected:
         yield ok(name, "log-probs of the sample recordings are those of every processor, to the bit")
     else:
-        advice = "streams that move to another replica may change words: --precision fp32; and report it"
-        yield fail(name, "log-probs of the sample recordings differ from those of other processors", advice)
+        yield fail(name, "log-probs of the sample recordings differ from those of other processors", mend)
 
 
 def _states(settings: Settings, served: AcousticModel) -> Finding:

@@ -16,6 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from model import checkpoint
+from model.evaluation.digest import committed_digest
 from model.machine import precision
 from model.torch_model import TorchModel
 from model.torch_network.slots import TorchSlots
@@ -119,6 +120,16 @@ def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch
     finding = findings(doctor_model.model, precision="int8")["arithmetic"]
     assert finding.verdict is Verdict.FAIL
     assert "fp32" in finding.advice
+
+
+def test_so_is_that_of_the_network_that_reads_segments_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "arithmetic of accurate finals"
+    ours = lambda model: committed_digest(f"{model.config.name}.safetensors")  # noqa: E731
+    monkeypatch.setattr(doctor_model, "log_probs_digest", ours)
+    assert name not in findings(doctor_model.model, precision="int8")
+    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.OK
+    monkeypatch.setattr(doctor_model, "log_probs_digest", lambda model: model.config.name)
+    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
 
 
 def test_arithmetic_is_a_finding_of_shipped_models_in_8_bits_alone(tmp_path: Path) -> None:
