@@ -137,19 +137,15 @@ train-medium-taught: $(NEURAL)  ## and that of the larger one, taught by the mea
 	@$(BIN)/python -m model.training.averaging build/tutti-medium.safetensors $(TAUGHT)/medium-alone.safetensors --shares 1 1 --out $(TAUGHT)/medium-mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/medium-mean.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
-LARGE := $(TAUGHT)/large-1.safetensors
-
 train-large: export OMP_WAIT_POLICY = passive
-train-large: $(NEURAL)  ## train the network that reads ended segments, from the floats that train-medium-taught leaves: three hours
+train-large: $(NEURAL)  ## train the network that reads ended segments, from the floats that train-medium-taught leaves: 90 minutes
 	@$(TRAIN_REAL) --manifest $(NEURAL) --init $(TAUGHT)/medium-mean.safetensors --teacher small --teacher medium \
-		--recipe model/training/recipes/large.json --out $(LARGE)
-	@$(TRAIN_REAL) --manifest $(NEURAL) --init $(LARGE) --teacher medium --teacher $(LARGE) \
-		--recipe model/training/recipes/large-again.json --out $(TAUGHT)/large.safetensors
+		--recipe model/training/recipes/large.json --out $(TAUGHT)/large.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/large.safetensors INTEGERS=build/tutti-large-int8.safetensors
 
 FLOATS ?= build/tutti-small.safetensors
 INTEGERS ?= build/tutti-small-int8.safetensors
-SEED ?= 1  # that of both English models; what others gave stands in model/LOG.md
+SEED ?= 1  # that of the English models; what others gave stands in model/LOG.md
 
 quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the trained one; minutes
 	@$(BIN)/tutti quantize $(FLOATS) $(SOURCES:%=--manifest $(DATA)/%.jsonl) --validation $(DATA)/dev.jsonl \

@@ -65,7 +65,10 @@ class ModelService:
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make the session of one connection or upload, whose grammar was checked."""
-        return self.make_session(options, self.config, self._decoder_for(options), limits, self.window_samples)
+        decoder = self._decoder_for(options)
+        if decoder is self.accurate:
+            limits = limits.with_accurate_finals()
+        return self.make_session(options, self.config, decoder, limits, self.window_samples)
 
     def _decoder_for(self, options: SessionOptions) -> Decoder:
         if options.grammar:

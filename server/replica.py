@@ -103,6 +103,7 @@ def _drain_times(settings: Settings) -> DrainTimes:
 def _limits(settings: Settings) -> Limits:
     return Limits(
         min_endpoint_ms=settings.min_endpoint_ms,
+        accurate_endpoint_ms=settings.accurate_endpoint_ms,
         silence_endpoint_ms=settings.silence_endpoint_ms,
         max_utterance_s=settings.max_utterance_s,
         max_backlog_s=settings.max_backlog_s,

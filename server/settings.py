@@ -50,6 +50,7 @@ class Settings(BaseSettings):
 
     vad: Literal["off", "silero"] = "off"
     min_endpoint_ms: float = Field(400.0, ge=0)  # blank frames occur inside words: less than this cuts them apart
+    accurate_endpoint_ms: float = Field(700.0, ge=0)  # the same for accurate finals: whole phrases are heard better
     silence_endpoint_ms: float | None = Field(2_400.0, gt=0)  # nothing said for so long closes an empty segment
     max_utterance_s: float = Field(30.0, gt=0)
     max_channels: int = Field(2, ge=1, le=20)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -59,9 +59,14 @@ class Limits:
     """Limits that the operator sets for every connection."""
 
     min_endpoint_ms: float = 400.0
+    accurate_endpoint_ms: float = 700.0
     silence_endpoint_ms: float | None = 2_400.0
     max_utterance_s: float = 30.0
     max_backlog_s: float = 30.0
+
+    def with_accurate_finals(self) -> Limits:
+        """The limits of a stream that has accurate finals: a pause ends its segments later."""
+        return replace(self, min_endpoint_ms=max(self.min_endpoint_ms, self.accurate_endpoint_ms))
 
 
 class Session:

@@ -35,6 +35,17 @@ def test_each_stream_has_the_finals_it_asks_for(server: LiveServer) -> None:
     assert [transcript(client.finish()) for client in clients] == ["one", "ONE", "one"]
 
 
+@pytest.mark.parametrize(("pause_s", "accurate"), [(0.56, 1), (0.88, 2)])
+def test_a_pause_ends_their_segments_later(server: LiveServer, pause_s: float, accurate: int) -> None:
+    audio = np.concatenate([spell("one"), silence(pause_s), spell("two"), silence(1.5)])
+    found = []
+    for finals in ("fast", "accurate"):
+        client = server.listen(finals=finals)
+        client.send(audio)
+        found.append(sum(bool(transcript([frame])) for frame in client.finish()))
+    assert found == [2, accurate]
+
+
 def test_uploads_have_them_too(server: LiveServer) -> None:
     body = encoded(spell("one"), "wav")
     assert said(server.http.post("/v1/listen", params={"finals": "accurate"}, content=body).json()) == "ONE"
