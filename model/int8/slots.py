@@ -117,7 +117,7 @@ class Call:
 
     def __call__(self, work: WorkSpace, memory: tuple[int, int, int, int], count: int) -> None:
         """Run the compiled step; `memory` as it asks for."""
-        compiled.step(compiled.Plan(self.sizes, self.fields, self.constants, work.of(self.block)), memory, count)
+        compiled.step(compiled.Plan(self.sizes, self.fields, self.constants, work.addresses[self.block]), memory, count)
 
 
 class Int8Slots:
@@ -248,11 +248,10 @@ class WorkSpace:
         self._memory = aligned(total)
         start = int(self._memory.ctypes.data)
         del offsets["transform"]  # lies before the power, where the compiled code finds it
-        self._places = {name: start + offset for name, offset in offsets.items()}
-
-    def of(self, block: int) -> compiled.Work:
-        """The addresses, for blocks of so many streams."""
-        return compiled.Work(block=block, **self._places)
+        places = {name: start + offset for name, offset in offsets.items()}
+        blocks = {1, *(BLOCK // each for each in CHUNKS)}
+        self.addresses = {block: compiled.Work(block=block, **places) for block in blocks}
+        """By the streams of a block: one, of a segment, or those of a call of the slots."""
 
 
 def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Sizes:
