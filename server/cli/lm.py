@@ -153,7 +153,7 @@ def tune(
     part: PartOption = Part.A,
     accurate: Annotated[
         bool,
-        typer.Option("--accurate", help="For finals=accurate: over the mean of both shipped models' probabilities."),
+        typer.Option("--accurate", help="For finals=accurate: over the mean with the network that reads segments."),
     ] = False,
     model: ModelOption = None,
     precision: PrecisionOption,

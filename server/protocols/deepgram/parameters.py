@@ -73,7 +73,8 @@ PARAMETERS = (
         "the one kind of phrase that is said: `digits`; another is refused with the list of what the model has",
         ours=True),
     Parameter("finals", {"enum": [*FINALS]}, "the server's", "how finals are made.",
-        "`accurate`: a segment that ended is read again by another model, so finals come later and are better, and "
+        "`accurate`: a segment ends at a longer pause and is read again by another model, so finals come later and are "
+        "better, and "
         "partials are the same. Not with `grammar`, `resumable` or `stable_words`; refused where no other model hears "
         "the same sounds", ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
