@@ -1,0 +1,1 @@
+"""Training of the recurrent language model: pieces, network, run, 8-bit weights."""

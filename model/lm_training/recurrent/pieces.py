@@ -1,0 +1,58 @@
+"""Pieces of words learned from a text: pairs of pieces that are frequent become pieces, again and again.
+
+Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units" (byte pair encoding).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from model.lm.recurrent.pieces import BEGIN_MARK, LETTERS, Pieces
+
+Pair = tuple[str, str]
+
+
+def learn_pieces(words: Mapping[str, int], size: int) -> Pieces:
+    """Return `size` pieces, or all there are, from words of `LETTERS` and how often each occurs."""
+    symbols = ["", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS)]
+    cut = {word: [BEGIN_MARK + word[0], *word[1:]] for word in words if word and not set(word) - set(LETTERS)}
+    counts: Counter[Pair] = Counter()
+    where: defaultdict[Pair, set[str]] = defaultdict(set)
+    for word in cut:
+        _count(cut[word], words[word], word, counts, where)
+    while len(symbols) < size and counts:
+        pair, _ = max(counts.items(), key=lambda item: (item[1], item[0]))
+        for word in list(where[pair]):
+            _count(cut[word], -words[word], word, counts, where)
+            cut[word] = _joined(cut[word], pair)
+            _count(cut[word], words[word], word, counts, where)
+        symbols.append("".join(pair))
+    return Pieces(symbols)
+
+
+def _count(
+    parts: list[str], times: int, word: str, counts: Counter[Pair], where: defaultdict[Pair, set[str]]
+) -> None:
+    """Add the pairs of a word, or take them away if `times` is below 0."""
+    for pair in zip(parts, parts[1:], strict=False):
+        counts[pair] += times
+        if times > 0:
+            where[pair].add(word)
+        else:
+            where[pair].discard(word)
+        if counts[pair] <= 0:
+            del counts[pair]
+
+
+def _joined(parts: list[str], pair: Pair) -> list[str]:
+    joined: list[str] = []
+    place = 0
+    while place < len(parts):
+        if tuple(parts[place : place + 2]) == pair:
+            joined.append("".join(pair))
+            place += 2
+        else:
+            joined.append(parts[place])
+            place += 1
+    return joined
