@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from model.acoustic import AcousticModel
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.ctc.rescoring import Rescorer
 from model.ctc.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
@@ -22,6 +23,7 @@ from model.errors import LexiconError, PublishedModelError
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
+from model.lm.recurrent.model import digest_at, kept_model
 from model.published.published_model import PublishedModel
 from model.segment_reader import reader_for
 
@@ -31,7 +33,11 @@ GRAMMARS = SHIPPED_LM.with_name("grammars")  # LANGUAGE-NAME.arpa
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
+SENTENCES = SHIPPED_LM.with_name("tutti-sentences.safetensors")
+"""The recurrent language model that scores the texts of segments that are read again, with SHIPPED_LM alone."""
+
 REREAD_BEAMS = 512  # of segments that are read again. Source: model/LOG.md
+RESCORED_BEAMS = 1_024  # of those whose texts are scored again, which are not merged. Source: model/LOG.md
 REREAD = "accurate"  # stands for the mean of two networks where weights are named after an acoustic model
 
 DecoderName = Literal["auto", "greedy", "beam"]
@@ -226,7 +232,10 @@ def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName
     path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
     tuned = None if path is None else tuned_weights(path, phones, REREAD)
     known = Language(decoder.lm, decoder.sounds, tuned or decoder.weights)
-    return TwoPassDecoder(decoder, own_search(acoustic.config, REREAD_BEAMS, known), reader)
+    if path != SHIPPED_LM or not SENTENCES.exists():
+        return TwoPassDecoder(decoder, own_search(acoustic.config, REREAD_BEAMS, known), reader)
+    search = own_search(acoustic.config, RESCORED_BEAMS, known, merges=False)
+    return TwoPassDecoder(decoder, search, reader, Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES)))
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

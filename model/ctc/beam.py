@@ -38,6 +38,7 @@ from model.ctc.search.layout import (
     FRAMES,
     OUT_INTS,
     OUT_PIECES,
+    OUT_WORD,
     block_bytes,
     out_offsets,
 )
@@ -58,6 +59,7 @@ from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
+from model.machine.compiled import DoubleArray
 
 MAX_KEPT_SYMBOLS = 63  # a hypothesis keeps one bit for each
 KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; model/LOG.md has what more of it gives
@@ -301,6 +303,26 @@ class BeamDecoder:
             state.taken, state.shown = state.taken + 1, None
             state.has_text = len(words) > len(taken)
         return taken
+
+    def ending_scores(self, state: BeamState) -> DoubleArray:
+        """Scores of all hypotheses if the text ends here, (H,); -inf for one that another one stands for."""
+        scores = np.empty(self.beams, np.float64)
+        return scores[: kernel.score_endings(state.opened(), self._setup, scores)]
+
+    def ending_texts(self, state: BeamState, hypothesis: int) -> tuple[str, ...]:
+        """The words of a hypothesis if the text ends here, without their times."""
+        count = kernel.write_ending(state.opened(), self._setup, hypothesis)
+        records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
+        words = records[OUT_WORD::OUT_INTS].tolist()
+        committed = [word.text for word in state.committed]
+        if self.lm is None or min(words, default=0) < 0:  # spelled by their symbols
+            return (*committed, *(word.text for word in self._read(state, count)[0]))
+        return (*committed, *[self.lm.words[word] for word in words])
+
+    def ending(self, state: BeamState, hypothesis: int) -> tuple[Word, ...]:
+        """The words of a hypothesis if the text ends here; the state stays as it is."""
+        count = kernel.write_ending(state.opened(), self._setup, hypothesis)
+        return (*state.committed, *self._read(state, count)[0])
 
     def _take_all(self, state: BeamState, *, ended: bool) -> tuple[Word, ...]:
         row = np.empty(kernel.REPORT, np.int64)

@@ -7,6 +7,8 @@ open words alone. It works on a copy, so any thread may run it while the stream 
 With a `Reader`, another network, the whole segment is searched again, words that were stable included, over the mean of
 both networks' probabilities. Source: Deng and Platt 2014, "Ensemble deep learning for speech recognition".
 
+With a `Rescorer` the texts that the second search ends with are scored again as wholes.
+
 The second search may have another language model. Its text is not fed back: the words after the segment are searched
 in the first search's context, or the next segment would have to wait.
 """
@@ -24,6 +26,7 @@ import numpy as np
 from model.ctc.beam import BeamDecoder, BeamState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
+from model.ctc.rescoring import Rescorer, best_words
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
@@ -113,9 +116,11 @@ class OpenText:
 class TwoPassDecoder:
     """A `Decoder` whose words are the first search's, and which can search the open text again."""
 
-    def __init__(self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None) -> None:
+    def __init__(
+        self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None, rescorer: Rescorer | None = None
+    ) -> None:
         """Both of the same symbols, reading the same share of each frame. Raises: ValueError."""
-        self._reader = reader
+        self._reader, self._rescorer = reader, rescorer
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches read the same frames")
@@ -134,7 +139,8 @@ class TwoPassDecoder:
     @property
     def digest(self) -> str:
         """Digest of all that its results depend on."""
-        digests = [self.first.digest, self.second.digest, *([self._reader.digest] if self._reader else [])]
+        digests = [self.first.digest, self.second.digest]
+        digests += [part.digest for part in (self._reader, self._rescorer) if part is not None]
         return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", *digests)
 
     @property
@@ -281,7 +287,7 @@ class TwoPassDecoder:
         if self._reader is not None and text.heard is not None:
             self._mix(log_probs[0], text.frames.begin, self._reader, text.heard)
         second.search([state], log_probs)
-        words = second.take(state)
+        words = second.take(state) if self._rescorer is None else best_words(second, state, self._rescorer.load())
         second.release(state)
         return (*text.stable, *words)
 

@@ -91,7 +91,7 @@ class PackedNetwork:
                     self._keep(first_sums(product)),
                     self._keep(_padded(multiplier, columns, 0.0)),
                     self._keep(_padded(product.bias, columns, NO_SYMBOL if name == "head" else 0.0)),
-                    self._keep(_limits(product)),
+                    self._keep(limits_of(product.input_scale, product.input_zero)),
                     self._keep(network.tensors[f"{norm}.weight"]) if norm else 0,
                     self._keep(network.tensors[f"{norm}.bias"]) if norm else 0,
                 ]
@@ -298,11 +298,10 @@ def _window_offsets(streams: int, frames: int, width: int) -> NDArray[np.int64]:
     return np.ascontiguousarray((stream + np.arange(frames, dtype=np.int64) * 2 * width).ravel())
 
 
-def _limits(product: QuantizedProduct) -> NDArray[np.uint8]:
-    """The record by which a product's inputs are quantised."""
+def limits_of(scale: float, zero: int) -> NDArray[np.uint8]:
+    """The record by which a product's inputs are quantised, of their scale and zero point."""
     record = np.zeros(LIMITS_BYTES, np.uint8)
-    zero = product.input_zero
-    inverse = np.float32(1.0) / np.float32(product.input_scale)
+    inverse = np.float32(1.0) / np.float32(scale)
     record[:12].view(np.float32)[:] = inverse, -zero, LARGEST_INPUT - zero
     record[12:].view(np.int32)[:] = zero
     return record

@@ -58,6 +58,8 @@ SOURCES = (
     "int8/quantized",
     "int8/step",
     "int8/vectors",
+    "lm/recurrent/pieces",
+    "lm/recurrent/step",
     "lm/score",
     "lm/spelling",
     "machine/compiled",

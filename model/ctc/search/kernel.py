@@ -128,6 +128,26 @@ def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int
 
 
 @entry_point
+def score_endings(address: int, setup: Setup, scores: DoubleArray) -> int:
+    """Write the score of each hypothesis if the text ends here, (beams,); return their number.
+
+    It is -inf for one whose text another hypothesis stands for.
+    """
+    stream = stream_at(address, setup.beams)
+    texts = texts_of(setup, stream.header)
+    for h in range(stream.header[at.HYPOTHESES]):
+        scores[h] = _score_ended(texts, stream, h)
+    return int(stream.header[at.HYPOTHESES])
+
+
+@entry_point
+def write_ending(address: int, setup: Setup, hypothesis: int) -> int:
+    """Write the words of a hypothesis if the text ends here, without a change of state; return their number."""
+    stream = stream_at(address, setup.beams)
+    return _write_path(texts_of(setup, stream.header), stream, hypothesis, True)
+
+
+@entry_point
 def set_terms(address: int, terms: Table, setup: Setup) -> None:
     """Replace a stream's key terms: the text that is still in the tree is scored again with the new ones."""
     stream = stream_at(address, setup.beams)
@@ -201,21 +221,28 @@ def _best_ended(texts: Texts, stream: Stream) -> int:
     """Return the hypothesis with the best text if it ends here; a text with and without a final space is the same."""
     best, most = stream.header[at.BEST], -np.inf
     for h in range(stream.header[at.HYPOTHESES]):
-        node, total = stream.hypotheses_i[h, at.NODE], stream.hypotheses_f[h, at.TOTAL_P]
-        score = total + ended_score(texts, stream, node)
-        other = -1
-        if stream.nodes_i[node, at.LETTERS] > 0:
-            other = _alive(stream, find_child(stream, node, texts.space))
-        elif node != stream.header[at.ROOT]:
-            other = _alive(stream, stream.nodes_i[node, at.PARENT])
-        if other >= 0:
-            others = stream.hypotheses_f[other, at.TOTAL_P]
-            if others > total:  # which then stands for both, whose scores differ by rounding alone
-                continue
-            score += add_logs(total, others) - total
+        score = _score_ended(texts, stream, h)
         if score > most:
             best, most = h, score
     return int(best)
+
+
+@compiled
+def _score_ended(texts: Texts, stream: Stream, h: int) -> float:
+    """Score of a hypothesis if the text ends here, -inf where its text with or without a space stands for both."""
+    node, total = stream.hypotheses_i[h, at.NODE], stream.hypotheses_f[h, at.TOTAL_P]
+    score = total + ended_score(texts, stream, node)
+    other = -1
+    if stream.nodes_i[node, at.LETTERS] > 0:
+        other = _alive(stream, find_child(stream, node, texts.space))
+    elif node != stream.header[at.ROOT]:
+        other = _alive(stream, stream.nodes_i[node, at.PARENT])
+    if other >= 0:
+        others = stream.hypotheses_f[other, at.TOTAL_P]
+        if others > total:  # which then stands for both, whose scores differ by rounding alone
+            return float(-np.inf)
+        score += add_logs(total, others) - total
+    return float(score)
 
 
 @compiled

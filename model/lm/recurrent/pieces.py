@@ -23,7 +23,11 @@ class Pieces:
         self.symbols = tuple(symbols)
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
         needed = ["", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS)]
-        if self.symbols[:1] != ("",) or len(self._numbers) != len(self.symbols) or not self._numbers.keys() >= set(needed):
+        if (
+            self.symbols[:1] != ("",)
+            or len(self._numbers) != len(self.symbols)
+            or not self._numbers.keys() >= set(needed)
+        ):
             raise ValueError("the pieces of words lack a letter, or name one twice")
         self._longest = max(len(symbol) for symbol in self.symbols)
         self._known: dict[str, tuple[int, ...]] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 from model.lm.recurrent.pieces import BEGIN_MARK, LETTERS, Pieces
 
@@ -19,8 +20,8 @@ def learn_pieces(words: Mapping[str, int], size: int) -> Pieces:
     cut = {word: [BEGIN_MARK + word[0], *word[1:]] for word in words if word and not set(word) - set(LETTERS)}
     counts: Counter[Pair] = Counter()
     where: defaultdict[Pair, set[str]] = defaultdict(set)
-    for word in cut:
-        _count(cut[word], words[word], word, counts, where)
+    for word, parts in cut.items():
+        _count(parts, words[word], word, counts, where)
     while len(symbols) < size and counts:
         pair, _ = max(counts.items(), key=lambda item: (item[1], item[0]))
         for word in list(where[pair]):
@@ -31,11 +32,9 @@ def learn_pieces(words: Mapping[str, int], size: int) -> Pieces:
     return Pieces(symbols)
 
 
-def _count(
-    parts: list[str], times: int, word: str, counts: Counter[Pair], where: defaultdict[Pair, set[str]]
-) -> None:
+def _count(parts: list[str], times: int, word: str, counts: Counter[Pair], where: defaultdict[Pair, set[str]]) -> None:
     """Add the pairs of a word, or take them away if `times` is below 0."""
-    for pair in zip(parts, parts[1:], strict=False):
+    for pair in pairwise(parts):
         counts[pair] += times
         if times > 0:
             where[pair].add(word)

@@ -13,8 +13,8 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +64,7 @@ def train(texts: Sequence[tuple[Path, int]], held_out: Path | None, settings: Se
     if held_out is not None:
         checked = parallel(held_out.read_text(encoding="utf-8").splitlines(), pieces, settings.seed, streams=16)
     network = RecurrentNetwork(len(pieces), settings.hidden, settings.dropout)
-    run(network, streams, checked, settings)
-    save_network(network, pieces, settings, out)
+    run(network, streams, checked, settings, lambda: save_network(network, pieces, settings, out))
 
 
 def parallel(lines: Sequence[str], pieces: Pieces, seed: int, streams: int = STREAMS) -> Tensor:
@@ -78,8 +77,10 @@ def parallel(lines: Sequence[str], pieces: Pieces, seed: int, streams: int = STR
     return torch.from_numpy(flat[: length * streams].reshape(streams, length).T.astype(np.int64).copy())
 
 
-def run(network: RecurrentNetwork, streams: Tensor, checked: Tensor | None, settings: Settings) -> None:
-    """Update the weights, the rate falling to nothing; says how it goes."""
+def run(
+    network: RecurrentNetwork, streams: Tensor, checked: Tensor | None, settings: Settings, keep: Callable[[], None]
+) -> None:
+    """Update the weights, the rate falling to nothing; says how it goes, and keeps what there is now and then."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, betas=(0.9, 0.99), weight_decay=0.01)
     state, at, losses, began = torch.zeros(streams.shape[1], network.hidden), 0, [], time.monotonic()
     for update in range(1, settings.updates + 1):
@@ -98,12 +99,16 @@ def run(network: RecurrentNetwork, streams: Tensor, checked: Tensor | None, sett
         losses.append(float(loss.detach()))
         if update % SHOWN_EVERY == 0:
             seconds = (time.monotonic() - began) / update
+            epoch, left_s = update * WINDOW / len(streams), seconds * (settings.updates - update)
             say(
-                f"update {update}/{settings.updates} loss {np.mean(losses):.3f} epoch {update * WINDOW / len(streams):.2f} "
-                f"{seconds:.2f} s an update, {seconds * (settings.updates - update) / 60:.0f} min left"
+                f"update {update}/{settings.updates} loss {np.mean(losses):.3f} epoch {epoch:.2f} "
+                f"{seconds:.2f} s an update, {left_s / 60:.0f} min left"
             )
             losses = []
-        if checked is not None and (update % CHECKED_EVERY == 0 or update == settings.updates):
+        if update % CHECKED_EVERY and update < settings.updates:
+            continue
+        keep()
+        if checked is not None:
             loss_there = held_out_loss(network, checked)
             say(f"update {update} held-out loss {loss_there:.3f} a piece, perplexity {math.exp(loss_there):.1f}")
 
@@ -143,11 +148,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="+", type=_text, metavar="TEXT[:TIMES]")
     parser.add_argument("--held-out", type=Path, help="a text to report the loss of; nothing is learned from it")
-    for name, kind in (("pieces", int), ("hidden", int), ("updates", int), ("rate", float), ("dropout", float), ("seed", int)):
+    for name, kind in (
+        ("pieces", int),
+        ("hidden", int),
+        ("updates", int),
+        ("rate", float),
+        ("dropout", float),
+        ("seed", int),
+    ):
         parser.add_argument(f"--{name}", type=kind, default=getattr(Settings(), name), help="default: %(default)s")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    named = {name: getattr(options, name) for name in Settings.__dataclass_fields__}
+    named = {name: getattr(options, name) for name in asdict(Settings())}
     try:
         train(options.texts, options.held_out, Settings(**named), options.out)
     except (OSError, ValueError) as error:

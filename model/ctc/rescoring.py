@@ -1,0 +1,68 @@
+"""Ended hypotheses of a search scored again as whole texts, by a language model that the search itself cannot follow.
+
+A search merges or drops hypotheses by what they end in, so its language model sees some words; one that reads a text
+from its beginning can only choose among the texts that are left. Its log-probability counts beside the search's score.
+Source: Mikolov et al. 2010, "Recurrent neural network based language model", section on rescoring of N-best lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.words import Word
+from model.machine.compiled import DoubleArray
+
+MOST = 200
+"""Hypotheses of a text that are scored again, the best ones. Source: model/LOG.md."""
+
+
+class TextModel(Protocol):
+    """A language model of whole texts, and what it counts for in a score."""
+
+    weight: float
+    word_bonus: float
+
+    def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
+        """Return the natural log-probability of each text, a sequence of words: (N,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescorer:
+    """A language model that is loaded by the thread that needs it first, and its file's digest."""
+
+    load: Callable[[], TextModel]
+    digest: str
+
+
+def best_words(decoder: BeamDecoder, state: BeamState, model: TextModel, most: int = MOST) -> tuple[Word, ...]:
+    """Return the words of the best hypothesis, by the search's score and the model's, if the text ends here.
+
+    The state stays as it is. Raises: ReleasedState.
+    """
+    texts = texts_of(decoder, state, most)
+    words = [words for words, _, _ in texts]
+    scores = np.array([score for _, score, _ in texts]) + model.weight * model.score(words)
+    scores += model.word_bonus * np.array([len(each) for each in words])
+    return decoder.ending(state, texts[int(np.argmax(scores))][2])
+
+
+def texts_of(decoder: BeamDecoder, state: BeamState, most: int) -> list[tuple[tuple[str, ...], float, int]]:
+    """The best texts: words, score, and the hypothesis with the likeliest of a text's alignments, the best first.
+
+    A text may have several pronunciations, whose probabilities add up.
+    """
+    found: dict[tuple[str, ...], tuple[float, float, int]] = {}  # sum, its largest part, whose hypothesis
+    scores = decoder.ending_scores(state)
+    for hypothesis in np.argsort(-scores, kind="stable")[:most].tolist():
+        score = float(scores[hypothesis])
+        if score == -np.inf:
+            break
+        words = decoder.ending_texts(state, hypothesis)
+        total, part, whose = found.get(words, (-np.inf, score, hypothesis))
+        found[words] = float(np.logaddexp(total, score)), part, whose
+    return [(words, total, whose) for words, (total, _, whose) in found.items()]

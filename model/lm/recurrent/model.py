@@ -1,0 +1,147 @@
+"""The recurrent language model: `NAME.safetensors` with 8-bit weights, pieces and what it counts for in `NAME.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_arrays
+
+from model.errors import LanguageModelError
+from model.int8.product import COLUMNS, first_sums, packed
+from model.int8.quantized import LARGEST_WEIGHT, QuantizedProduct
+from model.int8.slots import ALIGNED, aligned, limits_of
+from model.int8.vectors import LANES
+from model.lm.recurrent import step as compiled
+from model.lm.recurrent.pieces import Pieces
+from model.machine.compiled import DoubleArray
+
+INPUT_SCALE, INPUT_ZERO = 2 / 255, 128
+"""Of a state, which lies within ±1."""
+
+
+class RecurrentLanguageModel:
+    """Scores whole texts; immutable, any thread may call it."""
+
+    def __init__(
+        self, pieces: Pieces, arrays: dict[str, NDArray[Any]], *, weight: float, word_bonus: float, digest: str
+    ) -> None:
+        """Pack the weights: `table` (pieces, 3 H) int8, `recurrent` (3 H, H) and `head` (pieces, H) int8 within ±63.
+
+        Each has `NAME_scale` and `NAME_bias`, float32, by column of the table and by output of the others. A
+        hypothesis gets `weight` times its log-probability and `word_bonus` for each word. Raises: ValueError for
+        arrays of other shapes.
+        """
+        self.pieces, self.weight, self.word_bonus, self.digest = pieces, weight, word_bonus, digest
+        count, hidden = arrays["head"].shape
+        if (
+            count != len(pieces)
+            or count % COLUMNS
+            or hidden % LANES
+            or arrays["table"].shape != (count, 3 * hidden)
+            or arrays["recurrent"].shape != (3 * hidden, hidden)
+            or max(int(np.abs(arrays[name]).max()) for name in ("recurrent", "head")) > LARGEST_WEIGHT
+        ):
+            raise ValueError("weights and pieces do not fit one another")
+        self.hidden = int(hidden)
+        self._kept: list[NDArray[Any]] = []  # whose addresses are in the model
+        self._limits = limits_of(INPUT_SCALE, INPUT_ZERO)
+        self._model = compiled.Model(
+            hidden=self.hidden,
+            table=self._keep(arrays["table"].astype(np.int32)),
+            table_multiplier=self._keep(arrays["table_scale"]),
+            table_bias=self._keep(arrays["table_bias"]),
+            recurrent=self._product(arrays, "recurrent"),
+            head=self._product(arrays, "head"),
+            limits=self._keep(self._limits),
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> RecurrentLanguageModel:
+        """Read a checkpoint. Raises: LanguageModelError when a file is missing, damaged or no such model."""
+        try:
+            content, beside = path.read_bytes(), path.with_suffix(".json").read_bytes()
+            described, digest = json.loads(beside), hashlib.sha256(content + beside).hexdigest()
+            return cls(
+                Pieces(described["pieces"]),
+                load_arrays(content),
+                weight=float(described["weight"]),
+                word_bonus=float(described["word_bonus"]),
+                digest=digest,
+            )
+        except OSError as error:
+            raise LanguageModelError(f"cannot read recurrent language model {path}: {error.strerror}") from error
+        except Exception as error:  # safetensors raises its own, without a base class
+            raise LanguageModelError(f"{path} is no recurrent language model in 8 bits: {error}") from error
+
+    def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
+        """Return the natural log-probability of each text (N,), a sequence of words, with the end of a sentence."""
+        scores = np.zeros(len(texts), np.float64)
+        if not texts:
+            return scores
+        rows = [self.pieces.of_text(words) for words in texts]
+        pieces, ends = np.concatenate(rows), np.cumsum([len(row) for row in rows], dtype=np.int64)
+        nodes = len(pieces) + 1
+        tree = compiled.Tree(
+            nodes=np.empty((nodes, compiled.NODE_INTS), np.int32),
+            order=np.empty(nodes, np.int32),
+            rows=np.empty(nodes, np.int32),
+            values=np.empty(nodes, np.float64),
+        )
+        kept, work = self._work(len(texts))
+        compiled.score_texts(pieces, ends, tree, (self._model, work), scores)
+        del kept
+        return scores
+
+    def _work(self, texts: int) -> tuple[list[NDArray[np.uint8]], compiled.Work]:
+        """Memory for so many texts at a time, and its addresses; states are those before the first piece."""
+        hidden, rows, pieces = self.hidden, compiled.ROWS, len(self.pieces)
+        sizes = {
+            "states": 8 * texts * hidden,
+            "inputs": 2 * texts * hidden + ALIGNED,  # read beyond the last row
+            "offsets": 8 * rows,
+            "plain_offsets": 8 * rows,
+            "recurrent_sums": 12 * rows * hidden,
+            "head_sums": 4 * rows * pieces,
+            "spare": 4 * hidden,
+            "log_probs": 4 * pieces,
+        }
+        parts = {name: aligned(size) for name, size in sizes.items()}
+        parts["inputs"][:] = INPUT_ZERO
+        parts["plain_offsets"].view(np.int64)[:] = np.arange(rows) * hidden
+        addresses = {name: int(part.ctypes.data) for name, part in parts.items()}
+        return list(parts.values()), compiled.Work(texts=texts, **addresses)
+
+    def _product(self, arrays: dict[str, NDArray[Any]], name: str) -> compiled.Product:
+        scale = np.asarray(arrays[f"{name}_scale"], np.float32)
+        product = QuantizedProduct(arrays[name], scale, arrays[f"{name}_bias"], INPUT_SCALE, INPUT_ZERO)
+        weights = packed(product)
+        return compiled.Product(
+            weights=self._keep(weights),
+            groups=weights.shape[1],
+            panels=weights.shape[0],
+            first=self._keep(first_sums(product)),
+            multiplier=self._keep(scale * np.float32(INPUT_SCALE)),
+            bias=self._keep(product.bias),
+        )
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        self._kept.append(np.ascontiguousarray(array))
+        return int(self._kept[-1].ctypes.data)
+
+
+def digest_at(path: Path) -> str:
+    """The digest of a model that is not loaded yet. Raises: OSError."""
+    return hashlib.sha256(path.read_bytes() + path.with_suffix(".json").read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=2)
+def kept_model(path: Path) -> RecurrentLanguageModel:
+    """A model that all streams share, loaded for the first of them. Raises: LanguageModelError."""
+    return RecurrentLanguageModel.load(path)

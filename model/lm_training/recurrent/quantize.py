@@ -1,0 +1,98 @@
+"""Makes the 8-bit weights of a recurrent language model: `python -m model.lm_training.recurrent.quantize FLOATS …`.
+
+Both products get weights of 7 bits with a scale for each output, rounded for least error on the states that a text
+makes; the table of gates gets 8 bits with a scale for each column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save
+from safetensors.torch import load_file
+from torch import Tensor
+
+from model import checkpoint
+from model.errors import ModelError
+from model.lm.recurrent.model import RecurrentLanguageModel
+from model.lm.recurrent.pieces import Pieces
+from model.lm_training.recurrent.network import RecurrentNetwork
+from model.lm_training.recurrent.train import parallel
+from model.quantization.rounding import compensating, row_scales
+
+CALIBRATION_STREAMS, CALIBRATION_STEPS = 64, 512
+DEFAULT_WEIGHT, DEFAULT_BONUS = 0.3, 0.0  # until they are tuned
+
+
+def load_network(path: Path) -> tuple[RecurrentNetwork, Pieces]:
+    """Read what `train` wrote. Raises: OSError; ValueError, KeyError for other files."""
+    described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    pieces = Pieces(described["pieces"])
+    network = RecurrentNetwork(len(pieces), described["hidden"])
+    network.load_state_dict(load_file(path))
+    return network.eval(), pieces
+
+
+@torch.no_grad()
+def quantized(network: RecurrentNetwork, streams: Tensor) -> dict[str, NDArray[Any]]:
+    """The arrays of `RecurrentLanguageModel`; streams (T, B) of pieces are those that it is calibrated on."""
+    state = torch.zeros(streams.shape[1], network.hidden)
+    table = network.table(streams)  # (T, B, 3H)
+    states = []
+    for gates in table:
+        product = network.recurrent(state)
+        width = network.hidden
+        reset, update = (gates[:, : 2 * width] + product[:, : 2 * width]).sigmoid().chunk(2, dim=1)
+        candidate = (gates[:, 2 * width :] + reset * product[:, 2 * width :]).tanh()
+        state = candidate + update * (state - candidate)
+        states.append(state)
+    inputs = torch.cat(states).double()  # (T * B, H)
+    moments = inputs.T @ inputs / len(inputs)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, layer in (("recurrent", network.recurrent), ("head", network.head)):
+        weight = layer.weight.double()
+        scale = row_scales(weight, moments)
+        arrays[name] = compensating(weight, scale, moments).numpy().astype(np.int8)
+        arrays[f"{name}_scale"] = scale.float().numpy()
+        arrays[f"{name}_bias"] = layer.bias.float().numpy()
+    rows = network.table.weight
+    low, high = rows.amin(0), rows.amax(0)
+    middle, step = (low + high) / 2, ((high - low) / 2 / 127).clamp_min(1e-12)
+    arrays["table"] = ((rows - middle) / step).round().clamp(-127, 127).numpy().astype(np.int8)
+    arrays["table_scale"], arrays["table_bias"] = step.numpy(), middle.numpy()
+    return arrays
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("floats", type=Path, help="what `train` wrote")
+    parser.add_argument("--text", type=Path, required=True, help="a text to calibrate on, a sentence a line")
+    parser.add_argument("--weight", type=float, default=DEFAULT_WEIGHT, help="of its log-probability in a score")
+    parser.add_argument("--word-bonus", type=float, default=DEFAULT_BONUS, help="for each word")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    try:
+        network, pieces = load_network(options.floats)
+        lines = options.text.read_text(encoding="utf-8").splitlines()
+        streams = parallel(lines, pieces, 1, streams=CALIBRATION_STREAMS)[:CALIBRATION_STEPS]
+        arrays = quantized(network, streams)
+        described = json.loads(options.floats.with_suffix(".json").read_text(encoding="utf-8"))
+        described |= {"weight": options.weight, "word_bonus": options.word_bonus}
+        checkpoint.write_atomically(options.out, save(arrays))
+        checkpoint.write_atomically(options.out.with_suffix(".json"), json.dumps(described, indent=1).encode())
+        RecurrentLanguageModel.load(options.out)
+    except (OSError, ValueError, KeyError, ModelError) as error:
+        sys.exit(f"error: {error}")
+    print(options.out)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

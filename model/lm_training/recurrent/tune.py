@@ -1,0 +1,137 @@
+"""What a recurrent language model counts for: `python -m model.lm_training.recurrent.tune MODEL --manifest M …`.
+
+The texts that accurate finals would choose among are listed once; every weight on a grid chooses from the lists. The
+weights with the fewest wrong words on part A are written into the JSON beside the model; part B is shown beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model import checkpoint
+from model.acoustic import load_own, load_segment_model
+from model.config import ModelConfig
+from model.ctc.beam import BeamDecoder
+from model.ctc.rescoring import MOST, texts_of
+from model.decoder import REREAD, RESCORED_BEAMS, SHIPPED_LM, Language, own_search
+from model.errors import ModelError
+from model.evaluation.heard import Heard, hear_both
+from model.evaluation.parts import selected
+from model.evaluation.scoring import edit_distance
+from model.lm.recurrent.model import RecurrentLanguageModel
+from model.machine.compiled import DoubleArray, IntArray
+from model.machine.runtime import keep_kernels
+from model.recordings import read_manifests
+from model.segment_reader import other_of
+
+WEIGHTS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
+BONUSES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One recording's texts (N,): wrong words, words, the search's scores, the model's log-probabilities."""
+
+    source: str
+    words: int  # of the reference
+    errors: IntArray
+    lengths: IntArray
+    scores: DoubleArray
+    log_probs: DoubleArray
+
+
+def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[Heard]) -> list[Choice]:
+    """The texts of each recording, from whole ones."""
+    choices = []
+    for item in heard:
+        state = decoder.start(0)
+        decoder.advance([state], item.log_probs[None])
+        texts = texts_of(decoder, state, MOST)
+        decoder.release(state)
+        reference = item.utterance.text.split()
+        words = [text for text, _, _ in texts]
+        choices.append(
+            Choice(
+                item.utterance.source,
+                len(reference),
+                np.array([edit_distance(reference, text) for text in words], np.int32),
+                np.array([len(text) for text in words], np.int32),
+                np.array([score for _, score, _ in texts]),
+                model.score(words),
+            )
+        )
+    return choices
+
+
+def word_error_rate(choices: Sequence[Choice], weight: float, bonus: float) -> float:
+    """Of the texts that these weights choose, all words pooled."""
+    wrong = sum(
+        int(each.errors[np.argmax(each.scores + weight * each.log_probs + bonus * each.lengths)]) for each in choices
+    )
+    return wrong / sum(each.words for each in choices)
+
+
+def best(choices: Sequence[Choice]) -> tuple[float, float]:
+    """The weight and the bonus for a word that choose the fewest wrong words, the least weights of equals."""
+    grid = [(weight, bonus) for weight in WEIGHTS for bonus in (BONUSES if weight else (0.0,))]
+    return min(grid, key=lambda pair: (word_error_rate(choices, *pair), pair))
+
+
+def search_of(config: ModelConfig) -> BeamDecoder:
+    """The second search of accurate finals, which ends with many texts."""
+    language = Language.load(SHIPPED_LM, config.phones, config.language, REREAD)
+    return own_search(config, RESCORED_BEAMS, language, merges=False)
+
+
+def tune(path: Path, manifests: Sequence[Path]) -> None:
+    """Write the best weights beside a model; show them all. Raises: ModelError, OSError."""
+    keep_kernels()
+    model = RecurrentLanguageModel.load(path)
+    acoustic = load_own(device="cpu", precision="int8", threads=0)
+    other = other_of(acoustic.config)
+    if other is None:
+        raise ModelError(f"no shipped model reads the segments of {acoustic.config.name}")
+    decoder = search_of(acoustic.config)
+    utterances, reader = read_manifests(manifests), load_segment_model(other[0])
+    parts = {
+        part: listed(decoder, model, hear_both(acoustic, reader, selected(utterances, part))) for part in ("A", "B")
+    }
+    say("weight  bonus   A       B")
+    for weight in WEIGHTS:
+        for bonus in BONUSES if weight else (0.0,):
+            rates = [word_error_rate(choices, weight, bonus) for choices in parts.values()]
+            say(f"{weight:<7} {bonus:<7} " + "  ".join(f"{rate:.4f}" for rate in rates))
+    weight, bonus = best(parts["A"])
+    least = [sum(int(c.errors.min()) for c in each) / sum(c.words for c in each) for each in parts.values()]
+    say(f"taken: weight {weight}, bonus {bonus}; the best text of each list: A {least[0]:.4f}, B {least[1]:.4f}")
+    beside = path.with_suffix(".json")
+    described = json.loads(beside.read_text(encoding="utf-8")) | {"weight": weight, "word_bonus": bonus}
+    checkpoint.write_atomically(beside, json.dumps(described, indent=1).encode())
+
+
+def say(line: str) -> None:
+    """Show a line at once."""
+    print(line, flush=True)  # noqa: T201
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="in 8 bits, as `quantize` writes it")
+    parser.add_argument("--manifest", type=Path, action="append", required=True, help="recordings; repeatable")
+    options = parser.parse_args()
+    try:
+        tune(options.model, options.manifest)
+    except (OSError, ModelError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

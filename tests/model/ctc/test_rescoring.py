@@ -1,0 +1,125 @@
+"""Ended hypotheses scored again as whole texts: which one is taken, and what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from beam_toys import decoder, random_log_probs, seen, speech_like
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from phone_toys import OUTPUTS, phone_decoder
+
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import Bias
+from model.ctc.rescoring import Rescorer, best_words, texts_of
+from model.ctc.two_pass import TwoPassDecoder
+from model.machine.compiled import DoubleArray
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@dataclass
+class Favours:
+    """Gives a log-probability of 0 to texts that end in a word, -1 to others."""
+
+    word: str
+    weight: float = 1.0
+    word_bonus: float = 0.0
+
+    def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
+        return np.array([0.0 if words and words[-1] == self.word else -1.0 for words in texts])
+
+
+def advanced(made: BeamDecoder, rows: np.ndarray, bias: Bias | None = None):
+    state = made.start(0) if bias is None else made.start(0, bias)
+    made.advance([state], rows[None])
+    return state
+
+
+def read(words) -> list[str]:
+    return [word.text for word in words]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, frames=st.integers(0, 80), merges=st.booleans())
+def test_a_model_that_counts_for_nothing_changes_nothing(seed: int, frames: int, merges: bool) -> None:
+    """Of texts with one alignment each: letters spell a text in one way."""
+    made = decoder(16, merges=merges)
+    state = advanced(made, speech_like(seed, frames))
+    before = seen(made, state)
+    found = best_words(made, state, Favours("a", weight=0.0))
+    assert seen(made, state) == before, "the state stays as it is"
+    assert found == made.take(state)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, most=st.integers(1, 40))
+def test_texts_differ_and_are_the_best_ones(seed: int, most: int) -> None:
+    made = phone_decoder(32, merges=False)
+    state = advanced(made, random_log_probs(seed, 20, OUTPUTS))
+    texts = texts_of(made, state, most)
+    words = [each for each, _, _ in texts]
+    assert len(words) == len(set(words)) <= most
+    assert all(read(made.ending(state, whose)) == list(each) for each, _, whose in texts)
+    best = max(made.ending_scores(state).tolist())
+    assert texts[0][1] >= best
+
+
+def test_pronunciations_of_one_text_add_up() -> None:
+    made = phone_decoder(64, merges=False)
+    state = advanced(made, random_log_probs(3, 12, OUTPUTS))
+    scores = made.ending_scores(state)
+    by_text: dict[tuple[str, ...], list[float]] = {}
+    for hypothesis, score in enumerate(scores.tolist()):
+        if score > -np.inf:
+            by_text.setdefault(made.ending_texts(state, hypothesis), []).append(score)
+    found = {words: total for words, total, _ in texts_of(made, state, 1_000)}
+    assert found.keys() == by_text.keys()
+    assert max(map(len, by_text.values())) > 1
+    for words, parts in by_text.items():
+        assert found[words] == pytest.approx(np.logaddexp.reduce(parts))
+
+
+def test_the_model_chooses_among_texts_that_are_left() -> None:
+    made = phone_decoder(32, merges=False)
+    state = advanced(made, random_log_probs(5, 16, OUTPUTS))
+    plain = read(best_words(made, state, Favours("", weight=0.0)))
+    endings = {words[-1] for words, _, _ in texts_of(made, state, 100) if words}
+    assert len(endings) > 1
+    for word in endings:
+        assert read(best_words(made, state, Favours(word, weight=1_000.0)))[-1] == word
+    assert read(best_words(made, state, Favours("never heard", weight=1_000.0))) == plain
+
+
+def test_a_bonus_for_words_favours_long_texts() -> None:
+    made = phone_decoder(32, merges=False)
+    state = advanced(made, random_log_probs(6, 24, OUTPUTS))
+    lengths = [len(words) for words, _, _ in texts_of(made, state, 100)]
+    for bonus, expected in ((100.0, max(lengths)), (-100.0, min(lengths))):
+        assert len(best_words(made, state, Favours("", weight=0.0, word_bonus=bonus))) == expected
+
+
+def test_words_of_key_terms_alone_are_spelled() -> None:
+    made = phone_decoder(32, merges=False)
+    state = advanced(made, random_log_probs(8, 24, OUTPUTS), Bias.of([("kay", 9.0)]))
+    assert any("kay" in words for words, _, _ in texts_of(made, state, 100))
+
+
+def test_a_second_search_takes_the_text_that_the_model_favours_and_tells_it_in_its_digest() -> None:
+    rows = random_log_probs(11, 24, OUTPUTS)
+    first, second = phone_decoder(4), phone_decoder(32, merges=False)
+    plain = TwoPassDecoder(first, second)
+    digests, endings = {plain.digest}, set()
+    for word in ("a", "ab", "cab"):
+        made = TwoPassDecoder(first, second, rescorer=Rescorer(lambda word=word: Favours(word, 1_000.0), word))
+        state = made.start(0)
+        made.advance([state], rows[None])
+        again = made.again(state)
+        assert again is not None
+        endings.add(read(again())[-1])
+        digests.add(made.digest)
+    assert len(digests) == 4
+    assert len(endings) > 1

@@ -1,0 +1,83 @@
+"""Texts scored by the recurrent language model: as a reference in floats, each as it is alone, from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recurrent_toys import PIECES, WORDS, arrays, reference, toy_model
+from safetensors.numpy import save_file
+
+from model.errors import LanguageModelError
+from model.lm.recurrent.model import RecurrentLanguageModel, digest_at, kept_model
+
+texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts, st.integers(0, 50))
+def test_scores_are_those_of_a_reference_in_floats(given: list[list[str]], seed: int) -> None:
+    drawn = arrays(seed)
+    expected = [reference(drawn, words) for words in given]
+    found = RecurrentLanguageModel(PIECES, drawn, weight=1, word_bonus=0, digest="").score(given)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.02)  # a state between two steps may go either way
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts)
+def test_a_text_has_the_same_bits_whatever_is_scored_beside_it(given: list[list[str]]) -> None:
+    model = toy_model()
+    together = model.score(given)
+    assert together.tolist() == [float(model.score([words])[0]) for words in given]
+    assert together[::-1].tolist() == model.score(given[::-1]).tolist()
+
+
+def test_more_texts_than_a_block_has_rows() -> None:
+    model = toy_model()
+    many = [[one, two, three] for one in WORDS for two in WORDS for three in WORDS[:3]]
+    found = model.score(many)
+    assert len(found) == len(many) > 500
+    assert [float(model.score([words])[0]) for words in many[::37]] == found[::37].tolist()
+
+
+def test_without_texts_there_are_no_scores_and_an_empty_text_has_that_of_its_end() -> None:
+    model = toy_model()
+    assert model.score([]).tolist() == []
+    assert model.score([[]])[0] == pytest.approx(reference(arrays(), []), abs=0.01)
+
+
+def put(path: Path, **changed: object) -> Path:
+    save_file(arrays(), path)
+    described = {"pieces": PIECES.symbols, "weight": 0.3, "word_bonus": 0.1} | changed
+    path.with_suffix(".json").write_text(json.dumps(described), encoding="utf-8")
+    return path
+
+
+def test_it_is_read_from_two_files_and_shared(tmp_path: Path) -> None:
+    path = put(tmp_path / "toy.safetensors")
+    model = kept_model(path)
+    assert (model.weight, model.word_bonus, model.digest) == (0.3, 0.1, digest_at(path))
+    assert model.score([["the"]]).tolist() == toy_model().score([["the"]]).tolist()
+    assert kept_model(path) is model
+    put(path, weight=0.4)
+    assert digest_at(path) != model.digest
+
+
+def test_what_is_no_such_model_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(LanguageModelError, match=r"cannot read .*none\.safetensors: No such file"):
+        RecurrentLanguageModel.load(tmp_path / "none.safetensors")
+    for changed in ({"pieces": PIECES.symbols[:-1]}, {"pieces": ["a"]}, {"weight": "much"}):
+        with pytest.raises(LanguageModelError, match=r"toy\.safetensors is no recurrent language model"):
+            RecurrentLanguageModel.load(put(tmp_path / "toy.safetensors", **changed))
+    damaged = put(tmp_path / "toy.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    with pytest.raises(LanguageModelError, match="is no recurrent language model"):
+        RecurrentLanguageModel.load(damaged)
+    wide = arrays()
+    wide["head"][0, 0] = 100  # more than the AVX2 instruction can add without saturation
+    with pytest.raises(ValueError, match="do not fit"):
+        RecurrentLanguageModel(PIECES, wide, weight=1, word_bonus=0, digest="")

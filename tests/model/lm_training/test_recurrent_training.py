@@ -1,0 +1,120 @@
+"""A recurrent language model from a text to 8-bit weights: pieces, a run that learns, the commands."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.lm.recurrent.model import RecurrentLanguageModel
+from model.lm.recurrent.pieces import END
+from model.lm_training.recurrent import quantize, train, tune
+from model.lm_training.recurrent.network import RecurrentNetwork
+from model.lm_training.recurrent.pieces import learn_pieces
+from model.lm_training.recurrent.tune import Choice, best, word_error_rate
+
+SENTENCES = ("the cat sat on the mat", "a dog ran in the rain", "the man saw a cat", "rain fell on a hat")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(SENTENCES * 700) + "\n", encoding="utf-8")
+    return path
+
+
+def test_frequent_pairs_become_pieces() -> None:
+    words = Counter(word for line in SENTENCES for word in line.split())
+    pieces = learn_pieces(words | Counter({"x-ray": 99, "mat": 50}), 60)
+    longer = [symbol for symbol in pieces.symbols if len(symbol.lstrip("_")) > 1]
+    assert len(pieces) == 60
+    assert longer[0] == "at"  # in mat, cat, sat and hat
+    assert "_mat" in longer
+    assert len(learn_pieces(words, 10_000)) < 200, "no pair is left"
+
+
+def test_lines_become_streams_with_an_end_behind_each(text: Path) -> None:
+    pieces = learn_pieces(Counter(text.read_text(encoding="utf-8").split()), 96)
+    lines = text.read_text(encoding="utf-8").splitlines()
+    streams = train.parallel(lines, pieces, 1, streams=8)
+    assert streams.shape[1] == 8
+    assert int((streams == END).sum()) == pytest.approx(len(lines), rel=0.01)
+    assert torch.equal(streams, train.parallel(lines, pieces, 1, streams=8))
+    assert not torch.equal(streams, train.parallel(lines, pieces, 2, streams=8))
+    with pytest.raises(ValueError, match="too few for 8 streams"):
+        train.parallel(lines[:20], pieces, 1, streams=8)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, module: object, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+    module.main()  # type: ignore[attr-defined]
+
+
+def test_from_a_text_to_a_model_in_8_bits(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    floats, integers = tmp_path / "floats.safetensors", tmp_path / "integers.safetensors"
+    options = ("--pieces", 64, "--hidden", 32, "--updates", 250, "--rate", 0.02)
+    run(monkeypatch, train, f"{text}:2", "--held-out", text, *options, "--out", floats)
+    said = capsys.readouterr().out
+    assert "5600 sentences" in said
+    assert "update 50/250 loss" in said
+    assert "update 250 held-out loss" in said
+    run(monkeypatch, quantize, floats, "--text", text, "--weight", 0.4, "--out", integers)
+    model = RecurrentLanguageModel.load(integers)
+    assert (model.weight, model.word_bonus, model.hidden) == (0.4, 0.0, 32)
+    likely, mixed = model.score([sentence.split() for sentence in (SENTENCES[0], "mat the on sat cat the")])
+    assert likely > mixed + 5
+    network, pieces = quantize.load_network(floats)
+    for sentence in SENTENCES:
+        numbers = torch.from_numpy(pieces.of_text(sentence.split()).astype(np.int64))
+        before = torch.cat([torch.tensor([END]), numbers[:-1]])[:, None]
+        with torch.no_grad():
+            logits, _ = network(before, torch.zeros(1, 32))
+        in_floats = float(logits[:, 0].log_softmax(-1).gather(1, numbers[:, None]).sum())
+        assert float(model.score([sentence.split()])[0]) == pytest.approx(in_floats, abs=0.25)
+
+
+def test_the_same_seed_makes_the_same_weights() -> None:
+    def trained() -> torch.Tensor:
+        torch.manual_seed(3)
+        network = RecurrentNetwork(8, 16)
+        streams = torch.randint(0, 8, (200, 4), generator=torch.Generator().manual_seed(1))
+        kept: list[int] = []
+        train.run(network, streams, None, train.Settings(updates=6), lambda: kept.append(1))
+        assert kept == [1]
+        return network.head.weight.detach()
+
+    assert torch.equal(trained(), trained())
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        (train, ["none.txt", "--out", "x.safetensors"], "No such file"),
+        (quantize, ["none.safetensors", "--text", "none.txt", "--out", "x.safetensors"], "No such file"),
+        (tune, ["none.safetensors", "--manifest", "none.jsonl"], "cannot read recurrent language model none"),
+    ],
+)
+def test_what_is_missing_is_named(
+    module: object, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        run(monkeypatch, module, *arguments)
+
+
+def test_weights_are_chosen_by_the_errors_of_what_they_choose() -> None:
+    """The search likes the first text, the model the second; the third has more words."""
+    errors, lengths = np.array([2, 1, 0], np.int32), np.array([4, 4, 6], np.int32)
+    choice = Choice("toy", 4, errors, lengths, np.array([0.0, -1.0, -2.0]), np.array([-9.0, -4.0, -5.5]))
+    assert word_error_rate([choice], 0.0, 0.0) == 0.5
+    assert word_error_rate([choice], 0.3, 0.0) == 0.25
+    weight, bonus = best([choice])
+    assert word_error_rate([choice], weight, bonus) == 0.0
+    assert bonus > 0
+    assert best([Choice("toy", 4, errors[::-1], lengths, choice.scores, choice.log_probs)]) == (0.0, 0.0)

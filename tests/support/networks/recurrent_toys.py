@@ -1,0 +1,65 @@
+"""A recurrent language model with drawn weights, small enough for a reference in floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.lm.recurrent.model import INPUT_SCALE, INPUT_ZERO, RecurrentLanguageModel
+from model.lm.recurrent.pieces import BEGIN_MARK, END, LETTERS, Pieces
+
+HIDDEN = 32
+LONGER = [
+    "_th",
+    "_the",
+    "er",
+    "re",
+    "in",
+    "on",
+    "an",
+    "es",
+    "ed",
+]  # 64 pieces with the letters, as a product's outputs come in 32
+PIECES = Pieces(["", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS), *LONGER])
+WORDS = ["the", "there", "other", "an", "inn", "on", "red", "reed", "sees", "he", "her", "hers", "a", "i"]
+
+
+def arrays(seed: int = 1) -> dict[str, NDArray[Any]]:
+    """Weights of both products, and the table of gates."""
+    rng, count = np.random.default_rng(seed), len(PIECES)
+    drawn: dict[str, NDArray[Any]] = {"table": rng.integers(-127, 128, (count, 3 * HIDDEN)).astype(np.int8)}
+    for name, outputs in (("recurrent", 3 * HIDDEN), ("head", count)):
+        drawn[name] = rng.integers(-63, 64, (outputs, HIDDEN)).astype(np.int8)
+    for name, columns, scale in (("table", 3 * HIDDEN, 0.02), ("recurrent", 3 * HIDDEN, 0.02), ("head", count, 0.03)):
+        drawn[f"{name}_scale"] = (scale * rng.uniform(0.5, 1.5, columns)).astype(np.float32)
+        drawn[f"{name}_bias"] = rng.normal(0, 0.3, columns).astype(np.float32)
+    return drawn
+
+
+def toy_model(seed: int = 1, weight: float = 0.5, word_bonus: float = 0.0) -> RecurrentLanguageModel:
+    """The model of these weights."""
+    return RecurrentLanguageModel(PIECES, arrays(seed), weight=weight, word_bonus=word_bonus, digest=f"toy {seed}")
+
+
+def reference(drawn: dict[str, NDArray[Any]], words: list[str]) -> float:
+    """Log-probability of a text, in float64, the states quantised as the model quantises them."""
+
+    def real(name: str) -> NDArray[np.float64]:
+        return drawn[name].astype(np.float64) * drawn[f"{name}_scale"][:, None]
+
+    table = drawn["table"] * drawn["table_scale"].astype(np.float64) + drawn["table_bias"]
+    state, before, total = np.zeros(HIDDEN), END, 0.0
+    for piece in PIECES.of_text(words).tolist():
+        entering = INPUT_SCALE * (np.clip(np.rint(state / INPUT_SCALE) + INPUT_ZERO, 0, 255) - INPUT_ZERO)
+        product = real("recurrent") @ entering + drawn["recurrent_bias"]
+        gates = table[before]
+        reset, update = np.split(1 / (1 + np.exp(-gates[: 2 * HIDDEN] - product[: 2 * HIDDEN])), 2)
+        candidate = np.tanh(gates[2 * HIDDEN :] + reset * product[2 * HIDDEN :])
+        state = candidate + update * (state - candidate)
+        leaving = INPUT_SCALE * (np.clip(np.rint(state / INPUT_SCALE) + INPUT_ZERO, 0, 255) - INPUT_ZERO)
+        logits = real("head") @ leaving + drawn["head_bias"]
+        total += logits[piece] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+        before = piece
+    return float(total)
