@@ -1,8 +1,8 @@
 """Compile ahead what a server would compile at its first start: `python -m model.warm_up`; `make setup` runs it.
 
-The 8-bit step, where `auto` takes it here, and the beam search; the shipped language model is laid out in memory's form
-too. Machine code is kept by the name of the processor, so a folder that comes from another kind of processor is
-compiled anew.
+The 8-bit step, where `auto` takes it here, the beam search and the recurrent language model; the shipped n-grams are
+laid out in memory's form too. Machine code is kept by the name of the processor, so a folder that comes from another
+kind of processor is compiled anew.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 from model.acoustic import load_own
 from model.ctc.search import kernel
-from model.decoder import SecondSearch, make_decoder
+from model.decoder import SENTENCES, SecondSearch, make_decoder
 from model.int8 import step
+from model.lm.recurrent.model import kept_model
+from model.lm.recurrent.step import score_texts
 from model.machine.compiled import kept_in
 
 
@@ -28,6 +30,7 @@ def main() -> None:
         return make_decoder(config=model.config, decoder="beam", second=SecondSearch())
 
     _timed("beam search", search, kernel.advance_streams)
+    _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
 
 
 def _timed(name: str, work: Callable[[], object], function: Callable[..., Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.search.kernel import sum_of_logs
 from model.ctc.words import Word
 from model.machine.compiled import DoubleArray
 
@@ -56,13 +57,16 @@ def texts_of(decoder: BeamDecoder, state: BeamState, most: int) -> list[tuple[tu
 
     A text may have several pronunciations, whose probabilities add up.
     """
-    found: dict[tuple[str, ...], tuple[float, float, int]] = {}  # sum, its largest part, whose hypothesis
+    found: dict[tuple[str, ...], tuple[float, int]] = {}
     scores = decoder.ending_scores(state)
     for hypothesis in np.argsort(-scores, kind="stable")[:most].tolist():
         score = float(scores[hypothesis])
         if score == -np.inf:
             break
         words = decoder.ending_texts(state, hypothesis)
-        total, part, whose = found.get(words, (-np.inf, score, hypothesis))
-        found[words] = float(np.logaddexp(total, score)), part, whose
-    return [(words, total, whose) for words, (total, _, whose) in found.items()]
+        if words in found:
+            total, whose = found[words]
+            found[words] = sum_of_logs(total, score), whose
+        else:
+            found[words] = score, hypothesis
+    return [(words, total, whose) for words, (total, whose) in found.items()]

@@ -161,6 +161,8 @@ class TwoPassDecoder:
         self.release(state)
         if self._reader is not None:
             self._reader.read(np.zeros(8 * self._reader.step_frames * self._reader.frame_samples, np.int16))
+        if self._rescorer is not None:
+            self._rescorer.load().score([("a",)])
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
         """Return a fresh state that ignores the first `skip_frames` frames."""

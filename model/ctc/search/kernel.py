@@ -148,6 +148,12 @@ def write_ending(address: int, setup: Setup, hypothesis: int) -> int:
 
 
 @entry_point
+def sum_of_logs(a: float, b: float) -> float:
+    """The logarithm of a sum of probabilities, of their logarithms; equal on every processor."""
+    return float(add_logs(a, b))
+
+
+@entry_point
 def set_terms(address: int, terms: Table, setup: Setup) -> None:
     """Replace a stream's key terms: the text that is still in the tree is scored again with the new ones."""
     stream = stream_at(address, setup.beams)

@@ -29,11 +29,13 @@ import torch
 from numba.core.registry import cpu_target
 from model.acoustic import load_model, load_segment_model, log_probs_of
 from model.checkpoint import SEGMENT_MODELS, shipped_for
+from model.ctc.rescoring import best_words
 from model.ctc.search.logs import add_logs
-from model.decoder import make_decoder
+from model.decoder import SENTENCES, accurate_of, make_decoder
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
 from model.int8.model import Int8Model
+from model.lm.recurrent.model import kept_model
 from model.recordings import read_manifest, read_pcm
 
 torch.set_num_threads(1)
@@ -68,6 +70,14 @@ for name in ("beam", "greedy"):
         decoded.update(repr(decoder.words(state)).encode())
         decoded.update(decoder.save(state))
 
+accurate = accurate_of(model, make_decoder(config=model.config))
+texts = [each.text for each in read_manifest(SAMPLES)]
+
+def taken(rows):
+    state = accurate.second.start(model.config.lookahead)
+    accurate.second.advance([state], rows[None])
+    return best_words(accurate.second, state, kept_model(SENTENCES))
+
 mandarin = load_model(shipped_for("zh"), device="cpu", precision="int8")
 spoken = [read_pcm(one.audio) for one in read_manifest(SAMPLES.with_name("mandarin.jsonl"))]
 search = make_decoder(config=mandarin.config)
@@ -96,6 +106,8 @@ print(json.dumps({
     "decoded": decoded.hexdigest(),
     "mandarin": digest_of(log_probs_of(mandarin, recordings)),
     "segments": [digest_of(log_probs_of(load_segment_model(each), recordings)) for each in SEGMENT_MODELS],
+    "texts": [score.hex() for score in kept_model(SENTENCES).score([text.split() for text in texts]).tolist()],
+    "accurate": [[word.text for word in words] for words in map(taken, found)],
     "characters": ["".join(word.text for word in words_of(each)) for each in log_probs_of(mandarin, spoken)],
     "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
     "instructions": instruction_set(),
@@ -177,6 +189,14 @@ def test_the_mandarin_model_has_the_same_log_probabilities_and_characters(switch
 @pytest.mark.parametrize("switches", [{}, AVX2, BASELINE, OLD_LIBRARIES], ids=["this", "AVX2", "x86-64", "libraries"])
 def test_the_models_that_read_segments_have_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
     assert process(switches)["segments"] == [digest.committed_digest(each.name) for each in checkpoint.SEGMENT_MODELS]
+
+
+@pytest.mark.parametrize("switches", [AVX2, BASELINE, OLD_LIBRARIES], ids=["AVX2", "x86-64", "older libraries"])
+def test_whole_texts_have_the_same_scores_and_the_same_one_is_chosen(switches: Mapping[str, str]) -> None:
+    found, native = process(switches), process({})
+    assert found["texts"] == native["texts"]
+    assert found["accurate"] == native["accurate"]
+    assert any(found["accurate"])
 
 
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:

@@ -1,0 +1,84 @@
+"""The recurrent language model that ships: as it is described, and with equal scores on every processor."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import numpy as np
+import pytest
+from speech import samples
+
+from model.acoustic import load_own
+from model.config import SHIPPED_WEIGHTS
+from model.decoder import REREAD_BEAMS, RESCORED_BEAMS, SENTENCES, accurate_of, decoder_of
+from model.lm.recurrent.model import RecurrentLanguageModel, kept_model
+
+SCORES_SHA256 = ""
+"""Of the scores of `TEXTS`, float64; `print(scores_digest(...))` after a change of the weights."""
+TEXTS = (
+    "",
+    "four",
+    "for",
+    "i have an appointment at half past nine",
+    "i half an appointment at have past nine",
+    "the quick brown fox jumps over the lazy dog",
+    "zyzzyva's unheard of antidisestablishmentarianism",
+    "one two three four five six seven eight nine zero " * 6,
+)
+
+
+def model() -> RecurrentLanguageModel:
+    return kept_model(SENTENCES)
+
+
+def scores_digest(found: RecurrentLanguageModel) -> str:
+    return hashlib.sha256(found.score([text.split() for text in TEXTS]).astype("<f8").tobytes()).hexdigest()
+
+
+def test_its_scores_are_those_that_were_committed() -> None:
+    """With any instructions: the same test runs as with AVX2 alone."""
+    assert scores_digest(model()) == SCORES_SHA256
+
+
+def test_its_files_are_those_that_are_described() -> None:
+    card = (SHIPPED_WEIGHTS / "SENTENCES.md").read_text(encoding="utf-8")
+    sums = (SHIPPED_WEIGHTS / "SHA256SUMS").read_text(encoding="ascii")
+    for path in (SENTENCES, SENTENCES.with_suffix(".json")):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert f"{digest}  {path.name}" in sums
+    assert hashlib.sha256(SENTENCES.read_bytes()).hexdigest() in card
+    assert f"{len(model().pieces):,} pieces" in card
+    assert f"weight {model().weight}" in card
+
+
+def test_sentences_are_likelier_than_their_words_in_another_order() -> None:
+    rng, better, texts = random.Random(1), 0, [item.text.split() for item in samples()]
+    texts = [text for text in texts if len(set(text)) > 4]
+    for text in texts:
+        mixed = rng.sample(text, len(text))
+        right, wrong = model().score([text, mixed])
+        better += bool(right > wrong)
+    assert better == len(texts) > 5
+
+
+def test_every_word_of_the_n_grams_has_pieces() -> None:
+    acoustic = load_own(device="cpu", precision="int8")
+    words = decoder_of(acoustic).lm.words
+    assert all(np.isfinite(model().score([words[at : at + 20] for at in range(0, 2_000, 20)])))
+    assert all(model().pieces.of(word) for word in words)
+
+
+def test_accurate_finals_are_chosen_with_it_where_the_words_are_those_that_ship() -> None:
+    acoustic = load_own(device="cpu", precision="int8")
+    accurate = accurate_of(acoustic, decoder_of(acoustic))
+    assert accurate is not None
+    assert accurate.second.beams == RESCORED_BEAMS
+    other = accurate_of(acoustic, decoder_of(acoustic, decoder="beam", lm="off"), "off")
+    assert other is not None
+    assert other.second.beams == REREAD_BEAMS
+
+
+@pytest.mark.parametrize("word", ["tutti", "o'clock"])
+def test_a_word_is_scored_by_its_letters(word: str) -> None:
+    assert "".join(model().pieces.symbols[piece] for piece in model().pieces.of(word)).replace("_", "") == word
