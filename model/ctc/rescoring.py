@@ -22,10 +22,15 @@ MOST = 200
 """Hypotheses of a text that are scored again, the best ones. Source: model/LOG.md."""
 
 
+CONTEXT = 10
+"""Words before a text that its words are judged by, too."""
+
+
 class TextModel(Protocol):
     """A language model of whole texts, and what it counts for in a score."""
 
     weight: float
+    ngram_discount: float  # what its search's n-grams count for less where it counts, too
     word_bonus: float
 
     def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
@@ -40,16 +45,27 @@ class Rescorer:
     digest: str
 
 
-def best_words(decoder: BeamDecoder, state: BeamState, model: TextModel, most: int = MOST) -> tuple[Word, ...]:
+def best_words(
+    decoder: BeamDecoder, state: BeamState, model: TextModel, before: Sequence[str] = (), most: int = MOST
+) -> tuple[Word, ...]:
     """Return the words of the best hypothesis, by the search's score and the model's, if the text ends here.
 
-    The state stays as it is. Raises: ReleasedState.
+    `before` are words that came before the text, at most `CONTEXT`. The state stays as it is. Raises: ReleasedState.
     """
     texts = texts_of(decoder, state, most)
-    words = [words for words, _, _ in texts]
-    scores = np.array([score for _, score, _ in texts]) + model.weight * model.score(words)
-    scores += model.word_bonus * np.array([len(each) for each in words])
+    whole = [(*before, *words) for words, _, _ in texts]
+    scores = np.array([score for _, score, _ in texts]) + model.weight * model.score(whole)
+    if model.ngram_discount:
+        scores -= model.ngram_discount * ngram_scores(decoder, whole)
+    scores += model.word_bonus * np.array([len(words) for words in whole])
     return decoder.ending(state, texts[int(np.argmax(scores))][2])
+
+
+def ngram_scores(decoder: BeamDecoder, texts: Sequence[Sequence[str]]) -> DoubleArray:
+    """Log-probabilities of texts (N,) by the language model of a search, 0 without one."""
+    if decoder.lm is None:
+        return np.zeros(len(texts))
+    return np.array([sum(decoder.lm.score(words)) for words in texts])
 
 
 def texts_of(decoder: BeamDecoder, state: BeamState, most: int) -> list[tuple[tuple[str, ...], float, int]]:

@@ -26,7 +26,7 @@ import numpy as np
 from model.ctc.beam import BeamDecoder, BeamState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
-from model.ctc.rescoring import Rescorer, best_words
+from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
@@ -109,6 +109,7 @@ class OpenText:
     onset: Onset
     last_end: int
     bias: Bias
+    before: tuple[str, ...]  # the last words that were taken
     stable: tuple[Word, ...]
     heard: Heard | None  # for the reader
 
@@ -135,6 +136,8 @@ class TwoPassDecoder:
         self._other_lm = second.lm if second.lm is not first.lm else None
         followed = second.lm if reader is not None else self._other_lm
         self._context = 0 if followed is None else followed.order - 1
+        if rescorer is not None:
+            self._context = max(self._context, CONTEXT)
 
     @property
     def digest(self) -> str:
@@ -252,6 +255,7 @@ class TwoPassDecoder:
             onset=state.onset if at_start and state.onset is not None else (0.0, -math.inf, begin - 1),
             last_end=last_end,
             bias=first.bias,
+            before=state.context,
             stable=words[:stable],
             heard=heard,
         )
@@ -289,7 +293,11 @@ class TwoPassDecoder:
         if self._reader is not None and text.heard is not None:
             self._mix(log_probs[0], text.frames.begin, self._reader, text.heard)
         second.search([state], log_probs)
-        words = second.take(state) if self._rescorer is None else best_words(second, state, self._rescorer.load())
+        if self._rescorer is None:
+            words = second.take(state)
+        else:
+            before = (*text.before, *(word.text for word in text.stable))[-CONTEXT:]
+            words = best_words(second, state, self._rescorer.load(), before)
         second.release(state)
         return (*text.stable, *words)
 

@@ -30,15 +30,23 @@ class RecurrentLanguageModel:
     """Scores whole texts; immutable, any thread may call it."""
 
     def __init__(
-        self, pieces: Pieces, arrays: dict[str, NDArray[Any]], *, weight: float, word_bonus: float, digest: str
+        self,
+        pieces: Pieces,
+        arrays: dict[str, NDArray[Any]],
+        *,
+        weight: float,
+        ngram_discount: float,
+        word_bonus: float,
+        digest: str,
     ) -> None:
         """Pack the weights: `table` (pieces, 3 H) int8, `recurrent` (3 H, H) and `head` (pieces, H) int8 within ±63.
 
         Each has `NAME_scale` and `NAME_bias`, float32, by column of the table and by output of the others. A
-        hypothesis gets `weight` times its log-probability and `word_bonus` for each word. Raises: ValueError for
-        arrays of other shapes.
+        hypothesis gets `weight` times its log-probability, its n-grams count for `ngram_discount` less, and each word
+        for `word_bonus` more. Raises: ValueError for arrays of other shapes.
         """
-        self.pieces, self.weight, self.word_bonus, self.digest = pieces, weight, word_bonus, digest
+        self.pieces, self.digest = pieces, digest
+        self.weight, self.ngram_discount, self.word_bonus = weight, ngram_discount, word_bonus
         count, hidden = arrays["head"].shape
         if (
             count != len(pieces)
@@ -72,6 +80,7 @@ class RecurrentLanguageModel:
                 Pieces(described["pieces"]),
                 load_arrays(content),
                 weight=float(described["weight"]),
+                ngram_discount=float(described["ngram_discount"]),
                 word_bonus=float(described["word_bonus"]),
                 digest=digest,
             )

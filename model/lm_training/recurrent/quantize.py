@@ -28,7 +28,6 @@ from model.lm_training.recurrent.train import parallel
 from model.quantization.rounding import compensating, row_scales
 
 CALIBRATION_STREAMS, CALIBRATION_STEPS = 64, 512
-DEFAULT_WEIGHT, DEFAULT_BONUS = 0.3, 0.0  # until they are tuned
 
 
 def load_network(path: Path) -> tuple[RecurrentNetwork, Pieces]:
@@ -75,8 +74,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("floats", type=Path, help="what `train` wrote")
     parser.add_argument("--text", type=Path, required=True, help="a text to calibrate on, a sentence a line")
-    parser.add_argument("--weight", type=float, default=DEFAULT_WEIGHT, help="of its log-probability in a score")
-    parser.add_argument("--word-bonus", type=float, default=DEFAULT_BONUS, help="for each word")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
@@ -85,7 +82,7 @@ def main() -> None:
         streams = parallel(lines, pieces, 1, streams=CALIBRATION_STREAMS)[:CALIBRATION_STEPS]
         arrays = quantized(network, streams)
         described = json.loads(options.floats.with_suffix(".json").read_text(encoding="utf-8"))
-        described |= {"weight": options.weight, "word_bonus": options.word_bonus}
+        described |= {"weight": 0.0, "ngram_discount": 0.0, "word_bonus": 0.0}  # until they are tuned
         checkpoint.write_atomically(options.out, save(arrays))
         checkpoint.write_atomically(options.out.with_suffix(".json"), json.dumps(described, indent=1).encode())
         RecurrentLanguageModel.load(options.out)

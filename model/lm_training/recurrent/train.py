@@ -42,7 +42,7 @@ class Settings:
 
     pieces: int = 2048
     hidden: int = 512
-    updates: int = 6000
+    updates: int = 5500
     rate: float = 3e-3
     dropout: float = 0.1
     seed: int = 1

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from model import checkpoint
 from model.acoustic import load_own, load_segment_model
 from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
-from model.ctc.rescoring import MOST, texts_of
+from model.ctc.rescoring import MOST, ngram_scores, texts_of
 from model.decoder import REREAD, RESCORED_BEAMS, SHIPPED_LM, Language, own_search
 from model.errors import ModelError
 from model.evaluation.heard import Heard, hear_both
@@ -31,13 +32,19 @@ from model.machine.runtime import keep_kernels
 from model.recordings import read_manifests
 from model.segment_reader import other_of
 
-WEIGHTS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
-BONUSES = (0.0, 0.25, 0.5, 0.75, 1.0)
+Weights = tuple[float, float, float]
+"""Of the model's log-probability; off that of the n-grams; for a word."""
+GRID: tuple[Weights, ...] = (
+    (0.0, 0.0, 0.0),
+    *product((0.2, 0.3, 0.4, 0.5, 0.6), (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.3, 0.6)),
+)
+
+NEAR = 0.31  # between neighbours on the grid
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One recording's texts (N,): wrong words, words, the search's scores, the model's log-probabilities."""
+    """One recording's texts (N,): wrong words, words, the search's scores, log-probabilities of model and n-grams."""
 
     source: str
     words: int  # of the reference
@@ -45,6 +52,13 @@ class Choice:
     lengths: IntArray
     scores: DoubleArray
     log_probs: DoubleArray
+    ngrams: DoubleArray
+
+    def chosen(self, weights: Weights) -> int:
+        """Wrong words of the text that these weights choose."""
+        weight, discount, bonus = weights
+        scores = self.scores + weight * self.log_probs - discount * self.ngrams + bonus * self.lengths
+        return int(self.errors[np.argmax(scores)])
 
 
 def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[Heard]) -> list[Choice]:
@@ -65,23 +79,31 @@ def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[
                 np.array([len(text) for text in words], np.int32),
                 np.array([score for _, score, _ in texts]),
                 model.score(words),
+                ngram_scores(decoder, words),
             )
         )
     return choices
 
 
-def word_error_rate(choices: Sequence[Choice], weight: float, bonus: float) -> float:
+def word_error_rate(choices: Sequence[Choice], weights: Weights) -> float:
     """Of the texts that these weights choose, all words pooled."""
-    wrong = sum(
-        int(each.errors[np.argmax(each.scores + weight * each.log_probs + bonus * each.lengths)]) for each in choices
-    )
-    return wrong / sum(each.words for each in choices)
+    return sum(each.chosen(weights) for each in choices) / sum(each.words for each in choices)
 
 
-def best(choices: Sequence[Choice]) -> tuple[float, float]:
-    """The weight and the bonus for a word that choose the fewest wrong words, the least weights of equals."""
-    grid = [(weight, bonus) for weight in WEIGHTS for bonus in (BONUSES if weight else (0.0,))]
-    return min(grid, key=lambda pair: (word_error_rate(choices, *pair), pair))
+def best(choices: Sequence[Choice]) -> Weights:
+    """The weights of the grid around which the fewest words are wrong: the mean over them and their neighbours.
+
+    The very least of a grid is chance; the middle of a valley is not.
+    """
+    rates = {weights: word_error_rate(choices, weights) for weights in GRID}
+
+    def around(weights: Weights) -> float:
+        near = [
+            rate for other, rate in rates.items() if max(abs(a - b) for a, b in zip(weights, other, strict=True)) < NEAR
+        ]
+        return sum(near) / len(near)
+
+    return min(GRID, key=lambda weights: (around(weights), weights))
 
 
 def search_of(config: ModelConfig) -> BeamDecoder:
@@ -103,16 +125,16 @@ def tune(path: Path, manifests: Sequence[Path]) -> None:
     parts = {
         part: listed(decoder, model, hear_both(acoustic, reader, selected(utterances, part))) for part in ("A", "B")
     }
-    say("weight  bonus   A       B")
-    for weight in WEIGHTS:
-        for bonus in BONUSES if weight else (0.0,):
-            rates = [word_error_rate(choices, weight, bonus) for choices in parts.values()]
-            say(f"{weight:<7} {bonus:<7} " + "  ".join(f"{rate:.4f}" for rate in rates))
-    weight, bonus = best(parts["A"])
+    say("weight  discount  bonus   A       B")
+    for weights in GRID:
+        rates = [word_error_rate(choices, weights) for choices in parts.values()]
+        say("{:<7} {:<9} {:<7} ".format(*weights) + "  ".join(f"{rate:.4f}" for rate in rates))
+    weight, discount, bonus = best(parts["A"])
     least = [sum(int(c.errors.min()) for c in each) / sum(c.words for c in each) for each in parts.values()]
-    say(f"taken: weight {weight}, bonus {bonus}; the best text of each list: A {least[0]:.4f}, B {least[1]:.4f}")
+    say(f"taken: {weight} {discount} {bonus}; the best text of each list: A {least[0]:.4f}, B {least[1]:.4f}")
     beside = path.with_suffix(".json")
-    described = json.loads(beside.read_text(encoding="utf-8")) | {"weight": weight, "word_bonus": bonus}
+    described = json.loads(beside.read_text(encoding="utf-8"))
+    described |= {"weight": weight, "ngram_discount": discount, "word_bonus": bonus}
     checkpoint.write_atomically(beside, json.dumps(described, indent=1).encode())
 
 

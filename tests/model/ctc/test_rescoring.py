@@ -27,6 +27,7 @@ class Favours:
 
     word: str
     weight: float = 1.0
+    ngram_discount: float = 0.0
     word_bonus: float = 0.0
 
     def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:

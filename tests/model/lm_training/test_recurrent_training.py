@@ -64,9 +64,9 @@ def test_from_a_text_to_a_model_in_8_bits(
     assert "5600 sentences" in said
     assert "update 50/250 loss" in said
     assert "update 250 held-out loss" in said
-    run(monkeypatch, quantize, floats, "--text", text, "--weight", 0.4, "--out", integers)
+    run(monkeypatch, quantize, floats, "--text", text, "--out", integers)
     model = RecurrentLanguageModel.load(integers)
-    assert (model.weight, model.word_bonus, model.hidden) == (0.4, 0.0, 32)
+    assert (model.weight, model.word_bonus, model.hidden) == (0.0, 0.0, 32)
     likely, mixed = model.score([sentence.split() for sentence in (SENTENCES[0], "mat the on sat cat the")])
     assert likely > mixed + 5
     network, pieces = quantize.load_network(floats)
@@ -111,10 +111,12 @@ def test_what_is_missing_is_named(
 def test_weights_are_chosen_by_the_errors_of_what_they_choose() -> None:
     """The search likes the first text, the model the second; the third has more words."""
     errors, lengths = np.array([2, 1, 0], np.int32), np.array([4, 4, 6], np.int32)
-    choice = Choice("toy", 4, errors, lengths, np.array([0.0, -1.0, -2.0]), np.array([-9.0, -4.0, -5.5]))
-    assert word_error_rate([choice], 0.0, 0.0) == 0.5
-    assert word_error_rate([choice], 0.3, 0.0) == 0.25
-    weight, bonus = best([choice])
-    assert word_error_rate([choice], weight, bonus) == 0.0
-    assert bonus > 0
-    assert best([Choice("toy", 4, errors[::-1], lengths, choice.scores, choice.log_probs)]) == (0.0, 0.0)
+    scores, log_probs = np.array([0.0, -1.0, -1.6]), np.array([-9.0, -4.0, -5.5])
+    choice = Choice("toy", 4, errors, lengths, scores, log_probs, np.array([-3.0, -3.0, -9.0]))
+    assert word_error_rate([choice], (0.0, 0.0, 0.0)) == 0.5
+    assert word_error_rate([choice], (0.3, 0.0, 0.0)) == 0.25
+    assert word_error_rate([choice], (0.3, 0.0, 1.0)) == 0.0
+    assert word_error_rate([choice], (0.3, 0.5, 0.0)) == 0.0
+    assert word_error_rate([choice], best([choice])) == 0.0
+    spoiled = Choice("toy", 4, np.array([0, 9, 9], np.int32), lengths, scores, log_probs, choice.ngrams)
+    assert word_error_rate([spoiled], best([spoiled])) == 0.0
