@@ -18,7 +18,7 @@ from model.ctc.search.kernel import sum_of_logs
 from model.ctc.words import Word
 from model.machine.compiled import DoubleArray
 
-MOST = 200
+MOST = 60
 """Hypotheses of a text that are scored again, the best ones. Source: model/LOG.md."""
 
 
