@@ -20,8 +20,6 @@ from model.machine.compiled import DoubleArray
 
 MOST = 60
 """Hypotheses of a text that are scored again, the best ones. Source: model/LOG.md."""
-
-
 CONTEXT = 10
 """Words before a text that its words are judged by, too."""
 
@@ -50,14 +48,16 @@ def best_words(
 ) -> tuple[Word, ...]:
     """Return the words of the best hypothesis, by the search's score and the model's, if the text ends here.
 
-    `before` are words that came before the text, at most `CONTEXT`. The state stays as it is. Raises: ReleasedState.
+    `before` are words that came before the text, at most `CONTEXT`. Words that key terms alone know are judged by the
+    search, and left out of what the model reads: it would find each of them unlikely. The state stays as it is.
+    Raises: ReleasedState.
     """
-    texts = texts_of(decoder, state, most)
-    whole = [(*before, *words) for words, _, _ in texts]
+    texts, lm = texts_of(decoder, state, most), decoder.lm
+    whole = [[word for word in (*before, *words) if lm is None or word in lm] for words, _, _ in texts]
     scores = np.array([score for _, score, _ in texts]) + model.weight * model.score(whole)
     if model.ngram_discount:
         scores -= model.ngram_discount * ngram_scores(decoder, whole)
-    scores += model.word_bonus * np.array([len(words) for words in whole])
+    scores += model.word_bonus * np.array([len(words) for words, _, _ in texts])
     return decoder.ending(state, texts[int(np.argmax(scores))][2])
 
 

@@ -109,6 +109,21 @@ def test_words_of_key_terms_alone_are_spelled() -> None:
     assert any("kay" in words for words, _, _ in texts_of(made, state, 100))
 
 
+def test_words_that_key_terms_alone_know_are_not_judged_by_the_model() -> None:
+    seen_texts: list[list[str]] = []
+
+    class Reads(Favours):
+        def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
+            seen_texts.extend(list(text) for text in texts)
+            return super().score(texts)
+
+    made = phone_decoder(32, merges=False)
+    state = advanced(made, random_log_probs(8, 24, OUTPUTS), Bias.of([("kay", 9.0)]))
+    best_words(made, state, Reads("a"), before=("kay", "ab"))
+    assert seen_texts
+    assert all(text[:1] == ["ab"] and "kay" not in text for text in seen_texts)
+
+
 def test_a_second_search_takes_the_text_that_the_model_favours_and_tells_it_in_its_digest() -> None:
     rows = random_log_probs(11, 24, OUTPUTS)
     first, second = phone_decoder(4), phone_decoder(32, merges=False)
