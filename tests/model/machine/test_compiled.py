@@ -12,6 +12,7 @@ from model import warm_up
 from model.acoustic import load_model
 from model.ctc.search import kernel
 from model.int8 import step
+from model.lm.recurrent.step import score_texts
 from model.machine import compiled
 
 ROOT = Path(model.__file__).parent
@@ -86,7 +87,7 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     warm_up.main()
     lines = capsys.readouterr().out.splitlines()
     parts = [("8-bit step", step.step)] if load_model(device="cpu").precision == "int8" else []
-    parts.append(("beam search", kernel.advance_streams))
+    parts += [("beam search", kernel.advance_streams), ("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
         assert line.endswith(f"kept in {compiled.kept_in(function)}")
