@@ -232,7 +232,7 @@ def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName
     path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
     tuned = None if path is None else tuned_weights(path, phones, REREAD)
     known = Language(decoder.lm, decoder.sounds, tuned or decoder.weights)
-    if path != SHIPPED_LM or not SENTENCES.exists():
+    if path != SHIPPED_LM:
         return TwoPassDecoder(decoder, own_search(acoustic.config, REREAD_BEAMS, known), reader)
     search = own_search(acoustic.config, RESCORED_BEAMS, known, merges=False)
     return TwoPassDecoder(decoder, search, reader, Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES)))

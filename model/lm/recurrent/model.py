@@ -37,7 +37,6 @@ class RecurrentLanguageModel:
         weight: float,
         ngram_discount: float,
         word_bonus: float,
-        digest: str,
     ) -> None:
         """Pack the weights: `table` (pieces, 3 H) int8, `recurrent` (3 H, H) and `head` (pieces, H) int8 within ±63.
 
@@ -45,7 +44,7 @@ class RecurrentLanguageModel:
         hypothesis gets `weight` times its log-probability, its n-grams count for `ngram_discount` less, and each word
         for `word_bonus` more. Raises: ValueError for arrays of other shapes.
         """
-        self.pieces, self.digest = pieces, digest
+        self.pieces = pieces
         self.weight, self.ngram_discount, self.word_bonus = weight, ngram_discount, word_bonus
         count, hidden = arrays["head"].shape
         if (
@@ -74,15 +73,13 @@ class RecurrentLanguageModel:
     def load(cls, path: Path) -> RecurrentLanguageModel:
         """Read a checkpoint. Raises: LanguageModelError when a file is missing, damaged or no such model."""
         try:
-            content, beside = path.read_bytes(), path.with_suffix(".json").read_bytes()
-            described, digest = json.loads(beside), hashlib.sha256(content + beside).hexdigest()
+            described = json.loads(path.with_suffix(".json").read_bytes())
             return cls(
                 Pieces(described["pieces"]),
-                load_arrays(content),
+                load_arrays(path.read_bytes()),
                 weight=float(described["weight"]),
                 ngram_discount=float(described["ngram_discount"]),
                 word_bonus=float(described["word_bonus"]),
-                digest=digest,
             )
         except OSError as error:
             raise LanguageModelError(f"cannot read recurrent language model {path}: {error.strerror}") from error
@@ -146,7 +143,7 @@ class RecurrentLanguageModel:
 
 
 def digest_at(path: Path) -> str:
-    """The digest of a model that is not loaded yet. Raises: OSError."""
+    """The digest of a model that need not be loaded for it. Raises: OSError."""
     return hashlib.sha256(path.read_bytes() + path.with_suffix(".json").read_bytes()).hexdigest()
 
 

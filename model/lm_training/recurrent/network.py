@@ -29,11 +29,16 @@ class RecurrentNetwork(nn.Module):
 
     def forward(self, pieces: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and the state (B, H) after the last piece."""
+        states = self.states(pieces, state)
+        return self.head(self.dropout(states)), states[-1].float()
+
+    def states(self, pieces: Tensor, state: Tensor) -> Tensor:
+        """States (T, B, H) of the GRU after each piece, from the one before the first."""
         gates = self.table(pieces)
         if torch.is_autocast_enabled("cpu"):
             gates = gates.to(torch.get_autocast_dtype("cpu"))
         states: Tensor = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))  # type: ignore[no-untyped-call]
-        return self.head(self.dropout(states)), states[-1].float()
+        return states
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:

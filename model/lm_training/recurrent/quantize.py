@@ -42,17 +42,8 @@ def load_network(path: Path) -> tuple[RecurrentNetwork, Pieces]:
 @torch.no_grad()
 def quantized(network: RecurrentNetwork, streams: Tensor) -> dict[str, NDArray[Any]]:
     """The arrays of `RecurrentLanguageModel`; streams (T, B) of pieces are those that it is calibrated on."""
-    state = torch.zeros(streams.shape[1], network.hidden)
-    table = network.table(streams)  # (T, B, 3H)
-    states = []
-    for gates in table:
-        product = network.recurrent(state)
-        width = network.hidden
-        reset, update = (gates[:, : 2 * width] + product[:, : 2 * width]).sigmoid().chunk(2, dim=1)
-        candidate = (gates[:, 2 * width :] + reset * product[:, 2 * width :]).tanh()
-        state = candidate + update * (state - candidate)
-        states.append(state)
-    inputs = torch.cat(states).double()  # (T * B, H)
+    states = network.states(streams, torch.zeros(streams.shape[1], network.hidden))
+    inputs = states.flatten(0, 1).double()  # (T * B, H)
     moments = inputs.T @ inputs / len(inputs)
     arrays: dict[str, NDArray[Any]] = {}
     for name, layer in (("recurrent", network.recurrent), ("head", network.head)):

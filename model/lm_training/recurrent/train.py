@@ -148,15 +148,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="+", type=_text, metavar="TEXT[:TIMES]")
     parser.add_argument("--held-out", type=Path, help="a text to report the loss of; nothing is learned from it")
-    for name, kind in (
-        ("pieces", int),
-        ("hidden", int),
-        ("updates", int),
-        ("rate", float),
-        ("dropout", float),
-        ("seed", int),
-    ):
-        parser.add_argument(f"--{name}", type=kind, default=getattr(Settings(), name), help="default: %(default)s")
+    for name, default in asdict(Settings()).items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     named = {name: getattr(options, name) for name in asdict(Settings())}

@@ -18,15 +18,15 @@ import numpy as np
 
 from model import checkpoint
 from model.acoustic import load_own, load_segment_model
-from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.rescoring import MOST, ngram_scores, texts_of
-from model.decoder import REREAD, RESCORED_BEAMS, SHIPPED_LM, Language, own_search
+from model.decoder import accurate_of, decoder_of
 from model.errors import ModelError
 from model.evaluation.heard import Heard, hear_both
 from model.evaluation.parts import selected
 from model.evaluation.scoring import edit_distance
 from model.lm.recurrent.model import RecurrentLanguageModel
+from model.lm_training.recurrent.train import say
 from model.machine.compiled import DoubleArray, IntArray
 from model.machine.runtime import keep_kernels
 from model.recordings import read_manifests
@@ -44,7 +44,6 @@ GRID: tuple[Weights, ...] = (
 class Choice:
     """One recording's texts (N,): wrong words, words, the search's scores, log-probabilities of model and n-grams."""
 
-    source: str
     words: int  # of the reference
     errors: IntArray
     lengths: IntArray
@@ -71,7 +70,6 @@ def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[
         words = [text for text, _, _ in texts]
         choices.append(
             Choice(
-                item.utterance.source,
                 len(reference),
                 np.array([edit_distance(reference, text) for text in words], np.int32),
                 np.array([len(text) for text in words], np.int32),
@@ -93,24 +91,18 @@ def best(choices: Sequence[Choice]) -> Weights:
     return min(GRID, key=lambda weights: (word_error_rate(choices, weights), weights))
 
 
-def search_of(config: ModelConfig) -> BeamDecoder:
-    """The second search of accurate finals, which ends with many texts."""
-    language = Language.load(SHIPPED_LM, config.phones, config.language, REREAD)
-    return own_search(config, RESCORED_BEAMS, language, merges=False)
-
-
 def tune(path: Path, manifests: Sequence[Path]) -> None:
     """Write the best weights beside a model; show them all. Raises: ModelError, OSError."""
     keep_kernels()
     model = RecurrentLanguageModel.load(path)
     acoustic = load_own(device="cpu", precision="int8", threads=0)
-    other = other_of(acoustic.config)
-    if other is None:
+    accurate, other = accurate_of(acoustic, decoder_of(acoustic)), other_of(acoustic.config)
+    if accurate is None or other is None:
         raise ModelError(f"no shipped model reads the segments of {acoustic.config.name}")
-    decoder = search_of(acoustic.config)
     utterances, reader = read_manifests(manifests), load_segment_model(other[0])
     parts = {
-        part: listed(decoder, model, hear_both(acoustic, reader, selected(utterances, part))) for part in ("A", "B")
+        part: listed(accurate.second, model, hear_both(acoustic, reader, selected(utterances, part)))
+        for part in ("A", "B")
     }
     say("weight  discount  bonus   A       B")
     for weights in GRID:
@@ -123,11 +115,6 @@ def tune(path: Path, manifests: Sequence[Path]) -> None:
     described = json.loads(beside.read_text(encoding="utf-8"))
     described |= {"weight": weight, "ngram_discount": discount, "word_bonus": bonus}
     checkpoint.write_atomically(beside, json.dumps(described, indent=1).encode())
-
-
-def say(line: str) -> None:
-    """Show a line at once."""
-    print(line, flush=True)  # noqa: T201
 
 
 def main() -> None:

@@ -74,9 +74,8 @@ PARAMETERS = (
         ours=True),
     Parameter("finals", {"enum": [*FINALS]}, "the server's", "how finals are made.",
         "`accurate`: a segment ends at a longer pause and is read again by another model, so finals come later and are "
-        "better, and "
-        "partials are the same. Not with `grammar`, `resumable` or `stable_words`; refused where no other model hears "
-        "the same sounds", ours=True),
+        "better, and partials are the same. Not with `grammar`, `resumable` or `stable_words`; refused where no other "
+        "model hears the same sounds", ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, a guess from the words; interim results have "
         "the capital of the first word, other languages a mark at the end too"),

@@ -112,11 +112,11 @@ def test_weights_are_chosen_by_the_errors_of_what_they_choose() -> None:
     """The search likes the first text, the model the second; the third has more words."""
     errors, lengths = np.array([2, 1, 0], np.int32), np.array([4, 4, 6], np.int32)
     scores, log_probs = np.array([0.0, -1.0, -1.6]), np.array([-9.0, -4.0, -5.5])
-    choice = Choice("toy", 4, errors, lengths, scores, log_probs, np.array([-3.0, -3.0, -9.0]))
+    choice = Choice(4, errors, lengths, scores, log_probs, np.array([-3.0, -3.0, -9.0]))
     assert word_error_rate([choice], (0.0, 0.0, 0.0)) == 0.5
     assert word_error_rate([choice], (0.3, 0.0, 0.0)) == 0.25
     assert word_error_rate([choice], (0.3, 0.0, 1.0)) == 0.0
     assert word_error_rate([choice], (0.3, 0.5, 0.0)) == 0.0
     assert word_error_rate([choice], best([choice])) == 0.0
-    spoiled = Choice("toy", 4, np.array([0, 9, 9], np.int32), lengths, scores, log_probs, choice.ngrams)
+    spoiled = Choice(4, np.array([0, 9, 9], np.int32), lengths, scores, log_probs, choice.ngrams)
     assert word_error_rate([spoiled], best([spoiled])) == 0.0

@@ -40,9 +40,7 @@ def arrays(seed: int = 1) -> dict[str, NDArray[Any]]:
 
 def toy_model(seed: int = 1, weight: float = 0.5, word_bonus: float = 0.0) -> RecurrentLanguageModel:
     """The model of these weights."""
-    return RecurrentLanguageModel(
-        PIECES, arrays(seed), weight=weight, ngram_discount=0, word_bonus=word_bonus, digest=f"toy {seed}"
-    )
+    return RecurrentLanguageModel(PIECES, arrays(seed), weight=weight, ngram_discount=0, word_bonus=word_bonus)
 
 
 def reference(drawn: dict[str, NDArray[Any]], words: list[str]) -> float:
