@@ -16,27 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
-from safetensors.torch import load_file
 from torch import Tensor
 
 from model import checkpoint
 from model.errors import ModelError
 from model.lm.recurrent.model import RecurrentLanguageModel
-from model.lm.recurrent.pieces import Pieces
 from model.lm_training.recurrent.network import RecurrentNetwork
-from model.lm_training.recurrent.train import parallel
+from model.lm_training.recurrent.train import load_network, parallel
 from model.quantization.rounding import compensating, row_scales
 
 CALIBRATION_STREAMS, CALIBRATION_STEPS = 64, 512
-
-
-def load_network(path: Path) -> tuple[RecurrentNetwork, Pieces]:
-    """Read what `train` wrote. Raises: OSError; ValueError, KeyError for other files."""
-    described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    pieces = Pieces(described["pieces"])
-    network = RecurrentNetwork(len(pieces), described["hidden"])
-    network.load_state_dict(load_file(path))
-    return network.eval(), pieces
 
 
 @torch.no_grad()
@@ -69,6 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         network, pieces = load_network(options.floats)
+        network.eval()
         lines = options.text.read_text(encoding="utf-8").splitlines()
         streams = parallel(lines, pieces, 1, streams=CALIBRATION_STREAMS)[:CALIBRATION_STEPS]
         arrays = quantized(network, streams)
@@ -77,7 +67,7 @@ def main() -> None:
         checkpoint.write_atomically(options.out, save(arrays))
         checkpoint.write_atomically(options.out.with_suffix(".json"), json.dumps(described, indent=1).encode())
         RecurrentLanguageModel.load(options.out)
-    except (OSError, ValueError, KeyError, ModelError) as error:
+    except (OSError, ValueError, ModelError) as error:
         sys.exit(f"error: {error}")
     print(options.out)  # noqa: T201
 

@@ -14,13 +14,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from model import checkpoint
@@ -48,8 +49,13 @@ class Settings:
     seed: int = 1
 
 
-def train(texts: Sequence[tuple[Path, int]], held_out: Path | None, settings: Settings, out: Path) -> None:
-    """Train on texts, each so many times, and write the checkpoint. Raises: OSError, ValueError for too little text."""
+def train(
+    texts: Sequence[tuple[Path, int]], held_out: Path | None, settings: Settings, out: Path, init: Path | None = None
+) -> None:
+    """Train on texts, each so many times, and write the checkpoint; `init` is one to go on from, with its pieces.
+
+    Raises: OSError; ValueError for too little text, and for another kind of checkpoint.
+    """
     torch.manual_seed(settings.seed)
     words: Counter[str] = Counter()
     lines: list[str] = []
@@ -57,13 +63,20 @@ def train(texts: Sequence[tuple[Path, int]], held_out: Path | None, settings: Se
         own = path.read_text(encoding="utf-8").splitlines()
         words.update(word for line in own for word in line.split())
         lines += own * times
-    pieces = learn_pieces(words, settings.pieces)
+    network = None
+    if init is not None:
+        network, pieces = load_network(init)
+        network.dropout.p = settings.dropout
+        settings = replace(settings, pieces=len(pieces), hidden=network.hidden)
+    else:
+        pieces = learn_pieces(words, settings.pieces)
     streams = parallel(lines, pieces, settings.seed)
     say(f"{len(lines)} sentences, {streams.numel()} pieces of {len(pieces)}")
     checked = None
     if held_out is not None:
         checked = parallel(held_out.read_text(encoding="utf-8").splitlines(), pieces, settings.seed, streams=16)
-    network = RecurrentNetwork(len(pieces), settings.hidden, settings.dropout)
+    if network is None:
+        network = RecurrentNetwork(len(pieces), settings.hidden, settings.dropout)
     run(network, streams, checked, settings, lambda: save_network(network, pieces, settings, out))
 
 
@@ -133,6 +146,18 @@ def save_network(network: RecurrentNetwork, pieces: Pieces, settings: Settings, 
     checkpoint.write_atomically(out.with_suffix(".json"), json.dumps(described, indent=1).encode())
 
 
+def load_network(path: Path) -> tuple[RecurrentNetwork, Pieces]:
+    """Read what `save_network` wrote. Raises: OSError; ValueError for other files."""
+    try:
+        described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        pieces = Pieces(described["pieces"])
+        network = RecurrentNetwork(len(pieces), described["hidden"])
+        network.load_state_dict(load_file(path))
+    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{path} and its .json are not floats of a recurrent language model: {error}") from error
+    return network, pieces
+
+
 def say(line: str) -> None:
     """Show progress at once, into a file, too."""
     print(line, flush=True)  # noqa: T201
@@ -150,11 +175,12 @@ def main() -> None:
     parser.add_argument("--held-out", type=Path, help="a text to report the loss of; nothing is learned from it")
     for name, default in asdict(Settings()).items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
+    parser.add_argument("--init", type=Path, help="go on from floats that this command wrote, with their pieces")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     named = {name: getattr(options, name) for name in asdict(Settings())}
     try:
-        train(options.texts, options.held_out, Settings(**named), options.out)
+        train(options.texts, options.held_out, Settings(**named), options.out, options.init)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     print(options.out)  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_from_a_text_to_a_model_in_8_bits(
     assert (model.weight, model.word_bonus, model.hidden) == (0.0, 0.0, 32)
     likely, mixed = model.score([sentence.split() for sentence in (SENTENCES[0], "mat the on sat cat the")])
     assert likely > mixed + 5
-    network, pieces = quantize.load_network(floats)
+    network, pieces = train.load_network(floats)
     for sentence in SENTENCES:
         numbers = torch.from_numpy(pieces.of_text(sentence.split()).astype(np.int64))
         before = torch.cat([torch.tensor([END]), numbers[:-1]])[:, None]
@@ -77,6 +78,27 @@ def test_from_a_text_to_a_model_in_8_bits(
             logits, _ = network(before, torch.zeros(1, 32))
         in_floats = float(logits[:, 0].log_softmax(-1).gather(1, numbers[:, None]).sum())
         assert float(model.score([sentence.split()])[0]) == pytest.approx(in_floats, abs=0.25)
+
+
+def test_a_run_goes_on_from_the_weights_of_another_with_their_pieces(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, other = (tmp_path / f"{name}.safetensors" for name in ("first", "second", "other"))
+    options = ("--held-out", text, "--rate", 0.02)
+    run(monkeypatch, train, text, *options, "--pieces", 64, "--hidden", 32, "--updates", 150, "--out", first)
+    other.with_suffix(".txt").write_text("another text\n" + text.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    run(monkeypatch, train, other.with_suffix(".txt"), *options, "--updates", 50, "--init", first, "--out", second)
+    said = [line for line in capsys.readouterr().out.splitlines() if "held-out loss" in line]
+    losses = [float(line.split("loss ")[1].split()[0]) for line in said]
+    assert losses[1] < losses[0]
+    network, pieces = train.load_network(second)
+    assert network.hidden == 32
+    assert pieces.symbols == train.load_network(first)[1].symbols
+    other.write_bytes(first.read_bytes())
+    described = json.loads(first.with_suffix(".json").read_text(encoding="utf-8")) | {"hidden": 16}
+    other.with_suffix(".json").write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(SystemExit, match="are not floats of a recurrent language model"):
+        run(monkeypatch, train, text, "--init", other, "--out", second)
 
 
 def test_the_same_seed_makes_the_same_weights() -> None:

@@ -15,7 +15,7 @@ from browser import PROGRAM, OpenPage, chromium, microphone_file
 from fakes import WAIT_S
 from live_server import LiveServer
 from needs import need_package, need_programs
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 from speech import ROOT, SAMPLES, samples
 from websockets.sync.client import connect
 
@@ -184,7 +184,7 @@ def test_other_languages_are_refused_with_what_there_is(server: LiveServer) -> N
 
 def test_the_page_offers_both_languages_and_shows_characters(server: LiveServer, browser: Browser) -> None:
     page = OpenPage(browser, server).plain().fast()
-    page.page.wait_for_function("document.querySelectorAll('#language option').length === 2")
+    expect(page.page.locator("#language option")).to_have_count(2)
     assert page.page.locator("#language option").all_inner_texts() == ["English", "中文"]
     page.page.select_option("#language", "zh")
     page.page.set_input_files("#file", WEATHER.audio)
@@ -199,5 +199,5 @@ def test_the_page_offers_both_languages_and_shows_characters(server: LiveServer,
 
 def test_a_page_of_one_language_offers_none(live_server: Start, browser: Browser) -> None:
     page = OpenPage(browser, live_server())
-    page.page.wait_for_function("document.querySelectorAll('#language option').length === 1")
+    expect(page.page.locator("#language option")).to_have_count(1)
     assert not page.page.locator("#language").is_visible()
