@@ -71,7 +71,7 @@ def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: st
     shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
         lexicon = _kept_lexicon(shipped) if beside == shipped or not beside.exists() else Lexicon.load(beside)
-        return Sounds.of_model(phones, lexicon, lm)
+        return Sounds.of_model(phones, lexicon, lm, path)
     except ValueError as error:
         raise LexiconError(f"{path}: {error}") from error
 

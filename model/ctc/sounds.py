@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from model.ctc.bias import Bias, Letters
 from model.ctc.tokens import is_ideograph
 from model.lexicon.lexicon import Lexicon
+from model.lm.cache import SUFFIX, cache_dirs, kept
 from model.lm.language_model import LanguageModel
 from model.lm.pronounced import MOST_ALIKE, PhoneTrie, build_phones
+
+MANY = 10_000
+"""Words of a language model whose trie is kept: that of fewer is made as fast as it is read."""
 
 
 @dataclass(frozen=True, eq=False)  # by identity: it is a key of a cache
@@ -22,13 +28,18 @@ class Sounds:
     trie: PhoneTrie
 
     @classmethod
-    def of_model(cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel) -> Sounds:
-        """Pronounce all words of the language model. Raises: ValueError if none can be."""
-        place = {phone: column for column, phone in enumerate(phones)}
-        unigrams = lm.trie.log_prob[1 : 1 + len(lm.words)]
-        words = {word: _columns(lexicon.pronounce(word.lower()), place) for word in lm.words if word[0] != "<"}
-        most = len(words) if all(map(is_ideograph, words)) else MOST_ALIKE  # sixty characters are read as one syllable
-        return cls(tuple(phones), lexicon, build_phones(lm.words, unigrams, words, len(phones), most))
+    def of_model(cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel, path: Path | None = None) -> Sounds:
+        """Pronounce all words of the language model, or take it from what is kept beside its file at `path`.
+
+        Raises: ValueError if none can be.
+        """
+        made_of = "\n".join([lm.digest, lexicon.digest, *phones])
+        key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+        places: list[Path] = []
+        if path is not None and len(lm.words) >= MANY:
+            places = [folder / f"{path.name}-{key}.phones{SUFFIX}" for folder in cache_dirs(path)]
+        trie = kept(places, PhoneTrie.mapped, lambda: _trie(phones, lexicon, lm), PhoneTrie.save)
+        return cls(tuple(phones), lexicon, trie)
 
     def of(self, bias: Bias) -> Bias:
         """The key terms by their sounds."""
@@ -44,6 +55,14 @@ class Sounds:
             return bias.spelled[sounds]
         begun = (word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds)
         return next(begun, "".join(self.phones[column] for column in sounds))
+
+
+def _trie(phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel) -> PhoneTrie:
+    place = {phone: column for column, phone in enumerate(phones)}
+    unigrams = lm.trie.log_prob[1 : 1 + len(lm.words)]
+    words = {word: _columns(lexicon.pronounce(word.lower()), place) for word in lm.words if word[0] != "<"}
+    most = len(words) if all(map(is_ideograph, words)) else MOST_ALIKE  # sixty characters are read as one syllable
+    return build_phones(lm.words, unigrams, words, len(phones), most)
 
 
 def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Letters, ...]:

@@ -1,4 +1,4 @@
-"""A language model as one file of arrays, mapped into memory, so that only the pages in use are read.
+"""What is made of a file, kept as one file of arrays, mapped into memory, so that only the pages in use are read.
 
 Layout: magic, length of the header, header (JSON: order, digest of the source, place of each array), arrays aligned to
 64 bytes. Written under a temporary name and renamed, so readers see a whole file or none.
@@ -12,9 +12,9 @@ import mmap
 import os
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,42 @@ from numpy.typing import NDArray
 from model.errors import LanguageModelError
 
 Arrays = Mapping[str, NDArray[Any]]
+Made = TypeVar("Made")
 
 _MAGIC = b"tuttilm1"
 _ALIGN = 64
 SUFFIX = ".lm"
+
+
+def kept(
+    places: Sequence[Path],
+    load: Callable[[Path], Made],
+    make: Callable[[], Made],
+    save: Callable[[Made, Path], None],
+) -> Made:
+    """Load what is kept at the first place that has it, else make it and keep it at the first that takes it.
+
+    A place is passed over where `load` or `save` raises LanguageModelError or OSError: no such file yet, one of another
+    version, a folder that cannot be written. Where all are, what was made is in memory alone. Raises: what `make` does.
+    """
+    for place in places:
+        with contextlib.suppress(OSError, LanguageModelError):
+            return load(place)
+    made = make()
+    for place in places:
+        with contextlib.suppress(OSError, LanguageModelError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            save(made, place)
+            return load(place)
+    return made
+
+
+def cache_dirs(path: Path) -> tuple[Path, ...]:
+    """Where to keep what is made of a file: its own folder, then one in the user's home."""
+    try:
+        return path.parent, Path.home() / ".cache" / "tutti"
+    except RuntimeError:  # a user without a home
+        return (path.parent,)
 
 
 def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
-from model.lm.cache import SUFFIX, read_cache, write_cache
+from model.lm.cache import SUFFIX, kept, read_cache, write_cache
+from model.lm.cache import cache_dirs as default_dirs
 from model.lm.characters import CharacterTrie, build_characters
 from model.lm.score import ROOT, score_text
 from model.lm.spelling import SpellingTrie
@@ -74,21 +74,14 @@ class LanguageModel:
             digest = _digest(path)
         except OSError as error:
             raise LanguageModelError(f"cannot read language model {path}: {error.strerror}") from error
-        folders = _cache_dirs(path) if cache_dirs is None else cache_dirs
+        folders = default_dirs(path) if cache_dirs is None else cache_dirs
         places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
-        for place in places:
-            with contextlib.suppress(OSError, LanguageModelError):  # no such file yet, or of another version
-                cached = cls._mapped(place)
-                if cached.digest == digest:
-                    return cached
-        model = cls._from_arpa(path, digest)
-        for place in places:
-            # If a folder cannot be written, or its file not read back: the next one, or memory alone.
-            with contextlib.suppress(OSError, LanguageModelError):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                model.save(place)
-                return cls._mapped(place)
-        return model
+        return kept(
+            places,
+            lambda place: cls._mapped(place, digest),
+            lambda: cls._from_arpa(path, digest),
+            cls.save,
+        )
 
     @property
     def order(self) -> int:
@@ -150,8 +143,11 @@ class LanguageModel:
         write_cache(path, {"order": trie.order, "digest": self.digest}, arrays)
 
     @classmethod
-    def _mapped(cls, path: Path) -> LanguageModel:
+    def _mapped(cls, path: Path, digest: str | None = None) -> LanguageModel:
+        """Map the file; with a digest, of that source. Raises: LanguageModelError, OSError."""
         header, arrays = read_cache(path)
+        if digest not in (None, header.get("digest")):
+            raise LanguageModelError(f"{path} is of another source")
         try:
             return cls._of_arrays(header, arrays)
         except (KeyError, ValueError) as error:
@@ -175,10 +171,3 @@ class LanguageModel:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cache_dirs(path: Path) -> tuple[Path, ...]:
-    try:
-        return path.parent, Path.home() / ".cache" / "tutti"
-    except RuntimeError:  # a user without a home
-        return (path.parent,)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from model.errors import LanguageModelError
+from model.lm.cache import read_cache, write_cache
 from model.lm.spelling import SpellingTrie, build_spelling
 from model.machine.compiled import FloatArray, IntArray
 
 MOST_ALIKE = 8
 """English words that sound alike and are told apart by the language model; the less likely ones beyond are left out."""
+
+_SPELLING = ("follows", "below", "best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,21 @@ class PhoneTrie:
     words: IntArray
     likeliest: IntArray
 
+    @classmethod
+    def mapped(cls, path: Path) -> PhoneTrie:
+        """Map what `save` wrote. Raises: LanguageModelError, OSError."""
+        _, arrays = read_cache(path)
+        try:
+            spelling = SpellingTrie(*(arrays[name] for name in _SPELLING))
+            return cls(spelling, arrays["first"], arrays["words"], arrays["likeliest"])
+        except KeyError as error:
+            raise LanguageModelError(f"{path} is not a trie of this version: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write it as a file to be mapped. Raises: OSError."""
+        arrays = {name: getattr(self.spelling, name) for name in _SPELLING}
+        write_cache(path, {}, arrays | {"first": self.first, "words": self.words, "likeliest": self.likeliest})
+
     @property
     def ranks(self) -> int:
         """Most words that end at one node."""
@@ -36,7 +56,7 @@ class PhoneTrie:
 def build_phones(
     words: Sequence[str],
     unigrams: FloatArray,
-    spoken: Mapping[str, Sequence[Sequence[int]]],
+    spoken: Mapping[str, Sequence[tuple[int, ...]]],
     phones: int,
     most_alike: int = MOST_ALIKE,
 ) -> PhoneTrie:
@@ -46,12 +66,14 @@ def build_phones(
 
     Raises: ValueError if no word has one.
     """
-    pairs = {(tuple(each), word_id) for word_id, word in enumerate(words) for each in spoken.get(word, ()) if each}
-    if not pairs:
+    each_once = [(word_id, dict.fromkeys(spoken.get(word, ()))) for word_id, word in enumerate(words)]
+    said = [(word_id, sounds) for word_id, found in each_once for sounds in found if sounds]
+    if not said:
         raise ValueError("no word of the language model has a pronunciation")
-    likely_first = sorted(pairs, key=lambda pair: (-float(unigrams[pair[1]]), pair[1]))
-    ids = np.array([word_id for _, word_id in likely_first], np.int32)
-    spelling, at, likeliest = build_spelling([sounds for sounds, _ in likely_first], ids, unigrams, phones)
+    ids = np.array([word_id for word_id, _ in said], np.int32)
+    likely_first = np.lexsort((ids, -unigrams[ids]))
+    ids = ids[likely_first]
+    spelling, at, likeliest = build_spelling([said[place][1] for place in likely_first], ids, unigrams, phones)
     order = np.argsort(at, kind="stable")  # the words of a node stay in order
     ends = at[order]
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +50,7 @@ def build_spelling(
     """
     lengths = np.array([len(each) for each in spelled], np.int64)
     rows = np.full((len(spelled), int(lengths.max(initial=0))), -1, np.int64)
-    for row, each in zip(rows, spelled, strict=True):
-        row[: len(each)] = each
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(spelled), np.int64)
     at = np.zeros(len(rows), np.int64)  # the node that each spelling has come to
     levels = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]  # the node above each node but the first, and the symbol
     likeliest, count = [_likeliest(ids, unigrams, at)], 1
