@@ -173,7 +173,7 @@ sentences: setup  ## train the recurrent language model of accurate finals on th
 	@$(BIN)/python -m model.lm_training.recurrent.quantize $(SENTENCES)/floats.safetensors --text build/lm/prompts.txt \
 		--out $(SENTENCES)/tutti-sentences.safetensors
 	@$(BIN)/python -m model.lm_training.recurrent.tune $(SENTENCES)/tutti-sentences.safetensors --manifest $(DATA)/dev.jsonl
-	@echo "to ship it: copy it and its .json to model/weights, then SHA256SUMS, SENTENCES.md and tests/model/test_shipped_sentences.py"
+	@echo "to ship it: copy it and its .json to model/weights, then SHA256SUMS, SENTENCES.md and LOG_PROBS_SHA256 (python -m model.evaluation.digest)"
 
 MANDARIN := build/mandarin
 LIBIME := libime_1.0.16.orig.tar.xz

@@ -1,7 +1,8 @@
 """One number for the log-probabilities of an 8-bit model on the sample recordings, equal on every processor.
 
-`python -m model.evaluation.digest` prints that of the shipped model, or of `--model`; `LOG_PROBS_SHA256` beside the
-shipped weights holds what it must be. Knows nothing of the server.
+Of a recurrent language model, those of their transcripts. `python -m model.evaluation.digest` prints that of the
+shipped model, or of `--model`; `LOG_PROBS_SHA256` beside the shipped weights holds what it must be. Knows nothing of
+the server.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,9 @@ from numpy.typing import NDArray
 
 from model import checkpoint
 from model.acoustic import AcousticModel, load_own, load_segment_model, log_probs_of
+from model.decoder import SENTENCES
 from model.errors import ModelError
+from model.lm.recurrent.model import RecurrentLanguageModel
 from model.recordings import PCM, read_manifest, read_pcm
 
 SAMPLES = checkpoint.WEIGHTS.parent / "samples" / "samples.jsonl"
@@ -48,6 +52,13 @@ def log_probs_digest(model: AcousticModel) -> str:
     return digest_of(log_probs_of(model, sample_recordings(model.config.sample_rate)))
 
 
+def scores_digest(model: RecurrentLanguageModel) -> str:
+    """Digest of a language model's log-probs of the sample recordings' transcripts, of all in one text, and of none."""
+    texts = [one.text.split() for one in read_manifest(SAMPLES)]
+    scores = model.score([*texts, list(chain.from_iterable(texts)), []])
+    return hashlib.sha256(scores.astype("<f8").tobytes()).hexdigest()
+
+
 def committed_digest(name: str = checkpoint.SHIPPED.name) -> str | None:
     """The digest that a shipped checkpoint has everywhere, None where none is known."""
     try:
@@ -63,11 +74,18 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=checkpoint.SHIPPED, help="A checkpoint with 8-bit weights.")
     path = parser.parse_args().model
     try:
-        whole = checkpoint.outline(checkpoint.named(path))[0].backward
-        model = load_segment_model(path) if whole else load_own(path, device="cpu", precision="int8")
+        found, name = _digest_at(path), checkpoint.named(path).name
     except ModelError as error:
         sys.exit(f"digest: {error}")
-    print(f"{log_probs_digest(model)}  {checkpoint.named(path).name}")  # noqa: T201
+    print(f"{found}  {name}")  # noqa: T201
+
+
+def _digest_at(path: Path) -> str:
+    if path.name == SENTENCES.name:
+        return scores_digest(RecurrentLanguageModel.load(path))
+    if checkpoint.outline(checkpoint.named(path))[0].backward:
+        return log_probs_digest(load_segment_model(path))
+    return log_probs_digest(load_own(path, device="cpu", precision="int8"))
 
 
 if __name__ == "__main__":

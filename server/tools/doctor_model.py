@@ -15,11 +15,12 @@ import torch
 from model import checkpoint
 from model.acoustic import AcousticModel, load_model, load_segment_model
 from model.ctc.search import kernel
-from model.decoder import decoder_of, language_model_path
+from model.decoder import SENTENCES, SHIPPED_LM, decoder_of, language_model_path
 from model.description import Place
 from model.errors import ModelError, PrecisionError, PublishedModelError
 from model.evaluation.ceiling import SLOW_NS, read_ns
-from model.evaluation.digest import committed_digest, log_probs_digest
+from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
+from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
 from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
@@ -131,18 +132,22 @@ def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     path = checkpoint.SHIPPED if settings.model is None else checkpoint.named(settings.model)
     if served.precision == "int8":
         mend = "streams that move to another replica may change words: --precision fp32; and report it"
-        yield from _compared("arithmetic", path, lambda: served, mend)
-    other = None if isinstance(served, PublishedModel) else other_of(served.config)
-    if settings.finals == "accurate" and other is not None:
+        yield from _compared("arithmetic", path, lambda: log_probs_digest(served), mend)
+    if settings.finals != "accurate" or isinstance(served, PublishedModel):
+        return
+    if (other := other_of(served.config)) is not None:
         mend = "finals may differ from those of another replica: --finals fast; and report it"
-        yield from _compared("arithmetic of accurate finals", other[0], lambda: load_segment_model(other[0]), mend)
+        name = "arithmetic of accurate finals"
+        yield from _compared(name, other[0], lambda: log_probs_digest(load_segment_model(other[0])), mend)
+        if language_model_path(settings.lm, served.config.language) == SHIPPED_LM:
+            yield from _compared(f"{name}' texts", SENTENCES, lambda: scores_digest(kept_model(SENTENCES)), mend)
 
 
-def _compared(name: str, path: Path, load: Callable[[], AcousticModel], mend: str) -> Iterator[Finding]:
+def _compared(name: str, path: Path, find: Callable[[], str], mend: str) -> Iterator[Finding]:
     expected = committed_digest(path.name) if path.parent == checkpoint.SHIPPED.parent else None
     if expected is None:
         return
-    if log_probs_digest(load()) == expected:
+    if find() == expected:
         yield ok(name, "log-probs of the sample recordings are those of every processor, to the bit")
     else:
         yield fail(name, "log-probs of the sample recordings differ from those of other processors", mend)

@@ -12,33 +12,17 @@ from speech import samples
 from model.acoustic import load_own
 from model.config import SHIPPED_WEIGHTS
 from model.decoder import REREAD_BEAMS, RESCORED_BEAMS, SENTENCES, accurate_of, decoder_of
+from model.evaluation.digest import committed_digest, scores_digest
 from model.lm.recurrent.model import RecurrentLanguageModel, kept_model
-
-SCORES_SHA256 = "bf229ab4d4b98c0add4ed3929c1505dab93877fe8a8b059d686d1d921848dc80"
-"""Of the scores of `TEXTS`, float64; `print(scores_digest(...))` after a change of the weights."""
-TEXTS = (
-    "",
-    "four",
-    "for",
-    "i have an appointment at half past nine",
-    "i half an appointment at have past nine",
-    "the quick brown fox jumps over the lazy dog",
-    "zyzzyva's unheard of antidisestablishmentarianism",
-    "one two three four five six seven eight nine zero " * 6,
-)
 
 
 def model() -> RecurrentLanguageModel:
     return kept_model(SENTENCES)
 
 
-def scores_digest(found: RecurrentLanguageModel) -> str:
-    return hashlib.sha256(found.score([text.split() for text in TEXTS]).astype("<f8").tobytes()).hexdigest()
-
-
 def test_its_scores_are_those_that_were_committed() -> None:
     """With any instructions: the same test runs as with AVX2 alone."""
-    assert scores_digest(model()) == SCORES_SHA256
+    assert scores_digest(model()) == committed_digest(SENTENCES.name)
 
 
 def test_its_files_are_those_that_are_described() -> None:

@@ -132,6 +132,18 @@ def test_so_is_that_of_the_network_that_reads_segments_where_they_are_read(monke
     assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
 
 
+def test_so_are_the_scores_of_the_texts_where_they_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "arithmetic of accurate finals' texts"
+    monkeypatch.setattr(
+        doctor_model, "log_probs_digest", lambda model: committed_digest(f"{model.config.name}.safetensors")
+    )
+    assert name not in findings(doctor_model.model, precision="int8")
+    assert name not in findings(doctor_model.model, precision="int8", finals="accurate", lm="off")
+    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.OK
+    monkeypatch.setattr(doctor_model, "scores_digest", lambda _: "another")
+    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
+
+
 def test_arithmetic_is_a_finding_of_shipped_models_in_8_bits_alone(tmp_path: Path) -> None:
     assert "arithmetic" not in findings(doctor_model.model, precision="fp32")
     assert "tutti-mandarin: arithmetic" in findings(doctor_model.model, precision="int8")
