@@ -30,6 +30,7 @@ from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAn
 from server.protocols.openai.form import GRANULARITIES
 from server.protocols.openai.messages import ErrorBody
 from server.protocols.openai.transcriptions import TextDelta, TextDone
+from server.recognition.session import FINALS
 
 JSON, PLAIN, EVENTS = "application/json", "text/plain", "text/event-stream"
 COMPONENTS = "#/components/schemas/"
@@ -133,6 +134,8 @@ FORM: Schema = {
         "timestamp_granularities": {"type": "array", "items": {"enum": list(GRANULARITIES)}},
         "stream": BOOLEAN,
         "keywords": TEXTS,
+        "grammar": TEXT,
+        "finals": {"enum": list(FINALS)},
     },
 }
 ANSWER_HEADERS: Schema = {

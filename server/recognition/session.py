@@ -11,7 +11,7 @@ import numpy as np
 from model.ctc.words import Decoder, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
-from server.errors import BacklogExceeded, CloseReason
+from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Closed, Event, FinalReason, StepTiming
 from server.recognition.held_steps import HeldSteps, OpenFinal, open_finals
@@ -28,6 +28,17 @@ MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 Finals = Literal["fast", "accurate"]  # accurate: ended segments are read again by another network
 FINALS: tuple[Finals, ...] = get_args(Finals)
+SHOWN = 64  # characters of what was asked
+
+
+def finals_of(asked: str) -> Finals | None:
+    """Return how finals are to be made, as a client says it; None where it says nothing. Raises: BadParameter."""
+    for each in FINALS:
+        if asked == each:
+            return each
+    if asked:
+        raise BadParameter(f"finals: {asked[:SHOWN]!r} is none of {', '.join(FINALS)}")
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from server.errors import BadParameter
 from server.model_names import MULTI
 from server.protocols.deepgram.parameters import BUDGETS_MS, DOWNMIX_CHANNELS, MAX_MS, PARAMETERS, SAMPLE_RATES
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
-from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS, Finals, SessionOptions
+from server.recognition.session import DEFAULT_ENDPOINTING_MS, Finals, SessionOptions, finals_of
 from server.text.formatting import Style
 
 Pairs = Iterable[tuple[str, str]]
@@ -129,7 +129,7 @@ def parse_query(
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
         grammar=query.get("grammar", ""),
-        finals=_finals(query),
+        finals=finals_of(query.get("finals", "")),
         tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
         ignored=tuple(ignored[:MAX_IGNORED]),
     )
@@ -167,16 +167,6 @@ def _form(query: Mapping[str, str], channels: int) -> AudioForm:
     raw = encoding is not None and encoding in RAW and "sample_rate" in query
     rate = _integer(query, "sample_rate", SAMPLE_RATES, default=0) if raw else None
     return audio_form(encoding, rate, channels)
-
-
-def _finals(query: Mapping[str, str]) -> Finals | None:
-    asked = query.get("finals", "")
-    for each in FINALS:
-        if asked == each:
-            return each
-    if asked:
-        raise BadParameter(f"finals: {asked[:64]!r} is none of {', '.join(FINALS)}")
-    return None
 
 
 def _endpointing(query: Mapping[str, str], default: bool) -> float | None:

@@ -10,6 +10,7 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 
 from server.errors import BadParameter
 from server.protocols.openai.answers import AnswerFormat
+from server.recognition.session import Finals, finals_of
 
 MAX_FIELDS = 256  # key terms among them
 MAX_FIELD_BYTES = 65_536
@@ -28,6 +29,8 @@ class TranscriptionForm:
     granularities: tuple[str, ...]
     stream: bool
     keywords: tuple[str, ...]
+    grammar: str  # ours, as is `finals`
+    finals: Finals | None
 
 
 def parse_form(content_type: str, body: bytes) -> TranscriptionForm:
@@ -50,6 +53,8 @@ def parse_form(content_type: str, body: bytes) -> TranscriptionForm:
         granularities,
         parts.one("stream", "false").lower() in _TRUE,
         parts.every("keywords"),
+        parts.one("grammar", ""),
+        finals_of(parts.one("finals", "")),
     )
 
 

@@ -86,9 +86,14 @@ class Transcriptions:
         """Return the model and the options that a form asks for. Raises: BadParameter, ServerNotReady."""
         model = await self._replica.models.obtain(form.model, form.language)
         model.check_keyterms(["keywords"] if form.keywords else [])
+        model.check_grammar(form.grammar)
+        model.check_finals(form.finals, {"grammar": form.grammar})
         keyterms = Keyterms.of_request("keywords", form.keywords) if model.decoder.supports_bias else NO_KEYTERMS
         style = replace(STYLE, english=model.english)
-        return Wanted(model, audio_form(None, None), False, DEFAULT_ENDPOINTING_MS, keyterms, style)
+        audio = audio_form(None, None)
+        return Wanted(
+            model, audio, False, DEFAULT_ENDPOINTING_MS, keyterms, style, grammar=form.grammar, finals=form.finals
+        )
 
     def _begin(
         self, request: Request, form: TranscriptionForm, wanted: Wanted, place: ExitStack

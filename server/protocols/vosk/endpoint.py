@@ -17,7 +17,7 @@ from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.handshake import Admitted, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
-from server.recognition.session import SessionOptions
+from server.recognition.session import SessionOptions, finals_of
 from server.replica import Replica
 
 
@@ -52,7 +52,10 @@ class VoskEndpoint:
         replica, query = self._replica, socket.query_params
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         rate = model.config.sample_rate
-        session = model.session(SessionOptions(rate, partials=True), replica.limits)
+        grammar, finals = query.get("grammar", ""), finals_of(query.get("finals", ""))
+        model.check_grammar(grammar)
+        model.check_finals(finals, {"grammar": grammar})
+        session = model.session(SessionOptions(rate, partials=True, grammar=grammar, finals=finals), replica.limits)
         stream = AdapterConnection(
             socket,
             session,

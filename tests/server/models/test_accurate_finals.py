@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from shouting import ShoutingDecoder
 from spelling import SpellingModel, silence, spell, spelling_decoder
 from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from server.served_model import LoadedModel
 
@@ -50,6 +54,34 @@ def test_uploads_have_them_too(server: LiveServer) -> None:
     body = encoded(spell("one"), "wav")
     assert said(server.http.post("/v1/listen", params={"finals": "accurate"}, content=body).json()) == "ONE"
     assert said(server.http.post("/v1/listen", content=body).json()) == "one"
+
+
+def test_a_form_of_openais_may_ask_for_them(server: LiveServer) -> None:
+    def texts(**fields: str) -> list[str]:
+        files = {"file": ("one.wav", encoded(spell("one"), "wav"))}
+        answer = server.http.post("/v1/audio/transcriptions", files=files, data=fields)
+        return [answer.json()["text"] if answer.status_code == 200 else answer.json()["error"]["message"]]
+
+    assert texts(finals="accurate") == ["ONE."]
+    assert texts() == texts(finals="fast") == ["One."]
+    assert texts(finals="best") == ["finals: 'best' is none of fast, accurate"]
+
+
+def test_a_client_of_vosks_asks_in_the_address(server: LiveServer) -> None:
+    def said_by_vosk(**query: str) -> list[str]:
+        with connect(f"ws://{server.host}/vosk?{urlencode(query)}", compression=None, open_timeout=WAIT_S) as socket:
+            socket.send('{"config": {"sample_rate": 16000}}')
+            answers = []
+            for message in (spell("one").tobytes(), silence(1.0).tobytes(), '{"eof": 1}'):
+                socket.send(message)
+                answers.append(json.loads(socket.recv(timeout=WAIT_S)))
+        return [answer["text"] for answer in answers if answer.get("text")]
+
+    assert said_by_vosk(finals="accurate") == ["ONE"]
+    assert said_by_vosk() == said_by_vosk(finals="fast") == ["one"]
+    with pytest.raises(InvalidStatus) as refused:
+        said_by_vosk(finals="best")
+    assert b"finals: 'best' is none of fast, accurate" in refused.value.response.body
 
 
 def test_a_server_may_have_them_for_all_that_do_not_say(live_server: Start) -> None:

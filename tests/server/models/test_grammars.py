@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
+import httpx
 import numpy as np
 import pytest
+from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from resume_client import ResumingClient
 from spelling import CONFIG, SpellingModel, silence, spell, spelling_decoder
 from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.words import Word
@@ -60,6 +64,24 @@ def test_uploads_have_one_too(server: LiveServer) -> None:
     body = encoded(spell("one two"), "wav")
     assert said(server.http.post("/v1/listen", params={"grammar": "loud"}, content=body).json()) == "ONE TWO"
     assert said(server.http.post("/v1/listen", content=body).json()) == "one two"
+
+
+def test_a_form_of_openais_may_name_one(server: LiveServer) -> None:
+    def answer(**fields: str) -> httpx.Response:
+        files = {"file": ("one.wav", encoded(spell("hello there"), "wav"))}
+        return server.http.post("/v1/audio/transcriptions", files=files, data=fields)
+
+    assert [answer(grammar="loud").json()["text"], answer().json()["text"]] == ["HELLO THERE.", "Hello, there."]
+    assert answer(grammar="quiet").status_code == 400
+
+
+def test_the_address_of_a_client_of_vosks_may_name_one(server: LiveServer) -> None:
+    with connect(f"ws://{server.host}/vosk?grammar=loud", compression=None, open_timeout=WAIT_S) as socket:
+        socket.send('{"config": {"sample_rate": 16000}}')
+        socket.send(spell("one two").tobytes())
+        socket.recv(timeout=WAIT_S)
+        socket.send('{"eof": 1}')
+        assert json.loads(socket.recv(timeout=WAIT_S))["text"] == "ONE TWO"
 
 
 def test_another_one_is_refused_with_what_there_is(server: LiveServer, live_server: Start) -> None:
