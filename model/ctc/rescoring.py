@@ -9,30 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from model.ctc.beam import BeamDecoder, BeamState
 from model.ctc.search.kernel import sum_of_logs
 from model.ctc.words import Word
-from model.machine.compiled import DoubleArray
+from model.lm.text_model import Counts, TextModel
+from model.machine.compiled import DoubleArray, IntArray
 
 MOST = 60
 """Hypotheses of a text that are scored again, the best ones. Source: model/LOG.md."""
 CONTEXT = 10
 """Words before a text that its words are judged by, too."""
 
-
-class TextModel(Protocol):
-    """A language model of whole texts, and what it counts for in a score."""
-
-    weight: float
-    ngram_discount: float  # what its search's n-grams count for less where it counts, too
-    word_bonus: float
-
-    def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
-        """Return the natural log-probability of each text, a sequence of words: (N,)."""
+Text = tuple[tuple[str, ...], float, int]
+"""Words, the search's score, and the hypothesis that they are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +33,21 @@ class Rescorer:
 
     load: Callable[[], TextModel]
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of texts (N,): the search's, log-probabilities of the model and of the search's n-grams, and their words."""
+
+    search: DoubleArray
+    log_probs: DoubleArray
+    ngrams: DoubleArray
+    lengths: IntArray
+
+    def best(self, counts: Counts) -> int:
+        """The text with the highest score; of equals the first."""
+        scores = self.search + counts.weight * self.log_probs - counts.ngram_discount * self.ngrams
+        return int(np.argmax(scores + counts.word_bonus * self.lengths))
 
 
 def best_words(
@@ -52,23 +59,23 @@ def best_words(
     search, and left out of what the model reads: it would find each of them unlikely. The state stays as it is.
     Raises: ReleasedState.
     """
-    texts, lm = texts_of(decoder, state, most), decoder.lm
+    texts = texts_of(decoder, state, most)
+    return decoder.ending(state, texts[scores_of(decoder, texts, model, before).best(model.counts)][2])
+
+
+def scores_of(decoder: BeamDecoder, texts: Sequence[Text], model: TextModel, before: Sequence[str] = ()) -> Scores:
+    """Score texts of a search, and the words `before` them, as `best_words` says."""
+    lm = decoder.lm
     whole = [[word for word in (*before, *words) if lm is None or word in lm] for words, _, _ in texts]
-    scores = np.array([score for _, score, _ in texts]) + model.weight * model.score(whole)
-    if model.ngram_discount:
-        scores -= model.ngram_discount * ngram_scores(decoder, whole)
-    scores += model.word_bonus * np.array([len(words) for words, _, _ in texts])
-    return decoder.ending(state, texts[int(np.argmax(scores))][2])
+    return Scores(
+        np.array([score for _, score, _ in texts]),
+        model.score(whole),
+        np.zeros(len(texts)) if lm is None else np.array([sum(lm.score(words)) for words in whole]),
+        np.array([len(words) for words, _, _ in texts], np.int32),
+    )
 
 
-def ngram_scores(decoder: BeamDecoder, texts: Sequence[Sequence[str]]) -> DoubleArray:
-    """Log-probabilities of texts (N,) by the language model of a search, 0 without one."""
-    if decoder.lm is None:
-        return np.zeros(len(texts))
-    return np.array([sum(decoder.lm.score(words)) for words in texts])
-
-
-def texts_of(decoder: BeamDecoder, state: BeamState, most: int) -> list[tuple[tuple[str, ...], float, int]]:
+def texts_of(decoder: BeamDecoder, state: BeamState, most: int) -> list[Text]:
     """The best texts: words, score, and the hypothesis with the likeliest of a text's alignments, the best first.
 
     A text may have several pronunciations, whose probabilities add up.

@@ -33,7 +33,7 @@ def test_its_files_are_those_that_are_described() -> None:
         assert f"{digest}  {path.name}" in sums
     assert hashlib.sha256(SENTENCES.read_bytes()).hexdigest() in card
     assert f"{len(model().pieces):,} pieces" in card
-    assert f"weight {model().weight}" in card
+    assert f"weight {model().counts.weight}" in card
 
 
 def test_sentences_are_likelier_than_their_words_in_another_order() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from model.int8.slots import ALIGNED, aligned, limits_of
 from model.int8.vectors import LANES
 from model.lm.recurrent import step as compiled
 from model.lm.recurrent.pieces import Pieces
+from model.lm.text_model import Counts
 from model.machine.compiled import DoubleArray
 
 INPUT_SCALE, INPUT_ZERO = 2 / 255, 128
@@ -33,19 +35,14 @@ class RecurrentLanguageModel:
         self,
         pieces: Pieces,
         arrays: dict[str, NDArray[Any]],
-        *,
-        weight: float,
-        ngram_discount: float,
-        word_bonus: float,
+        counts: Counts,
     ) -> None:
         """Pack the weights: `table` (pieces, 3 H) int8, `recurrent` (3 H, H) and `head` (pieces, H) int8 within ±63.
 
-        Each has `NAME_scale` and `NAME_bias`, float32, by column of the table and by output of the others. A
-        hypothesis gets `weight` times its log-probability, its n-grams count for `ngram_discount` less, and each word
-        for `word_bonus` more. Raises: ValueError for arrays of other shapes.
+        Each has `NAME_scale` and `NAME_bias`, float32, by column of the table and by output of the others. Raises:
+        ValueError for arrays of other shapes.
         """
-        self.pieces = pieces
-        self.weight, self.ngram_discount, self.word_bonus = weight, ngram_discount, word_bonus
+        self.pieces, self.counts = pieces, counts
         count, hidden = arrays["head"].shape
         if (
             count != len(pieces)
@@ -77,9 +74,7 @@ class RecurrentLanguageModel:
             return cls(
                 Pieces(described["pieces"]),
                 load_arrays(path.read_bytes()),
-                weight=float(described["weight"]),
-                ngram_discount=float(described["ngram_discount"]),
-                word_bonus=float(described["word_bonus"]),
+                Counts(*(float(described[field.name]) for field in fields(Counts))),
             )
         except OSError as error:
             raise LanguageModelError(f"cannot read recurrent language model {path}: {error.strerror}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from model import checkpoint
 from model.errors import ModelError
 from model.lm.recurrent.model import RecurrentLanguageModel
+from model.lm.text_model import Counts
 from model.lm_training.recurrent.network import RecurrentNetwork
 from model.lm_training.recurrent.train import load_network, parallel
 from model.quantization.rounding import compensating, row_scales
@@ -63,7 +65,7 @@ def main() -> None:
         streams = parallel(lines, pieces, 1, streams=CALIBRATION_STREAMS)[:CALIBRATION_STEPS]
         arrays = quantized(network, streams)
         described = json.loads(options.floats.with_suffix(".json").read_text(encoding="utf-8"))
-        described |= {"weight": 0.0, "ngram_discount": 0.0, "word_bonus": 0.0}  # until they are tuned
+        described |= asdict(Counts())  # until it is tuned
         checkpoint.write_atomically(options.out, save(arrays))
         checkpoint.write_atomically(options.out.with_suffix(".json"), json.dumps(described, indent=1).encode())
         RecurrentLanguageModel.load(options.out)

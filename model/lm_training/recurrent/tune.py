@@ -10,8 +10,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import asdict, astuple, dataclass
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
@@ -19,43 +19,37 @@ import numpy as np
 from model import checkpoint
 from model.acoustic import load_own, load_segment_model
 from model.ctc.beam import BeamDecoder
-from model.ctc.rescoring import MOST, ngram_scores, texts_of
+from model.ctc.rescoring import MOST, Scores, scores_of, texts_of
 from model.decoder import accurate_of, decoder_of
 from model.errors import ModelError
 from model.evaluation.heard import Heard, hear_both
 from model.evaluation.parts import selected
 from model.evaluation.scoring import edit_distance
 from model.lm.recurrent.model import RecurrentLanguageModel
+from model.lm.text_model import Counts
 from model.lm_training.recurrent.train import say
-from model.machine.compiled import DoubleArray, IntArray
+from model.machine.compiled import IntArray
 from model.machine.runtime import keep_kernels
 from model.recordings import read_manifests
 from model.segment_reader import other_of
 
-Weights = tuple[float, float, float]
-"""Of the model's log-probability; off that of the n-grams; for a word."""
-GRID: tuple[Weights, ...] = (
-    (0.0, 0.0, 0.0),
-    *product((0.2, 0.3, 0.4, 0.5, 0.6), (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.3, 0.6)),
+GRID = (
+    Counts(),
+    *starmap(Counts, product((0.2, 0.3, 0.4, 0.5, 0.6), (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.3, 0.6))),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One recording's texts (N,): wrong words, words, the search's scores, log-probabilities of model and n-grams."""
+    """One recording's texts (N,): their wrong words and their scores."""
 
     words: int  # of the reference
     errors: IntArray
-    lengths: IntArray
-    scores: DoubleArray
-    log_probs: DoubleArray
-    ngrams: DoubleArray
+    scores: Scores
 
-    def chosen(self, weights: Weights) -> int:
-        """Wrong words of the text that these weights choose."""
-        weight, discount, bonus = weights
-        scores = self.scores + weight * self.log_probs - discount * self.ngrams + bonus * self.lengths
-        return int(self.errors[np.argmax(scores)])
+    def chosen(self, counts: Counts) -> int:
+        """Wrong words of the text that is chosen where a model counts for so much."""
+        return int(self.errors[self.scores.best(counts)])
 
 
 def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[Heard]) -> list[Choice]:
@@ -67,28 +61,19 @@ def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[
         texts = texts_of(decoder, state, MOST)
         decoder.release(state)
         reference = item.utterance.text.split()
-        words = [text for text, _, _ in texts]
-        choices.append(
-            Choice(
-                len(reference),
-                np.array([edit_distance(reference, text) for text in words], np.int32),
-                np.array([len(text) for text in words], np.int32),
-                np.array([score for _, score, _ in texts]),
-                model.score(words),
-                ngram_scores(decoder, words),
-            )
-        )
+        errors = np.array([edit_distance(reference, words) for words, _, _ in texts], np.int32)
+        choices.append(Choice(len(reference), errors, scores_of(decoder, texts, model)))
     return choices
 
 
-def word_error_rate(choices: Sequence[Choice], weights: Weights) -> float:
-    """Of the texts that these weights choose, all words pooled."""
-    return sum(each.chosen(weights) for each in choices) / sum(each.words for each in choices)
+def word_error_rate(choices: Sequence[Choice], counts: Counts) -> float:
+    """Of the texts that are chosen, all words pooled."""
+    return sum(each.chosen(counts) for each in choices) / sum(each.words for each in choices)
 
 
-def best(choices: Sequence[Choice]) -> Weights:
-    """The weights of the grid that choose the fewest wrong words; of equals the least."""
-    return min(GRID, key=lambda weights: (word_error_rate(choices, weights), weights))
+def best(choices: Sequence[Choice]) -> Counts:
+    """The point of the grid that chooses the fewest wrong words; of equals the least."""
+    return min(GRID, key=lambda counts: (word_error_rate(choices, counts), counts))
 
 
 def tune(path: Path, manifests: Sequence[Path]) -> None:
@@ -105,15 +90,15 @@ def tune(path: Path, manifests: Sequence[Path]) -> None:
         for part in ("A", "B")
     }
     say("weight  discount  bonus   A       B")
-    for weights in GRID:
-        rates = [word_error_rate(choices, weights) for choices in parts.values()]
-        say("{:<7} {:<9} {:<7} ".format(*weights) + "  ".join(f"{rate:.4f}" for rate in rates))
-    weight, discount, bonus = best(parts["A"])
+    for counts in GRID:
+        rates = [word_error_rate(choices, counts) for choices in parts.values()]
+        say("{:<7} {:<9} {:<7} ".format(*astuple(counts)) + "  ".join(f"{rate:.4f}" for rate in rates))
+    taken = best(parts["A"])
     least = [sum(int(c.errors.min()) for c in each) / sum(c.words for c in each) for each in parts.values()]
-    say(f"taken: {weight} {discount} {bonus}; the best text of each list: A {least[0]:.4f}, B {least[1]:.4f}")
+    say(f"taken: {astuple(taken)}; the best text of each list: A {least[0]:.4f}, B {least[1]:.4f}")
     beside = path.with_suffix(".json")
     described = json.loads(beside.read_text(encoding="utf-8"))
-    described |= {"weight": weight, "ngram_discount": discount, "word_bonus": bonus}
+    described |= asdict(taken)
     checkpoint.write_atomically(beside, json.dumps(described, indent=1).encode())
 
 

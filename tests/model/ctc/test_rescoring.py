@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.bias import Bias
 from model.ctc.rescoring import Rescorer, best_words, texts_of
 from model.ctc.two_pass import TwoPassDecoder
+from model.lm.text_model import Counts
 from model.machine.compiled import DoubleArray
 
 seeds = st.integers(0, 2**32 - 1)
@@ -26,9 +27,7 @@ class Favours:
     """Gives a log-probability of 0 to texts that end in a word, -1 to others."""
 
     word: str
-    weight: float = 1.0
-    ngram_discount: float = 0.0
-    word_bonus: float = 0.0
+    counts: Counts = field(default_factory=lambda: Counts(1.0))
 
     def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
         return np.array([0.0 if words and words[-1] == self.word else -1.0 for words in texts])
@@ -51,7 +50,7 @@ def test_a_model_that_counts_for_nothing_changes_nothing(seed: int, frames: int,
     made = decoder(16, merges=merges)
     state = advanced(made, speech_like(seed, frames))
     before = seen(made, state)
-    found = best_words(made, state, Favours("a", weight=0.0))
+    found = best_words(made, state, Favours("a", Counts()))
     assert seen(made, state) == before, "the state stays as it is"
     assert found == made.take(state)
 
@@ -87,12 +86,12 @@ def test_pronunciations_of_one_text_add_up() -> None:
 def test_the_model_chooses_among_texts_that_are_left() -> None:
     made = phone_decoder(32, merges=False)
     state = advanced(made, random_log_probs(5, 16, OUTPUTS))
-    plain = read(best_words(made, state, Favours("", weight=0.0)))
+    plain = read(best_words(made, state, Favours("", Counts())))
     endings = {words[-1] for words, _, _ in texts_of(made, state, 100) if words}
     assert len(endings) > 1
     for word in endings:
-        assert read(best_words(made, state, Favours(word, weight=1_000.0)))[-1] == word
-    assert read(best_words(made, state, Favours("never heard", weight=1_000.0))) == plain
+        assert read(best_words(made, state, Favours(word, Counts(1_000.0))))[-1] == word
+    assert read(best_words(made, state, Favours("never heard", Counts(1_000.0)))) == plain
 
 
 def test_a_bonus_for_words_favours_long_texts() -> None:
@@ -100,7 +99,7 @@ def test_a_bonus_for_words_favours_long_texts() -> None:
     state = advanced(made, random_log_probs(6, 24, OUTPUTS))
     lengths = [len(words) for words, _, _ in texts_of(made, state, 100)]
     for bonus, expected in ((100.0, max(lengths)), (-100.0, min(lengths))):
-        assert len(best_words(made, state, Favours("", weight=0.0, word_bonus=bonus))) == expected
+        assert len(best_words(made, state, Favours("", Counts(word_bonus=bonus)))) == expected
 
 
 def test_words_of_key_terms_alone_are_spelled() -> None:
@@ -130,7 +129,7 @@ def test_a_second_search_takes_the_text_that_the_model_favours_and_tells_it_in_i
     plain = TwoPassDecoder(first, second)
     digests, endings = {plain.digest}, set()
     for word in ("a", "ab", "cab"):
-        made = TwoPassDecoder(first, second, rescorer=Rescorer(lambda word=word: Favours(word, 1_000.0), word))
+        made = TwoPassDecoder(first, second, rescorer=Rescorer(lambda word=word: Favours(word, Counts(1_000.0)), word))
         state = made.start(0)
         made.advance([state], rows[None])
         again = made.again(state)

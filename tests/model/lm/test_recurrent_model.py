@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from model.errors import LanguageModelError
 from model.lm.recurrent.model import RecurrentLanguageModel, digest_at, kept_model
+from model.lm.text_model import Counts
 
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_size=12)
 
@@ -23,7 +24,7 @@ texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_
 def test_scores_are_those_of_a_reference_in_floats(given: list[list[str]], seed: int) -> None:
     drawn = arrays(seed)
     expected = [reference(drawn, words) for words in given]
-    found = RecurrentLanguageModel(PIECES, drawn, weight=1, ngram_discount=0, word_bonus=0).score(given)
+    found = RecurrentLanguageModel(PIECES, drawn, Counts()).score(given)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.02)  # a state between two steps may go either way
 
 
@@ -60,7 +61,7 @@ def put(path: Path, **changed: object) -> Path:
 def test_it_is_read_from_two_files_and_shared(tmp_path: Path) -> None:
     path = put(tmp_path / "toy.safetensors")
     model = kept_model(path)
-    assert (model.weight, model.ngram_discount, model.word_bonus) == (0.3, 0.2, 0.1)
+    assert model.counts == Counts(weight=0.3, ngram_discount=0.2, word_bonus=0.1)
     digest = digest_at(path)
     assert model.score([["the"]]).tolist() == toy_model().score([["the"]]).tolist()
     assert kept_model(path) is model
@@ -81,4 +82,4 @@ def test_what_is_no_such_model_is_refused_by_name(tmp_path: Path) -> None:
     wide = arrays()
     wide["head"][0, 0] = 100  # more than the AVX2 instruction can add without saturation
     with pytest.raises(ValueError, match="do not fit"):
-        RecurrentLanguageModel(PIECES, wide, weight=1, ngram_discount=0, word_bonus=0)
+        RecurrentLanguageModel(PIECES, wide, Counts())

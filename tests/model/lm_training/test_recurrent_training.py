@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from model.ctc.rescoring import Scores
 from model.lm.recurrent.model import RecurrentLanguageModel
 from model.lm.recurrent.pieces import END
+from model.lm.text_model import Counts
 from model.lm_training.recurrent import quantize, train, tune
 from model.lm_training.recurrent.network import RecurrentNetwork
 from model.lm_training.recurrent.pieces import learn_pieces
@@ -67,7 +69,7 @@ def test_from_a_text_to_a_model_in_8_bits(
     assert "update 250 held-out loss" in said
     run(monkeypatch, quantize, floats, "--text", text, "--out", integers)
     model = RecurrentLanguageModel.load(integers)
-    assert (model.weight, model.word_bonus, model.hidden) == (0.0, 0.0, 32)
+    assert (model.counts, model.hidden) == (Counts(), 32)
     likely, mixed = model.score([sentence.split() for sentence in (SENTENCES[0], "mat the on sat cat the")])
     assert likely > mixed + 5
     network, pieces = train.load_network(floats)
@@ -133,12 +135,12 @@ def test_what_is_missing_is_named(
 def test_weights_are_chosen_by_the_errors_of_what_they_choose() -> None:
     """The search likes the first text, the model the second; the third has more words."""
     errors, lengths = np.array([2, 1, 0], np.int32), np.array([4, 4, 6], np.int32)
-    scores, log_probs = np.array([0.0, -1.0, -1.6]), np.array([-9.0, -4.0, -5.5])
-    choice = Choice(4, errors, lengths, scores, log_probs, np.array([-3.0, -3.0, -9.0]))
-    assert word_error_rate([choice], (0.0, 0.0, 0.0)) == 0.5
-    assert word_error_rate([choice], (0.3, 0.0, 0.0)) == 0.25
-    assert word_error_rate([choice], (0.3, 0.0, 1.0)) == 0.0
-    assert word_error_rate([choice], (0.3, 0.5, 0.0)) == 0.0
+    search, log_probs, ngrams = np.array([0.0, -1.0, -1.6]), np.array([-9.0, -4.0, -5.5]), np.array([-3.0, -3.0, -9.0])
+    choice = Choice(4, errors, Scores(search, log_probs, ngrams, lengths))
+    assert word_error_rate([choice], Counts()) == 0.5
+    assert word_error_rate([choice], Counts(0.3)) == 0.25
+    assert word_error_rate([choice], Counts(0.3, word_bonus=1.0)) == 0.0
+    assert word_error_rate([choice], Counts(0.3, ngram_discount=0.5)) == 0.0
     assert word_error_rate([choice], best([choice])) == 0.0
-    spoiled = Choice(4, np.array([0, 9, 9], np.int32), lengths, scores, log_probs, choice.ngrams)
+    spoiled = Choice(4, np.array([0, 9, 9], np.int32), choice.scores)
     assert word_error_rate([spoiled], best([spoiled])) == 0.0

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from model.lm.recurrent.model import INPUT_SCALE, INPUT_ZERO, RecurrentLanguageModel
 from model.lm.recurrent.pieces import BEGIN_MARK, END, LETTERS, Pieces
+from model.lm.text_model import Counts
 
 HIDDEN = 32
 LONGER = [
@@ -38,9 +39,9 @@ def arrays(seed: int = 1) -> dict[str, NDArray[Any]]:
     return drawn
 
 
-def toy_model(seed: int = 1, weight: float = 0.5, word_bonus: float = 0.0) -> RecurrentLanguageModel:
+def toy_model() -> RecurrentLanguageModel:
     """The model of these weights."""
-    return RecurrentLanguageModel(PIECES, arrays(seed), weight=weight, ngram_discount=0, word_bonus=word_bonus)
+    return RecurrentLanguageModel(PIECES, arrays(), Counts(0.5))
 
 
 def reference(drawn: dict[str, NDArray[Any]], words: list[str]) -> float:
