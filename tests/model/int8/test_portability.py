@@ -19,6 +19,7 @@ from processors import AVX2, BASELINE, OLD_LIBRARIES, environment, has, is_x86
 from speech import ROOT
 
 from model import checkpoint
+from model.decoder import SENTENCES
 from model.evaluation import digest
 
 PROCESS = """
@@ -201,7 +202,7 @@ def test_whole_texts_have_the_same_scores_and_the_same_one_is_chosen(switches: M
 
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:
     rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
-    shipped = (*checkpoint.SHIPPED_MODELS, *checkpoint.SEGMENT_MODELS)
+    shipped = (*checkpoint.SHIPPED_MODELS, *checkpoint.SEGMENT_MODELS, SENTENCES)
     assert [row.split("  ")[1] for row in rows] == [path.name for path in shipped]
     assert digest.committed_digest("another.safetensors") is None
 
