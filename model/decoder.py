@@ -109,13 +109,14 @@ def make_decoder(
     """
     if resolve_decoder(decoder, lm) == "greedy":
         return GreedyDecoder(config.vocabulary, config.frame_s)
-    path, phones = language_model_path(lm, config.language), config.phones
+
+    def read(path: Path | None) -> Language:
+        return Language.load(path, config.phones, config.language, config.name)
 
     def search(beams: int, language: Language) -> BeamDecoder:
         return own_search(config, beams, language)
 
-    known = Language.load(path, phones, config.language, config.name)
-    return _searches(search, known, beams=beams, second=second, phones=phones)
+    return _searches(search, read(language_model_path(lm, config.language)), read, beams=beams, second=second)
 
 
 def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
@@ -194,23 +195,23 @@ def decoder_for(
     def search(beams: int, language: Language) -> BeamDecoder:
         return BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights)
 
-    return _searches(search, language, beams=beams, second=second)
+    return _searches(search, language, Language.load, beams=beams, second=second)
 
 
 def _searches(
     search: Callable[[int, Language], BeamDecoder],
     language: Language,
+    read: Callable[[Path], Language],
     *,
     beams: int,
     second: SecondSearch | None,
-    phones: Sequence[str] = (),
 ) -> BeamDecoder | TwoPassDecoder:
     """Return the search, or both, warm: what streams will run is compiled. Raises: LanguageModelError."""
     first = search(beams, language)
     if second is None:
         first.warm_up()
         return first
-    other = language if second.lm is None else Language.load(second.lm, phones)
+    other = language if second.lm is None else read(second.lm)
     both = TwoPassDecoder(first, search(second.beams, other))
     both.warm_up()
     return both
