@@ -33,7 +33,7 @@ class Sounds:
 
         Raises: ValueError if none can be.
         """
-        made_of = "\n".join([lm.digest, lexicon.digest, *phones])
+        made_of = "\n".join([lm.digest, lexicon.digest, str(MOST_ALIKE), *phones])
         key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
         places: list[Path] = []
         if path is not None and len(lm.words) >= MANY:
