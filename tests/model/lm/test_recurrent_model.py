@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from recurrent_toys import PIECES, WORDS, arrays, reference, toy_model
 from safetensors.numpy import save_file
@@ -22,10 +22,13 @@ texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_
 @settings(max_examples=30, deadline=None)
 @given(texts, st.integers(0, 50))
 def test_scores_are_those_of_a_reference_in_floats(given: list[list[str]], seed: int) -> None:
+    """Of texts in which no state is so near to the middle between two steps that float32 may round it otherwise."""
     drawn = arrays(seed)
-    expected = [reference(drawn, words) for words in given]
-    found = RecurrentLanguageModel(PIECES, drawn, Counts()).score(given)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=0.02)  # a state between two steps may go either way
+    given = [*given, *([word] for word in WORDS)]
+    expected, clear = zip(*(reference(drawn, words) for words in given), strict=True)
+    found, chosen = RecurrentLanguageModel(PIECES, drawn, Counts()).score(given), np.array(clear)
+    assume(chosen.any())  # the first state is that of all texts
+    np.testing.assert_allclose(found[chosen], np.array(expected)[chosen], rtol=1e-5, atol=1e-4)
 
 
 @settings(max_examples=30, deadline=None)
@@ -48,7 +51,7 @@ def test_more_texts_than_a_block_has_rows() -> None:
 def test_without_texts_there_are_no_scores_and_an_empty_text_has_that_of_its_end() -> None:
     model = toy_model()
     assert model.score([]).tolist() == []
-    assert model.score([[]])[0] == pytest.approx(reference(arrays(), []), abs=0.01)
+    assert model.score([[]])[0] == pytest.approx(reference(arrays(), [])[0], abs=1e-4)
 
 
 def put(path: Path, **changed: object) -> Path:

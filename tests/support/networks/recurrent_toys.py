@@ -44,23 +44,36 @@ def toy_model() -> RecurrentLanguageModel:
     return RecurrentLanguageModel(PIECES, arrays(), Counts(0.5))
 
 
-def reference(drawn: dict[str, NDArray[Any]], words: list[str]) -> float:
-    """Log-probability of a text, in float64, the states quantised as the model quantises them."""
+TIE = 2e-4
+"""Steps from the middle between two of them within which a state in float32 may be rounded otherwise."""
+
+FULL = 0.9999
+"""A state beyond is at the end of the scale, in the middle between two steps, and rounded alike."""
+
+
+def reference(drawn: dict[str, NDArray[Any]], words: list[str]) -> tuple[float, bool]:
+    """Log-probability of a text, in float64, the states quantised as the model quantises them.
+
+    And whether float32 must round them all alike.
+    """
+
+    def quantized(state: NDArray[np.float64], shift: float = 0.0) -> NDArray[np.float64]:
+        return np.clip(np.rint(state / INPUT_SCALE + shift) + INPUT_ZERO, 0, 255) - INPUT_ZERO
 
     def real(name: str) -> NDArray[np.float64]:
         return drawn[name].astype(np.float64) * drawn[f"{name}_scale"][:, None]
 
     table = drawn["table"] * drawn["table_scale"].astype(np.float64) + drawn["table_bias"]
-    state, before, total = np.zeros(HIDDEN), END, 0.0
+    state, before, total, clear = np.zeros(HIDDEN), END, 0.0, True
     for piece in PIECES.of_text(words).tolist():
-        entering = INPUT_SCALE * (np.clip(np.rint(state / INPUT_SCALE) + INPUT_ZERO, 0, 255) - INPUT_ZERO)
-        product = real("recurrent") @ entering + drawn["recurrent_bias"]
+        product = real("recurrent") @ (INPUT_SCALE * quantized(state)) + drawn["recurrent_bias"]
         gates = table[before]
         reset, update = np.split(1 / (1 + np.exp(-gates[: 2 * HIDDEN] - product[: 2 * HIDDEN])), 2)
         candidate = np.tanh(gates[2 * HIDDEN :] + reset * product[2 * HIDDEN :])
         state = candidate + update * (state - candidate)
-        leaving = INPUT_SCALE * (np.clip(np.rint(state / INPUT_SCALE) + INPUT_ZERO, 0, 255) - INPUT_ZERO)
-        logits = real("head") @ leaving + drawn["head_bias"]
+        within = state[np.abs(state) < FULL]
+        clear &= np.array_equal(quantized(within, -TIE), quantized(within, TIE))
+        logits = real("head") @ (INPUT_SCALE * quantized(state)) + drawn["head_bias"]
         total += logits[piece] - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
         before = piece
-    return float(total)
+    return float(total), clear
