@@ -56,7 +56,7 @@ class PhoneTrie:
 def build_phones(
     words: Sequence[str],
     unigrams: FloatArray,
-    spoken: Mapping[str, Sequence[tuple[int, ...]]],
+    spoken: Mapping[str, Sequence[Sequence[int]]],
     phones: int,
     most_alike: int = MOST_ALIKE,
 ) -> PhoneTrie:
@@ -66,14 +66,12 @@ def build_phones(
 
     Raises: ValueError if no word has one.
     """
-    each_once = [(word_id, dict.fromkeys(spoken.get(word, ()))) for word_id, word in enumerate(words)]
-    said = [(word_id, sounds) for word_id, found in each_once for sounds in found if sounds]
-    if not said:
+    pairs = {(tuple(each), word_id) for word_id, word in enumerate(words) for each in spoken.get(word, ()) if each}
+    if not pairs:
         raise ValueError("no word of the language model has a pronunciation")
-    ids = np.array([word_id for word_id, _ in said], np.int32)
-    likely_first = np.lexsort((ids, -unigrams[ids]))
-    ids = ids[likely_first]
-    spelling, at, likeliest = build_spelling([said[place][1] for place in likely_first], ids, unigrams, phones)
+    likely_first = sorted(pairs, key=lambda pair: (-float(unigrams[pair[1]]), pair[1]))
+    ids = np.array([word_id for _, word_id in likely_first], np.int32)
+    spelling, at, likeliest = build_spelling([sounds for sounds, _ in likely_first], ids, unigrams, phones)
     order = np.argsort(at, kind="stable")  # the words of a node stay in order
     ends = at[order]
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends)

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -63,21 +63,18 @@ def train(
         own = path.read_text(encoding="utf-8").splitlines()
         words.update(word for line in own for word in line.split())
         lines += own * times
-    network = None
-    if init is not None:
+    if init is None:
+        pieces = learn_pieces(words, settings.pieces)
+        network = RecurrentNetwork(len(pieces), settings.hidden, settings.dropout)
+    else:
         network, pieces = load_network(init)
         network.dropout.p = settings.dropout
-        settings = replace(settings, pieces=len(pieces), hidden=network.hidden)
-    else:
-        pieces = learn_pieces(words, settings.pieces)
     streams = parallel(lines, pieces, settings.seed)
     say(f"{len(lines)} sentences, {streams.numel()} pieces of {len(pieces)}")
     checked = None
     if held_out is not None:
         checked = parallel(held_out.read_text(encoding="utf-8").splitlines(), pieces, settings.seed, streams=16)
-    if network is None:
-        network = RecurrentNetwork(len(pieces), settings.hidden, settings.dropout)
-    run(network, streams, checked, settings, lambda: save_network(network, pieces, settings, out))
+    run(network, streams, checked, settings, lambda: save_network(network, pieces, settings.seed, out))
 
 
 def parallel(lines: Sequence[str], pieces: Pieces, seed: int, streams: int = STREAMS) -> Tensor:
@@ -138,11 +135,11 @@ def held_out_loss(network: RecurrentNetwork, streams: Tensor) -> float:
     return float(np.mean(losses))
 
 
-def save_network(network: RecurrentNetwork, pieces: Pieces, settings: Settings, out: Path) -> None:
+def save_network(network: RecurrentNetwork, pieces: Pieces, seed: int, out: Path) -> None:
     """Write the weights as float32, and the pieces beside them."""
     weights = {name: weight.detach().contiguous() for name, weight in network.state_dict().items()}
     checkpoint.write_atomically(out, save(weights))
-    described = {"hidden": settings.hidden, "seed": settings.seed, "pieces": pieces.symbols[END:]}
+    described = {"hidden": network.hidden, "seed": seed, "pieces": pieces.symbols[END:]}
     checkpoint.write_atomically(out.with_suffix(".json"), json.dumps(described, indent=1).encode())
 
 
@@ -175,7 +172,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=Path, help="a text to report the loss of; nothing is learned from it")
     for name, default in asdict(Settings()).items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
-    parser.add_argument("--init", type=Path, help="go on from floats that this command wrote, with their pieces")
+    parser.add_argument("--init", type=Path, help="go on from floats that this command wrote, of their size and pieces")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     named = {name: getattr(options, name) for name in asdict(Settings())}
