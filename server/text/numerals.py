@@ -1,7 +1,8 @@
 """Numbers in words, found and written with digits. Pure, English only.
 
 `text_to_num` composes numbers; this module decides which words are a number where English is ambiguous: digits spoken
-one by one stay apart, a pair of numbers may be a year, and "hundreds" is no number.
+one by one stay apart, a pair of numbers may be a year, "hundreds" is no number, and "thirty second" is an ordinal or a
+duration.
 """
 
 from __future__ import annotations
@@ -29,11 +30,26 @@ _TENS = {
     "ninety": "9",
 }  # fmt: skip
 _POWERS = {"hundred", "thousand", "million", "billion", "trillion"}
-_ZERO = {"oh", "o"}  # digits only between digits; elsewhere a sigh, or the time
+_ZERO = {"oh", "o"}  # digits only among digits; elsewhere a sigh, or the time
 _NAMES = {**_DIGITS, **dict.fromkeys(_ZERO, "0")}
+_TIMES = {"double": 2, "triple": 3, "treble": 3}
 _LINKS = {"and", "point"}
 _PARTS = {*_NAMES, *_TEENS, *_TENS, *_POWERS, *_LINKS}
 _CENTURIES = {"seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20"}
+_MONTHS = {
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+}  # fmt: skip
+_ORDINAL_BEFORE = {"the", "my", "your", "his", "her", "its", "our", "their", "this", "that", "every"} | _MONTHS
+_ORDINAL_AFTER = {
+    "of", "street", "avenue", "floor", "century", "birthday", "anniversary", "president", "congress", "amendment",
+    "place", "edition",
+} | _MONTHS  # fmt: skip
+_TIMED = {  # "the thirty second timer" is no 32nd timer
+    "ad", "break", "clip", "clock", "commercial", "countdown", "delay", "gap", "hold", "interval", "intervals",
+    "limit", "mark", "pause", "penalty", "period", "recording", "rest", "rule", "spot", "sprint", "timeout", "timer",
+    "video", "wait", "warning", "window",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +65,22 @@ def numbers(words: Sequence[Word]) -> list[Number]:
     """Find the numbers to write with digits, in order; they do not overlap."""
     texts = [word.text for word in words]
     joined = [i > 0 and words[i].start_s - words[i - 1].end_s < PAUSE_S for i in range(len(words))]
-    found = _years_and_digits(texts, joined)
-    taken = {i for number in found for i in range(number.start, number.end)}
+    found = _years_and_versions(texts, joined)
+    taken = _words_of(found)
+    digits = [number for number in _digits(texts, joined) if number.start not in taken]
+    found += digits
+    taken |= _words_of(digits) | {i for i in range(len(texts)) if _is_duration(texts, joined, i)}
     tokens = [_Token(text, joined[i], i in taken) for i, text in enumerate(texts)]
     for number in find_numbers(tokens, "en", SMALL):
         start = _start_of(texts, number.start, ordinal=number.is_ordinal)
-        if start is not None and start not in taken:
-            found.append(Number(start, number.end, number.text))
+        if start is None or start in taken or _stands_alone(texts, start, number.end):
+            continue
+        found.append(Number(start, number.end, number.text))
     return sorted(found, key=lambda number: number.start)
+
+
+def _words_of(found: Sequence[Number]) -> set[int]:
+    return {i for number in found for i in range(number.start, number.end)}
 
 
 class _Token:
@@ -89,11 +113,32 @@ def _start_of(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None:
     return start - 1 if before == "a" and (start < 2 or texts[start - 2] != "half") else None
 
 
-def _years_and_digits(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
-    """Find years, and digits spoken one by one, each a number of its own."""
+def _stands_alone(texts: Sequence[str], start: int, end: int) -> bool:
+    """Whether this is a number below `SMALL` with no other number next to it: "one and two" stays as "one or two"."""
+    if end - start > 1 or texts[start] not in ("one", "two", "three"):
+        return False
+    numerals = _PARTS - _LINKS - _ZERO
+    neighbors = (texts[at] for at in (start - 1, end) if 0 <= at < len(texts))
+    return not numerals.intersection(neighbors)
+
+
+def _is_duration(texts: Sequence[str], joined: Sequence[bool], at: int) -> bool:
+    """Whether word `at` is the unit of time behind a number that could be an ordinal: "a thirty second timer"."""
+    if texts[at] != "second" or not joined[at] or texts[at - 1] not in _TENS.keys() | _POWERS:
+        return False
+    start = at - 1
+    while start > 0 and joined[start] and texts[start - 1] in _PARTS:
+        start -= 1
+    before = texts[start - 1] if start else ""
+    after = texts[at + 1] if at + 1 < len(texts) and joined[at + 1] else ""
+    return after in _TIMED or not (before in _ORDINAL_BEFORE or after in _ORDINAL_AFTER)
+
+
+def _years_and_versions(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
+    """Find years, and numbers with several points: "version one point two point three", addresses."""
     found: list[Number] = []
     for begin, end in _runs(_PARTS, texts, joined):
-        found += _year(texts, begin, end) or _digits(texts, joined, begin, end)
+        found += _year(texts, begin, end) or _version(texts, begin, end)
     return found
 
 
@@ -132,14 +177,65 @@ def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
     return [Number(begin, end, century + tail)]
 
 
-def _digits(texts: Sequence[str], joined: Sequence[bool], begin: int, end: int) -> list[Number]:
+def _version(texts: Sequence[str], begin: int, end: int) -> list[Number]:
+    """Match a run with two points or more; what is said between two points is written together."""
+    parts = " ".join(texts[begin:end]).split(" point ")
+    if len(parts) < 3:
+        return []
+    written = [_together(part.split()) for part in parts]
+    return [Number(begin, end, ".".join(written))] if all(written) else []
+
+
+def _together(texts: Sequence[str]) -> str:
+    """Write numbers without spaces, "one ninety two" as 192; return "" if other words are among them."""
+    plain = ["zero" if text in _ZERO else text for text in texts]
+    found = find_numbers([_Token(text, joined=True, taken=False) for text in plain], "en", 0)
+    covered = sum(number.end - number.start for number in found) == len(texts)
+    return "".join(number.text for number in found) if covered else ""
+
+
+def _digits(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
     """Find two or more digits in a row that are no part of a longer number: telephone numbers, room numbers."""
     found: list[Number] = []
-    for first, last in _runs(_NAMES, texts[begin:end], joined[begin:end]):
-        i, stop = begin + first, begin + last
-        before, after = texts[i - 1] if i > begin else "", texts[stop] if stop < end else ""
-        i += before in _POWERS or before in _TENS or before == "and"  # "twenty one", "a hundred and one"
-        stop -= after in _POWERS or after == "point"
-        if stop - i > 1 and before != "point":
-            found += [Number(at, at + 1, _NAMES[texts[at]]) for at in range(i, stop)]
+    at = 0
+    while at < len(texts):
+        row: list[Number] = []
+        while at < len(texts) and (not row or joined[at]) and (digit := _digit(texts, joined, at)) is not None:
+            row.append(digit)
+            at = digit.end
+        if row:
+            found += _whole(texts, joined, row)
+        else:
+            at += 1
     return found
+
+
+def _digit(texts: Sequence[str], joined: Sequence[bool], at: int) -> Number | None:
+    """The digit at this word; "double five" is two of them."""
+    if texts[at] in _NAMES:
+        return Number(at, at + 1, _NAMES[texts[at]])
+    if texts[at] in _TIMES and at + 1 < len(texts) and joined[at + 1] and texts[at + 1] in _NAMES:
+        return Number(at, at + 2, " ".join([_NAMES[texts[at + 1]]] * _TIMES[texts[at]]))
+    return None
+
+
+def _whole(texts: Sequence[str], joined: Sequence[bool], row: list[Number]) -> list[Number]:
+    """A row of digits without those that belong to other numbers, and without sighs; empty if fewer than two remain.
+
+    "oh" at an end is a digit where three or more are said: "oh seven nine". At the right end a pause must follow.
+    """
+    end = row[-1].end
+    paused = end == len(texts) or not joined[end]
+    several = len(row) > 2 and any(texts[digit.start] not in _ZERO for digit in row)
+    while row and not (several and paused) and texts[row[-1].start] in _ZERO:
+        row = row[:-1]
+    while row and not several and texts[row[0].start] in _ZERO:
+        row = row[1:]
+    if not row:
+        return []
+    start, end = row[0].start, row[-1].end
+    before = texts[start - 1] if joined[start] else ""
+    after = texts[end] if end < len(texts) and joined[end] else ""
+    first = before in _POWERS or before in _TENS or before == "and"  # "twenty one", "a hundred and one"
+    last = len(row) - (after in _POWERS or after == "point")
+    return row[first:last] if last - first > 1 and before != "point" else []

@@ -149,7 +149,16 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
         ("three point one four one five", "3.1415"),
         # "oh" is a zero between digits alone
         ("oh no", "oh no"),
-        ("oh oh seven", "oh oh 7"),
+        ("oh two", "oh two"),
+        ("one two three oh wait", "1 2 3 oh wait"),
+        # ... and at an end of three or more
+        ("oh oh seven", "0 0 7"),
+        ("oh seven nine double one", "0 7 9 1 1"),
+        ("my number is oh seven seven double oh nine triple four", "my number is 0 7 7 0 0 9 4 4 4"),
+        ("call five five oh", "call 5 5 0"),
+        ("double oh seven", "0 0 7"),
+        ("a double one", "a double one"),
+        ("double trouble and treble clef", "double trouble and treble clef"),
         ("i have five oh no", "i have 5 oh no"),
         ("at five o clock", "at 5 o clock"),
         # years
@@ -174,7 +183,28 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
         # small and alone
         ("one by one or two or three", "one by one or two or three"),
         ("four of them", "4 of them"),
+        ("one and two", "one and two"),
+        ("one and two and three", "one and two and three"),
+        ("two and five", "two and 5"),
+        ("between two and three hours", "between two and three hours"),
+        ("one hundred and two", "102"),
         ("one point five", "1.5"),
+        # several points
+        ("version one point two point three", "version 1.2.3"),
+        ("ten point zero point one", "10.0.1"),
+        ("one ninety two point one sixty eight point one point twenty", "192.168.1.20"),
+        ("the point is one point two", "the point is 1.2"),
+        # "second" is a unit of time, or ends an ordinal
+        ("a thirty second timer", "a 30 second timer"),
+        ("thirty second intervals", "30 second intervals"),
+        ("the thirty second timer", "the 30 second timer"),
+        ("a one hundred and twenty second delay", "a 120 second delay"),
+        ("thirty seconds", "30 seconds"),
+        ("the thirty second of july", "the 32nd of july"),
+        ("december twenty second", "december 22nd"),
+        ("the twenty second", "the 22nd"),
+        ("forty second street", "42nd street"),
+        ("the twenty second time", "the 22nd time"),
     ],
 )
 def test_which_words_are_numbers(text: str, expected: str) -> None:
