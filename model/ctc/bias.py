@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,16 +21,18 @@ import numpy as np
 
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, TERM_FLOATS, TERM_INTS
-from model.ctc.tokens import is_ideograph
 from model.errors import ModelError
 from model.lm.characters import LETTERS
 from model.machine.compiled import DoubleArray, IntArray
+from model.text.letters import unspellable
+from model.text.spelled import spoken
 
 LETTERS_ALONE = frozenset(LETTERS)
 MAX_PHRASES = 1_000
 MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most as many states and two more
 MAX_WORDS = 20  # of one phrase
 MAX_WEIGHT = 10.0
+MAX_SHOWN = 64  # characters of a refused phrase in the error
 
 MAX_PRONUNCIATIONS = 4  # of one phrase
 
@@ -64,17 +65,18 @@ class Bias:
     def of(cls, phrases: Iterable[tuple[str, float | None]], default_boost: float = 1.0) -> Bias:
         """Build from (phrase, weight) pairs; a letter earns the weight times the decoder's `keyterm_boost`.
 
-        A weight of None is `default_boost`; weights are held to ±10. Phrases are spelled in the model's letters; those
-        without any are left out, of two with the same spelling the last counts. Raises: BiasError.
+        A weight of None is `default_boost`; weights are held to ±10. Phrases are spelled as texts are, "24/7" as
+        "twenty four seven"; of two with the same spelling the last counts. Raises: BiasError, also for a phrase that
+        cannot be spelled.
         """
         boosts: dict[Phrase, float] = {}
         for phrase, weight in phrases:
             factor = default_boost if weight is None else weight
             if not math.isfinite(factor):
                 raise BiasError(f"a key term's weight is {factor}, not a finite number")
-            if words := tuple(spell(phrase).split()):
-                boosts.pop(words, None)
-                boosts[words] = max(-MAX_WEIGHT, min(MAX_WEIGHT, factor))
+            words = _spelled(phrase)
+            boosts.pop(words, None)
+            boosts[words] = max(-MAX_WEIGHT, min(MAX_WEIGHT, factor))
         _check(boosts)
         return _built(tuple(boosts.items()))
 
@@ -94,15 +96,17 @@ class Bias:
         return bool(self.phrases)
 
 
-def spell(phrase: str) -> str:
-    """Write a phrase with the letters a to z, apostrophes and spaces; accents fall off, other signs part words.
-
-    A Chinese character is a word of its own.
-    """
-    plain = unicodedata.normalize("NFKD", phrase.replace("’", "'")).casefold()
-    kept = (c for c in plain if not unicodedata.combining(c))
-    words = "".join(c if c in LETTERS else f" {c} " if is_ideograph(c) else " " for c in kept).split()
-    return " ".join(word for word in words if word.strip("'"))
+def _spelled(phrase: str) -> Phrase:
+    """The words of a phrase in the letters a to z. Raises: BiasError for one with other letters, or none."""
+    if letters := unspellable(phrase):
+        raise BiasError(
+            f"key term {phrase[:MAX_SHOWN]!r} has letters that cannot be spelled here: {letters[:MAX_SHOWN]}; "
+            "write it in Latin letters, as it sounds"
+        )
+    words = tuple(spoken(phrase).split())
+    if not words:
+        raise BiasError(f"key term {phrase[:MAX_SHOWN]!r} has no word that can be said")
+    return words
 
 
 def _check(boosts: dict[Phrase, float]) -> None:

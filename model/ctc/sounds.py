@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from model.ctc.bias import Bias, Letters
-from model.ctc.tokens import is_ideograph
 from model.lexicon.lexicon import Lexicon
 from model.lm.cache import SUFFIX, cache_dirs, kept
 from model.lm.language_model import LanguageModel
 from model.lm.pronounced import MOST_ALIKE, PhoneTrie, build_phones
+from model.text.letters import is_ideograph
 
 MANY = 10_000
 """Words of a language model whose trie is kept: that of fewer is made as fast as it is read."""

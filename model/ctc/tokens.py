@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.errors import PublishedModelError
+from model.text.letters import is_ideograph
 
 BLANKS = ("<blk>", "<eps>", "<blank>")
 WORD_START = "▁"
@@ -20,24 +21,6 @@ SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols that are no text
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
-IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-"""Scripts that are written without spaces, as a range of a regular expression: Hiragana, Katakana, Han."""
-_IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
-
-
-def has_ideographs(text: str) -> bool:
-    """Whether a text has a character of such a script."""
-    return not text.isascii() and _IDEOGRAPH.search(text) is not None
-
-
-def is_ideograph(text: str) -> bool:
-    """Whether a text is one character of a script that is written without spaces."""
-    return _IDEOGRAPH.fullmatch(text) is not None
-
-
-def ideographs_apart(text: str) -> str:
-    """Return a text with each character of such a script between spaces, as language models count words."""
-    return text if text.isascii() else " ".join(_IDEOGRAPH.sub(r" \g<0> ", text).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,7 @@ class Tokens:
             begins = symbol.startswith(WORD_START)
             text = "" if number == blank or space else symbol.removeprefix(WORD_START)
             byte = _BYTE.fullmatch(symbol) if has_bytes else None
-            alone = _IDEOGRAPH.fullmatch(text) is not None
+            alone = is_ideograph(text)
             starts.append(begins or space or alone)
             ends.append(space or alone)
             if byte:

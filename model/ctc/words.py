@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.tokens import IDEOGRAPHS
+from model.text.letters import IDEOGRAPHS
 
 LogProbs = NDArray[np.float32]
 

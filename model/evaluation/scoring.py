@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from model.ctc.tokens import has_ideographs
+from model.text.letters import has_ideographs
 
 
 def edit_distance(reference: Sequence[object], hypothesis: Sequence[object]) -> int:

@@ -17,11 +17,11 @@ from model.lm_training.existing import SUFFIXES as MODEL_SUFFIXES
 from model.lm_training.existing import over_vocabulary, respelled, word_counts
 from model.lm_training.kneser_ney import estimate
 from model.lm_training.mixture import mix, tune_weights
-from model.lm_training.normalize import spoken
 from model.lm_training.pair_counts import SUFFIX as COUNTS_SUFFIX
 from model.lm_training.pair_counts import pair_model, read_counts
 from model.lm_training.pruning import prune
 from model.machine.compiled import DoubleArray
+from model.text.spelled import spoken
 
 Report = Callable[[str], None]
 

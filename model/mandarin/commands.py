@@ -16,10 +16,10 @@ from itertools import accumulate
 from pathlib import Path
 from random import Random
 
-from model.ctc.tokens import IDEOGRAPHS
 from model.errors import ModelError, install_hint
 from model.mandarin.text import simplified
 from model.synthesis.wordlists import read_sections
+from model.text.letters import IDEOGRAPHS
 
 COMMANDS = 60_000
 KINDS = {"going": 0.40, "music": 0.24, "film": 0.16, "climate": 0.12, "phone": 0.08}  # of training commands, roughly

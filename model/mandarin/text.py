@@ -7,8 +7,8 @@ import unicodedata
 from functools import cache
 from typing import Any
 
-from model.ctc.tokens import IDEOGRAPHS
 from model.errors import ModelError, install_hint
+from model.text.letters import IDEOGRAPHS
 
 _BREAK = re.compile(r"[。！？；;!?\n]+")
 _OTHER = re.compile(f"[^{IDEOGRAPHS}]+")

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from model.errors import TrainingError
-from model.lm_training.normalize import spoken
 from model.punctuation.books import ORIGIN
+from model.text.spelled import spoken
 
 _TYPE = "{http://www.idpf.org/2007/ops}type"
 _NO_PROSE = (

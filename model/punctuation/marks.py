@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from model.lm_training.normalize import spoken
+from model.text.spelled import spoken
 
 MARKS = ("", ",", ".", "?")
 NONE, COMMA, PERIOD, QUESTION = range(4)

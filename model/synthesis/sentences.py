@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from model.synthesis import spoken_numbers as numbers
 from model.synthesis.grammar import load_grammar
 from model.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, read_sections
+from model.text import spoken_numbers as numbers
 
 Kind = Literal["word", "number", "command", "grammar", "mandarin", "text"]
 Split = Literal["train", "dev"]

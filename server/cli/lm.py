@@ -257,9 +257,9 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 def _named_texts(path: Path) -> dict[str, list[str]]:
     """Return the lines of a text by its name, or those of a manifest by source."""
-    from model.ctc.tokens import ideographs_apart
     from model.lm_training.train import read_lines
     from model.recordings import read_manifest
+    from model.text.letters import ideographs_apart
 
     if path.suffix != ".jsonl":
         return {path.name: list(read_lines(path))}

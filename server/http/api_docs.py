@@ -302,12 +302,14 @@ is loaded with the first request for it, which waits for that.
 was said for 2.4 s. An utterance longer than the server's maximum is cut behind a finished word, without `speech_final`.
 
 **Key terms** are at most 200, of 2,500 characters together, of 20 words each, `keyterm` and `keywords` taken as one.
+Numbers and signs in them are spelled as people say them (`24/7` is "twenty four seven", `3M` "three m"); a term in an
+alphabet that cannot be spelled is refused by name.
 
 **Formatted text** is the `transcript`, and `punctuated_word` beside each word as it was recognised.
 
 **Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
 `keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); its
 `features` are ignored. `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why the old ones do:
-too many, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many changes: a full set at once is not, nor are 500
+too many, one that cannot be spelled, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many changes: a full set at once is not, nor are 500
 characters for each second of audio.
 """

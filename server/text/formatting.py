@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from model.ctc.tokens import has_ideographs
 from model.ctc.words import Word, joined
 from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
 from model.punctuation.rules import capital_i, capitalised, is_question
 from model.punctuation.tagger import shipped_tagger
+from model.text.letters import has_ideographs
 from server.text.numerals import numbers
 
 OPENING_WORDS = 16  # of an open sentence that are kept: as far as the tagger sees to one side

@@ -11,7 +11,6 @@ that may sound alike says which of them it was.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from model.ctc.tokens import WORD_START, Tokens
 from model.errors import VocabularyError
 from model.lm.characters import LETTERS
 from model.machine.compiled import IntArray
+from model.text.letters import folded
 
 MAX_SYMBOLS = 65_535  # a saved state has 16 bits for each, the boundary included
 _SPECIAL = re.compile(r"<[^<>]+>|\[[A-Z]+\]")
@@ -147,6 +147,5 @@ def _written(tokens: Tokens, number: int, *, known_letters: bool) -> tuple[int, 
 
 
 def _columns(text: str) -> tuple[int, ...]:
-    """Columns of a piece's letters, folded as `bias.spell` folds them; one unknown letter where none is left."""
-    plain = unicodedata.normalize("NFKD", text.replace("’", "'")).casefold()
-    return tuple(LETTERS.find(c) for c in plain if not unicodedata.combining(c)) or (_UNKNOWN_COLUMN,)
+    """Columns of a piece's letters, folded as key terms are; one unknown letter where none is left."""
+    return tuple(map(LETTERS.find, folded(text))) or (_UNKNOWN_COLUMN,)

@@ -18,9 +18,9 @@ from model.errors import ModelError
 from model.lexicon.lexicon import Lexicon
 from model.lm_training.gathering.sources import FILES
 from model.lm_training.gathering.texts import Overlap, read_files
-from model.lm_training.normalize import spoken
 from model.recordings import read_manifest
 from model.synthesis.sentences import sentences
+from model.text.spelled import spoken
 
 SEED = 21
 WORDS = range(3, 14)  # of a sentence: longer ones are read worse, and take long

@@ -33,9 +33,9 @@ from model.lm_training.gathering.sources import (
     TextFiles,
 )
 from model.lm_training.gathering.sphinx import read_sphinx
-from model.lm_training.normalize import spoken
 from model.recordings import read_manifest
 from model.synthesis.sentences import sentences
+from model.text.spelled import spoken
 
 # Longer sentences are lists, or lost their punctuation.
 _MOST_WORDS = 60

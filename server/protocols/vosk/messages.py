@@ -11,6 +11,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined
+from model.text.letters import unspellable
+from model.text.spelled import spoken
 from server.errors import BadFrame
 from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
 
@@ -64,13 +66,18 @@ def _check(config: Config) -> None:
 
 
 def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
-    """Return phrases of a grammar as key terms, as many as fit: grammars are larger than the limit of key terms."""
+    """Return phrases of a grammar as key terms, as many as fit: grammars are larger than the limit of key terms.
+
+    Phrases that cannot be spelled are left out: a grammar is a hint here, and its other phrases count.
+    """
     kept: list[str] = []
     characters = 0
     for phrase in phrases:
         words = [word for word in phrase.split() if word != UNKNOWN]
         text = joined(words)
-        if not words or len(words) > MAX_PHRASE_WORDS or characters + len(text) > MAX_CHARACTERS:
+        if len(words) > MAX_PHRASE_WORDS or characters + len(text) > MAX_CHARACTERS:
+            continue
+        if unspellable(text) or not spoken(text):
             continue
         kept.append(text)
         characters += len(text)

@@ -10,10 +10,10 @@ import pytest
 
 from model.errors import LanguageModelError, ModelError
 from model.evaluation.scoring import score
-from model.lm_training.normalize import spoken
 from model.mandarin import text
 from model.mandarin.text import characters_of, sentences_of
 from model.mandarin.texts import SHARED, drawn, overlaps, without, write
+from model.text.spelled import spoken
 
 
 def test_sentences_have_their_numbers_in_words_and_no_marks() -> None:

@@ -6,10 +6,10 @@ from itertools import islice
 
 import pytest
 
-from model.synthesis import spoken_numbers as numbers
 from model.synthesis.samples import SAMPLES
 from model.synthesis.sentences import MAX_WORDS, MIX, Sentence, Split, sample_texts, sentences
 from model.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, parse_noun, parse_verb, read_sections
+from model.text import spoken_numbers as numbers
 
 _CLEAN = re.compile(r"[a-z']+( [a-z']+)*")
 

@@ -74,9 +74,12 @@ def test_every_key_term_of_a_query_counts(text: str, phrases: tuple[str, ...], k
         "keywords=snow:nan",
         "keywords=snow:1e3",
         "keywords=snow:999",
+        "keyterm=plain&keyterm=%D0%9C%D0%BE%D1%81%D0%BA%D0%B2%D0%B0",
+        "keywords=%EC%84%9C%EC%9A%B8:2",
+        "keyterm=%E2%80%A6",
     ],
 )
-def test_too_many_key_terms_and_boosts_that_are_no_numbers_are_refused(text: str) -> None:
+def test_too_many_key_terms_boosts_that_are_no_numbers_and_terms_that_cannot_be_spelled_are_refused(text: str) -> None:
     with pytest.raises(BadParameter, match=r"^key(term|words): "):
         query(f"{RAW}&{text}")
 
@@ -144,7 +147,7 @@ def test_pending_changes_are_bounded_by_pending_steps() -> None:
     (channel,) = bench.session.channels
     assert len(channel._settings.waiting) == 1
     bench.answer()
-    assert channel.state.bias.phrases == (("term", 1.0),)
+    assert channel.state.bias.phrases == (("term nine hundred and ninety nine", 1.0),)
 
 
 def test_changes_cost_their_characters_and_audio_restores_the_allowance() -> None:

@@ -1,0 +1,56 @@
+"""Numbers in written Chinese as they are said: "1998年" is 一九九八年, "3.5%" 百分之三点五."""
+
+from __future__ import annotations
+
+import re
+
+_DIGITS = "零一二三四五六七八九"
+_PLACES = ("", "十", "百", "千")
+_GROUPS = ("", "万", "亿")
+MOST_DIGITS = 8  # of a quantity; longer ones are telephone and account numbers, said digit by digit
+
+_AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?"
+_PERCENT = re.compile(rf"({_AMOUNT})\s?%")
+_YEAR = re.compile(r"(\d{4})(?=\s?年)")
+_NUMBER = re.compile(_AMOUNT)
+
+
+def said_in_chinese(text: str) -> str:
+    """Return a text with its numbers in characters."""
+    text = _PERCENT.sub(lambda at: f"百分之{_number(at[1])}", text)
+    text = _YEAR.sub(lambda at: _each(at[1]), text)
+    return _NUMBER.sub(lambda at: _number(at[0]), text)
+
+
+def _number(text: str) -> str:
+    whole, _, fraction = text.replace(",", "").partition(".")
+    return _integer(whole) + (f"点{_each(fraction)}" if fraction else "")
+
+
+def _each(digits: str) -> str:
+    return "".join(_DIGITS[int(digit)] for digit in digits)
+
+
+def _integer(digits: str) -> str:
+    if len(digits) > MOST_DIGITS or (len(digits) > 1 and digits[0] == "0"):
+        return _each(digits)
+    value, groups = int(digits), list[str]()
+    if value == 0:
+        return _DIGITS[0]
+    for name in _GROUPS:
+        value, rest = divmod(value, 10_000)
+        groups.append(f"{_below_ten_thousand(rest, padded=value > 0)}{name if rest else ''}")
+    said = "".join(reversed(groups))
+    return said.removeprefix("一") if said.startswith("一十") else said
+
+
+def _below_ten_thousand(value: int, *, padded: bool) -> str:
+    """Return 0 <= value < 10,000; `padded` where digits stand before it, so that an absent one is said as 零."""
+    said = ""
+    for place in (3, 2, 1, 0):
+        digit = value // 10**place % 10
+        if digit:
+            said += _DIGITS[digit] + _PLACES[place]
+        elif value % 10**place and (said or padded) and not said.endswith("零"):
+            said += "零"
+    return said
