@@ -98,10 +98,6 @@ class Guard:
         cast(list[Lease], connection.scope[LEASES]).append(self.quotas.take(caller.key.id, 1, self.limit(caller)))
         self._room.refuse_if_full()
 
-    def add_streams(self, connection: HTTPConnection, streams: int) -> None:
-        """Count further streams of a request that was admitted. Raises: TooManyStreams."""
-        connection.scope[LEASES][-1].grow(streams, self.limit(connection.scope[CALLER]))
-
     def refuse_if_unavailable(self) -> None:
         """Raises: ServerDraining, ServerFull."""
         self._sessions.refuse_if_draining()
@@ -116,7 +112,7 @@ class Guard:
         return CountedRefusal(entry.status, entry.err_code, str(error), retry_after_s)
 
     def limit(self, caller: Caller) -> int | None:
-        """Streams that a caller may have open; None is no limit, as on a server without keys."""
+        """Calls that a caller may have open; None is no limit, as on a server without keys."""
         if self.keys.is_open:
             return None
         return self._default_limit if caller.key.streams is None else caller.key.streams

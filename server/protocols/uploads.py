@@ -111,7 +111,7 @@ class Recordings:
     ) -> list[list[FormattedWord]]:
         replica = self._replica
         recognition = model.recognizer.open(upload.session, upload, background=True)
-        replica.sessions.add(upload, "upload")
+        replica.sessions.add(upload, "upload", len(upload.session.channels))
         began_s, outcome = replica.clock(), "client_abort"
         try:
             transcripts = await upload.run(recording, recognition, request.is_disconnected, replica.clock)

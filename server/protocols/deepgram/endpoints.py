@@ -90,8 +90,6 @@ class Listen:
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
         request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
-        if request.multichannel:
-            replica.guard.add_streams(socket, request.channels - 1)
         rate = model.config.sample_rate
         decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
         session = model.session(request.live_options(rate), replica.limits)
