@@ -129,7 +129,7 @@ PATH = "/v1/listen"  # the endpoint whose load early refusals are for
 
 
 class EarlyRefusal:
-    """Refuses handshakes of `/v1/listen` while the replica is full or draining.
+    """Refuses handshakes of `/v1/listen` while the replica is full or draining, or that one address opens too fast.
 
     Handshakes that another refusal is due to (key, origin, quota) go on to the endpoint.
     """
@@ -145,6 +145,7 @@ class EarlyRefusal:
             return None
         try:
             self._guard.refuse_if_unavailable()
+            self._guard.refuse_if_too_fast(HTTPConnection(scope))
         except Refused as error:
             return self._refuse(scope, error)
         return None

@@ -25,7 +25,8 @@ BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
-REASONS = ("auth", "quota", "capacity", "draining", "bad_request", "error")
+REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
+UPLOAD_STAGES = ("receiving", "recognizing")
 STAGES = ("step", "decode", "vad", "engine")
 PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
 
@@ -62,6 +63,8 @@ class Metrics:
             "tutti_estimated_session_capacity", "Estimate of channels at the latency objective", registry=registry
         )
         self.sessions_draining = Gauge("tutti_sessions_draining", "Channels open while draining", registry=registry)
+        uploads = Gauge("tutti_uploads_active", "Uploads in progress", ["stage"], registry=registry)
+        self.uploads_active = {stage: uploads.labels(stage) for stage in UPLOAD_STAGES}
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
         self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
         self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)

@@ -121,7 +121,7 @@ class Transcribe:
             self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             asked, model = await self._queries.read(request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
-            with self._recordings.place():
+            with self._recordings.place(request):
                 body = await self._recordings.read(request)
                 payload = await self._recognise(request, asked, model, body, request_id)
         except Refused as error:
