@@ -74,6 +74,7 @@ def create_app(
             replica.drain,
             replica.clock,
             engine_timeout_s=settings.engine_timeout_s,
+            update_estimates=replica.models.update_estimates,
         )
         replica.models.tell(
             on_loaded=lambda service: watchdog.watch(_watched(service, settings.engine_timeout_s)),

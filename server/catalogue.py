@@ -158,6 +158,16 @@ class Catalogue:
                 return
         last.recognizer.refuse_if_full()
 
+    def note_request(self) -> None:
+        """Note for the estimates of capacity that a client connected or sent a request, whatever comes of it."""
+        for service in self:
+            service.recognizer.admission.capacity.requested(1)
+
+    def update_estimates(self) -> None:
+        """Update the estimates of capacity, which batches do while there are any."""
+        for service in self:
+            service.recognizer.look()
+
     # Loading and unloading
 
     def tell(self, *, on_loaded: OnService, on_unloaded: OnService) -> None:

@@ -60,6 +60,14 @@ class TooManyStreams(Refused):
     """A key with as many streams open as its quota allows."""
 
 
+class TooManyUploads(Refused):
+    """Every place for an upload is taken; live streams may enter."""
+
+
+class TooManyOpenings(Refused):
+    """A key or an address that opens streams faster than this server allows."""
+
+
 class ServerFull(Refused):
     """Every slot is taken."""
 
@@ -131,6 +139,8 @@ REFUSALS: dict[type[Refused], Refusal] = {
     NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
     NotAllowed: Refusal(403, "INSUFFICIENT_PERMISSIONS", "auth"),
     TooManyStreams: Refusal(429, "TOO_MANY_REQUESTS", "quota", retry_after_s=1),
+    TooManyUploads: Refusal(503, "SERVICE_UNAVAILABLE", "uploads", retry_after_s=1),
+    TooManyOpenings: Refusal(503, "SERVICE_UNAVAILABLE", "rate", retry_after_s=1),
     ServerFull: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=1),
     ServerDraining: Refusal(503, "SERVICE_UNAVAILABLE", "draining", retry_after_s=5),
     ServerNotReady: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=5),

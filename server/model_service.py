@@ -133,8 +133,12 @@ class ServiceBuilder:
         keys = read_keys(read_secrets("resume key", plain(settings.resume_keys), settings.resume_keys_file))
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
-        metrics.sessions_max.set_function(lambda: float(self._machine.limit(lambda one: one.limit)))
+        metrics.sessions_max.set_function(self.limit)
         metrics.estimated_capacity.set_function(lambda: float(self._machine.limit(lambda one: one.estimate)))
+
+    def limit(self) -> float:
+        """Return how many channels may be open at the present mix of models."""
+        return float(self._machine.limit(lambda one: one.limit))
 
     def build(self, model: LoadedModel) -> ModelService:
         """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""

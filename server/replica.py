@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from server.access.guard import Guard
 from server.access.keys import KeyRing, read_secrets
+from server.access.opening_rate import OpeningRate, automatic
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
 from server.catalogue import Catalogue
@@ -74,7 +75,15 @@ def build_replica(
         sessions=sessions,
         drain=Drain(sessions, _drain_times(settings), clock),
         metrics=metrics,
-        guard=Guard(_keys(settings, clock), sessions, catalogue, metrics=metrics, settings=settings, clock=clock),
+        guard=Guard(
+            _keys(settings, clock),
+            sessions,
+            catalogue,
+            metrics=metrics,
+            settings=settings,
+            clock=clock,
+            openings=_openings(settings, builder),
+        ),
         limits=_limits(settings),
         live_limits=_live_limits(settings),
         clock=clock,
@@ -89,6 +98,13 @@ def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
     secrets = read_secrets("token key", plain(settings.token_keys), settings.token_keys_file)
     tokens = Tokens(secret for _, secret in secrets)
     return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
+
+
+def _openings(settings: Settings, builder: ServiceBuilder) -> OpeningRate:
+    given = settings.max_openings_per_s
+    if given == "off":
+        return OpeningRate(None)
+    return OpeningRate(automatic(builder.limit) if given == "auto" else lambda: given)
 
 
 def _drain_times(settings: Settings) -> DrainTimes:

@@ -68,11 +68,13 @@ class Settings(BaseSettings):
 
     max_upload_bytes: int = Field(100 * 2**20, ge=1)
     upload_timeout_s: float = Field(120.0, gt=0)  # for a body to arrive
+    min_upload_bytes_per_s: float = Field(1_000.0, gt=0)  # after ten seconds: below it the body ends with 408
     max_upload_s: float = Field(14_400.0, gt=0)  # a small body can decode to endless silence
     max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory
 
     api_keys: tuple[SecretStr, ...] = ()
     api_keys_file: Path | None = None  # a line a key: server/access/keys.py; read again when it changes
+    max_openings_per_s: Literal["auto", "off"] | Annotated[float, Field(gt=0)] = "auto"  # server/access/opening_rate.py
     max_streams_per_key: int | None = Field(None, ge=1)  # where the file says nothing else; None: no quota
     token_keys: tuple[SecretStr, ...] = ()  # the first signs browser tokens, all are accepted; none: one of its own
     token_keys_file: Path | None = None  # one a line

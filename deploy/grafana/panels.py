@@ -129,7 +129,7 @@ ROWS = (
         (
             Panel(
                 "Streams against capacity",
-                "Open now, the limit, what it thinks it can carry within the objective, at the present mix of models.",
+                "Channels open now, the limit, and the estimate within the objective, at the present mix of models.",
                 "short",
                 (
                     Query(gauge("tutti_sessions_active"), "open {{instance}}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.access.keys import Caller, Credentials, KeyRing
+from server.access.opening_rate import OpeningRate
 from server.access.origins import allowed_origins, check_origin
 from server.access.quota import Lease, Quotas
 from server.errors import REFUSALS, Refused
@@ -67,10 +69,12 @@ class Guard:
         metrics: Metrics,
         settings: Settings,
         clock: Callable[[], float],
+        openings: OpeningRate,
     ) -> None:
         """Raises: SettingsError."""
         self.keys = keys
         self.quotas = Quotas()
+        self._openings = openings
         self._sessions = sessions
         self._room = room
         self._metrics = metrics
@@ -95,17 +99,26 @@ class Guard:
         """
         caller = self.identify(connection, credentials)
         self._sessions.refuse_if_draining()
+        self._openings.take(_address_owner(connection), self._clock())
+        if not self.keys.is_open:
+            self._openings.take(f"key {caller.key.id}", self._clock())
         cast(list[Lease], connection.scope[LEASES]).append(self.quotas.take(caller.key.id, 1, self.limit(caller)))
         self._room.refuse_if_full()
 
-    def add_streams(self, connection: HTTPConnection, streams: int) -> None:
-        """Count further streams of a request that was admitted. Raises: TooManyStreams."""
-        connection.scope[LEASES][-1].grow(streams, self.limit(connection.scope[CALLER]))
+    def enter_without_key(self, connection: HTTPConnection) -> None:
+        """Admit a request for one stream where no key is asked for. Raises: Refused."""
+        self._sessions.refuse_if_draining()
+        self._openings.take(_address_owner(connection), self._clock())
+        self._room.refuse_if_full()
 
     def refuse_if_unavailable(self) -> None:
         """Raises: ServerDraining, ServerFull."""
         self._sessions.refuse_if_draining()
         self._room.refuse_if_full()
+
+    def refuse_if_too_fast(self, connection: HTTPConnection) -> None:
+        """Refuse what `enter` would refuse for its address, early; counts no opening. Raises: TooManyOpenings."""
+        self._openings.refuse_if_exceeded(_address_owner(connection), self._clock())
 
     def refuse(self, error: Refused) -> CountedRefusal:
         """Count a refusal; return its status, its code and when to come back."""
@@ -115,8 +128,14 @@ class Guard:
         retry_after_s = None if shortest_s is None else self._retry.seconds(shortest_s, self._clock())
         return CountedRefusal(entry.status, entry.err_code, str(error), retry_after_s)
 
+    def owner(self, connection: HTTPConnection) -> str:
+        """Name who shares a fair part of this replica: the key of an admitted request, without keys the address."""
+        if not self.keys.is_open:
+            return tenant_of(connection)
+        return address_of(connection)
+
     def limit(self, caller: Caller) -> int | None:
-        """Streams that a caller may have open; None is no limit, as on a server without keys."""
+        """Calls that a caller may have open; None is no limit, as on a server without keys."""
         if self.keys.is_open:
             return None
         return self._default_limit if caller.key.streams is None else caller.key.streams
@@ -128,6 +147,27 @@ def tenant_of(connection: HTTPConnection) -> str:
     return caller.key.id
 
 
+def address_of(connection: HTTPConnection) -> str:
+    """Return the address of a connection's client; of IPv6 the network, of which one client has all addresses.
+
+    A proxy that uvicorn trusts (`FORWARDED_ALLOW_IPS`, 127.0.0.1 by default) names the client in `X-Forwarded-For`.
+    """
+    if connection.client is None:
+        return ""
+    try:
+        address = ipaddress.ip_address(connection.client.host)
+    except ValueError:
+        return connection.client.host
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, NETWORK_BITS), strict=False))
+
+
+def _address_owner(connection: HTTPConnection) -> str:
+    return f"address {address_of(connection)}"
+
+
+NETWORK_BITS = 64
 RETRIES_PER_S = 50.0
 LONGEST_S = 30.0
 

@@ -33,7 +33,10 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.keys")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that the server accepts. `streams` None: the server's default; `origins` None: the server's list."""
+    """A key that the server accepts. `origins` None: the server's list.
+
+    `streams` is the number of calls that may be open, None: the server's default.
+    """
 
     digest: bytes = field(repr=False)
     name: str = ""

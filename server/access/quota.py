@@ -1,4 +1,8 @@
-"""Quota of each API key: streams open on this replica, and the limit. Counted in process."""
+"""Quota of each API key: calls open on this replica, and the limit. Counted in process.
+
+A call is one connection or one upload, whatever the number of its channels: that is what an operator sells, while the
+limit of the replica and `tutti_sessions_active` count channels, which are what a machine carries.
+"""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ class AvSource:
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
+        self.stated_s = self._stated_s()
         self._frames = self._decode()
 
     def read(self) -> PCM:
@@ -56,6 +57,12 @@ class AvSource:
             if wanted <= 0:
                 break
         return np.concatenate(blocks)  # (S, C)
+
+    def _stated_s(self) -> float | None:
+        """The longer of what the stream's and the container's headers state."""
+        stream, whole = self._stream.duration, self._container.duration
+        of_stream = 0.0 if stream is None else float(stream * (self._stream.time_base or 0))
+        return max(of_stream, (whole or 0) / av.time_base) or None
 
     def _decode(self) -> Iterator[AudioFrame]:
         empty = 0

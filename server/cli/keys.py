@@ -20,7 +20,9 @@ NEW_FILE_MODE = 0o600
 keys = typer.Typer(help="API keys: make them, and write the file of their digests.", no_args_is_help=True)
 
 NameOption = Annotated[str, typer.Option(help="Whose key it is: letters, digits and . _ @ -")]
-StreamsOption = Annotated[int | None, typer.Option(help="Streams that it may have open at a time.", min=1)]
+StreamsOption = Annotated[
+    int | None, typer.Option(help="Calls that it may have open at a time, each of any number of channels.", min=1)
+]
 OriginOption = Annotated[list[str] | None, typer.Option(help="A web page that may use it, https://…; repeatable.")]
 FileOption = Annotated[Path | None, typer.Option(help="The keys file, to which the line is added.", dir_okay=False)]
 

@@ -85,7 +85,9 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw latency and batch size against load into this PNG.")] = None,
     seed: Annotated[int, typer.Option(help="Decides starts and batch times.")] = 1,
 ) -> None:
-    """How many replicas carry so many streams within a latency, by simulation with the real batcher.
+    """Estimate the number of replicas needed for N streams at a latency target, by simulation with the real batcher.
+
+    A stream is one channel: count a stereo call with `multichannel=true` as two.
 
     The calibration that ships with the program is of one machine, which is named: calibrate on your own.
     """

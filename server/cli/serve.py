@@ -47,7 +47,7 @@ def serve(
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: {default}.")] = None,
     max_streams: Annotated[
         str | None,
-        typer.Option(help="Streams at a time; more get 503. auto: as many as it can carry. Default: {default}."),
+        typer.Option(help="Channels at a time; more get 503. auto: as many as it can carry. Default: {default}."),
     ] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows of a batch. Default: {default}.")] = None,
     latency_budget_ms: Annotated[

@@ -36,9 +36,17 @@ Refuse = Callable[[Scope], Response | None]
 class HeadProtocol(HttpToolsProtocol):
     """uvicorn's protocol that waits `timeout_s` for each head, and refuses handshakes by `refuse`."""
 
-    def __init__(self, *arguments: Any, timeout_s: float, refuse: Refuse | None, **options: Any) -> None:
-        """Take what uvicorn gives a protocol besides."""
+    def __init__(
+        self,
+        *arguments: Any,
+        timeout_s: float,
+        refuse: Refuse | None,
+        on_request: Callable[[], None],
+        **options: Any,
+    ) -> None:
+        """Take what uvicorn gives a protocol besides; `on_request` is called for each connection and later request."""
         super().__init__(*arguments, **options)
+        self._on_request = on_request
         self._timeout_s = timeout_s
         self._refuse = refuse
         self._timer: asyncio.TimerHandle | None = None  # runs while a head is awaited
@@ -47,6 +55,7 @@ class HeadProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Await the first head."""
         super().connection_made(transport)
+        self._on_request()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -58,6 +67,7 @@ class HeadProtocol(HttpToolsProtocol):
         """Await the rest of this head."""
         super().on_message_begin()
         if self._timer is None:
+            self._on_request()
             self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -119,7 +129,7 @@ PATH = "/v1/listen"  # the endpoint whose load early refusals are for
 
 
 class EarlyRefusal:
-    """Refuses handshakes of `/v1/listen` while the replica is full or draining.
+    """Refuses handshakes of `/v1/listen` while the replica is full or draining, or that one address opens too fast.
 
     Handshakes that another refusal is due to (key, origin, quota) go on to the endpoint.
     """
@@ -135,6 +145,7 @@ class EarlyRefusal:
             return None
         try:
             self._guard.refuse_if_unavailable()
+            self._guard.refuse_if_too_fast(HTTPConnection(scope))
         except Refused as error:
             return self._refuse(scope, error)
         return None
@@ -176,7 +187,12 @@ def make_protocol(app: ASGIApp, state: ServerState, *, replica: Replica) -> Call
 
 def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Config:
     settings = replica.settings
-    http = partial(HeadProtocol, timeout_s=settings.handshake_timeout_s, refuse=refuse)
+    http = partial(
+        HeadProtocol,
+        timeout_s=settings.handshake_timeout_s,
+        refuse=refuse,
+        on_request=replica.models.note_request,
+    )
     return uvicorn.Config(
         app,
         host=settings.host,

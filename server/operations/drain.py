@@ -50,6 +50,7 @@ class OpenSessions:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._sessions: dict[OpenSession, str] = {}
+        self._channels: dict[OpenSession, int] = {}
         self._empty: asyncio.Future[None] | None = None
         self._draining = False
 
@@ -64,7 +65,7 @@ class OpenSessions:
     @draining.setter
     def draining(self, draining: bool) -> None:
         self._draining = draining
-        self._metrics.sessions_draining.set(len(self._sessions) if draining else 0)
+        self._metrics.sessions_draining.set(self.channels if draining else 0)
 
     def refuse_if_draining(self) -> None:
         """Raises: ServerDraining."""
@@ -87,16 +88,21 @@ class OpenSessions:
         """Whether this session is open."""
         return session in self._sessions
 
-    def add(self, session: OpenSession, protocol: str) -> None:
-        """Add a session that began."""
-        self._sessions[session] = protocol
-        self._metrics.sessions_active[protocol].inc()
+    @property
+    def channels(self) -> int:
+        """Channels of all open sessions, each of which takes a slot of the model."""
+        return sum(self._channels.values())
+
+    def add(self, session: OpenSession, protocol: str, channels: int = 1) -> None:
+        """Add a session that began; the metrics count its channels, in the unit of `tutti_sessions_max`."""
+        self._sessions[session], self._channels[session] = protocol, channels
+        self._metrics.sessions_active[protocol].inc(channels)
 
     def remove(self, session: OpenSession) -> None:
         """Remove a session that ended; the last one completes `emptied`."""
-        self._metrics.sessions_active[self._sessions.pop(session)].dec()
+        self._metrics.sessions_active[self._sessions.pop(session)].dec(self._channels.pop(session))
         if self._draining:
-            self._metrics.sessions_draining.set(len(self._sessions))
+            self._metrics.sessions_draining.set(self.channels)
         if not self._sessions and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 

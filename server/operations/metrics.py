@@ -25,7 +25,8 @@ BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
-REASONS = ("auth", "quota", "capacity", "draining", "bad_request", "error")
+REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
+UPLOAD_STAGES = ("receiving", "recognizing")
 STAGES = ("step", "decode", "vad", "engine")
 PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
 
@@ -50,13 +51,20 @@ class Metrics:
         return ModelMetrics(self._of_models, name, self._max_streams, self.errors)
 
     def _gauges(self, registry: CollectorRegistry) -> None:
-        active = Gauge("tutti_sessions_active", "ASR sessions open now", ["protocol"], registry=registry)
-        self.sessions_active = {name: active.labels(name) for name in PROTOCOLS}
-        self.sessions_max = Gauge("tutti_sessions_max", "Session cap", registry=registry)
-        self.estimated_capacity = Gauge(
-            "tutti_estimated_session_capacity", "Estimate of sessions at the latency objective", registry=registry
+        active = Gauge(
+            "tutti_sessions_active",
+            "Channels open now",
+            ["protocol"],
+            registry=registry,
         )
-        self.sessions_draining = Gauge("tutti_sessions_draining", "Sessions open while draining", registry=registry)
+        self.sessions_active = {name: active.labels(name) for name in PROTOCOLS}
+        self.sessions_max = Gauge("tutti_sessions_max", "Channels that may be open", registry=registry)
+        self.estimated_capacity = Gauge(
+            "tutti_estimated_session_capacity", "Estimate of channels at the latency objective", registry=registry
+        )
+        self.sessions_draining = Gauge("tutti_sessions_draining", "Channels open while draining", registry=registry)
+        uploads = Gauge("tutti_uploads_active", "Uploads in progress", ["stage"], registry=registry)
+        self.uploads_active = {stage: uploads.labels(stage) for stage in UPLOAD_STAGES}
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
         self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
         self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)
@@ -69,7 +77,7 @@ class Metrics:
         self.gpu_memory.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
-        self.sessions = Counter("tutti_sessions", "Sessions that ended", ["protocol", "outcome"], registry=registry)
+        self.sessions = Counter("tutti_sessions", "Calls that ended", ["protocol", "outcome"], registry=registry)
         for protocol in PROTOCOLS:
             for outcome in OUTCOMES:
                 self.sessions.labels(protocol, outcome)
@@ -142,10 +150,10 @@ class _ModelFamilies:
         def spread(name: str, text: str, edges: Sequence[float] = STAGE_S) -> Histograms:
             return Histograms(registry, f"tutti_{name}", text, edges, "model")
 
-        self.capacity = gauge("model_session_capacity", "Estimate of sessions, were there none of other models")
+        self.capacity = gauge("model_session_capacity", "Estimate of channels, were there none of other models")
         self.reserved = gauge(
             "reserved_sessions",
-            "Of the estimate by service times, sessions kept out because steps are late, or were in the last minutes",
+            "Of the estimate by service times, channels kept out because steps are late, or were in the last minutes",
         )
         self.slowdown = gauge("slowdown_ratio", "Time of batches by that in the warm-up")
         self.uploads_wait = gauge("uploads_wait", "1 while uploads wait for late live steps")

@@ -65,13 +65,18 @@ class Watchdog:
         clock: Callable[[], float],
         *,
         engine_timeout_s: float,
+        update_estimates: Callable[[], None],
     ) -> None:
-        """An engine that does not move has ended, or has been at one piece of work for `engine_timeout_s`."""
+        """An engine that does not move has ended, or has been at one piece of work for `engine_timeout_s`.
+
+        `update_estimates` updates the estimates of capacity while no batch does.
+        """
         self._metrics = metrics
         self._sessions = sessions
         self._drain = drain
         self._clock = clock
         self._engine_timeout_s = engine_timeout_s
+        self._update_estimates = update_estimates
         self._engines: dict[str, tuple[Engine, EngineHealth]] = {}
         self._short_of_files = False
         self._timer: asyncio.TimerHandle | None = None
@@ -101,6 +106,7 @@ class Watchdog:
         self._metrics.loop_lag.observe(max(0.0, loop.time() - due_s))
         self._sessions.observe_backlog()
         self._look_at_engines()
+        self._update_estimates()
         self._look_at_files()
         self._gc_schedule.look(self._clock(), len(self._sessions))
         self.start()

@@ -68,7 +68,7 @@ async def serve(
     except Refused as error:
         await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
         return
-    replica.sessions.add(connection, connection.protocol)
+    replica.sessions.add(connection, connection.protocol, len(admitted.session.channels))
     try:
         headers = [(name.encode(), value.encode()) for name, value in admitted.headers.items()]
         await socket.accept(admitted.subprotocol, headers)

@@ -19,17 +19,19 @@ from server.errors import (
     RecognitionFailed,
     Refused,
     ServerDraining,
-    ServerFull,
     TooLarge,
     TooSlow,
 )
 from server.model_service import ModelService
+from server.protocols.upload_places import GRACE_S, Place, UploadPlaces
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, Session, SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style
+
+PLACE = "tutti.upload_place"  # in the scope of a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +61,29 @@ class Recordings:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._taken = 0
+        self._places = UploadPlaces(replica.settings.max_uploads)
+        gauges = replica.metrics.uploads_active
+        gauges["receiving"].set_function(lambda: float(self._places.count(receiving=True)))
+        gauges["recognizing"].set_function(lambda: float(self._places.count(receiving=False)))
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Count one recording, from before its body is read. Raises: ServerFull."""
-        if self._taken >= self._replica.settings.max_uploads:
-            raise ServerFull("as many recordings as this server takes at a time are on their way")
-        self._taken += 1
+    def place(self, request: Request) -> Iterator[None]:
+        """Count an admitted request's recording, from before its body is read. Raises: TooManyUploads."""
+        place = self._places.take(self._replica.guard.owner(request), asyncio.get_running_loop().time())
+        request.scope[PLACE] = place
         try:
             yield
         finally:
-            self._taken -= 1
+            self._places.release(place)
 
     async def read(self, request: Request) -> bytes:
-        """Read the whole body. Raises: TooLarge, TooSlow, ClientGone."""
-        settings = self._replica.settings
-        return await read_body(request, settings.max_upload_bytes, settings.upload_timeout_s)
+        """Read the whole body of a request that has a place. Raises: TooLarge, TooSlow, ClientGone."""
+        settings, place = self._replica.settings, request.scope[PLACE]
+        body = await read_body(
+            request, settings.max_upload_bytes, settings.upload_timeout_s, place, settings.min_upload_bytes_per_s
+        )
+        place.receiving = False
+        return body
 
     async def recognise(
         self,
@@ -111,7 +119,7 @@ class Recordings:
     ) -> list[list[FormattedWord]]:
         replica = self._replica
         recognition = model.recognizer.open(upload.session, upload, background=True)
-        replica.sessions.add(upload, "upload")
+        replica.sessions.add(upload, "upload", len(upload.session.channels))
         began_s, outcome = replica.clock(), "client_abort"
         try:
             transcripts = await upload.run(recording, recognition, request.is_disconnected, replica.clock)
@@ -131,22 +139,49 @@ class Recordings:
             replica.metrics.session_duration.observe(replica.clock() - began_s)
 
 
-async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
-    """Read a whole body. Raises: TooLarge, TooSlow, ClientGone."""
-    parts: list[bytes] = []
-    size = 0
+async def read_body(
+    request: Request, limit_bytes: int, timeout_s: float, place: Place | None = None, least_bytes_per_s: float = 1.0
+) -> bytes:
+    """Read a whole body; with a place, one that keeps to the least rate. Raises: TooLarge, TooSlow, ClientGone."""
+    loop, parts = asyncio.get_running_loop(), list[bytes]()
+    end_s, size = loop.time() + timeout_s, 0
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout_at(end_s) as deadline:
+            if place is not None:
+                deadline.reschedule(_ends_at(place, end_s, least_bytes_per_s))
+                place.end_early = lambda: deadline.reschedule(loop.time())
             async for part in request.stream():
                 size += len(part)
                 if size > limit_bytes:
                     raise TooLarge(f"the body is larger than {limit_bytes} bytes")
                 parts.append(part)
+                if place is not None and not place.gave_way:
+                    place.received_bytes = size
+                    deadline.reschedule(_ends_at(place, end_s, least_bytes_per_s))
     except TimeoutError as error:
-        raise TooSlow(f"the body did not arrive within {timeout_s:g} s") from error
+        raise _too_slow(place, loop.time() >= end_s, timeout_s, least_bytes_per_s) from error
     except ClientDisconnect as error:
         raise ClientGone from error
+    finally:
+        if place is not None:
+            place.end_early = _nothing
     return b"".join(parts)
+
+
+def _ends_at(place: Place, end_s: float, least_bytes_per_s: float) -> float:
+    return min(end_s, place.too_slow_at(least_bytes_per_s))
+
+
+def _too_slow(place: Place | None, timed_out: bool, timeout_s: float, least_bytes_per_s: float) -> TooSlow:
+    if place is not None and place.gave_way:
+        return TooSlow("all upload places were taken, and this body came slowest: send it again, or faster")
+    if timed_out:
+        return TooSlow(f"the body did not arrive within {timeout_s:g} s")
+    return TooSlow(f"after {GRACE_S:g} s the body came slower than {least_bytes_per_s:g} bytes/s: send it faster")
+
+
+def _nothing() -> None:
+    """The body is read: nothing ends early."""
 
 
 OnSegment = Callable[[Sequence[FormattedWord]], None]

@@ -114,7 +114,12 @@ class Recognizer:
         self._count_slots()
         return active
 
+    def look(self) -> None:
+        """Update the estimate if a period is over, for times without a batch."""
+        self._look(self._clock())
+
     def _on_session_closed(self, active: ActiveSession) -> None:
+        self.admission.capacity.ended(len(active.speech.ids))
         for stream in active.speech.ids:
             del self._routes[stream]
         if active.vad is not None:

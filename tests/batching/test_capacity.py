@@ -213,9 +213,9 @@ def test_the_pressure_bound_is_lifted_on_an_idle_replica() -> None:
     free = load.period(300, 0)
     for _ in range(2):
         load.period(100, 50)
-    load.capacity.look(load.now + 60.0, 0.0, 0)  # one long period, as a replica without batches has
+    load.capacity.look(load.now + 20.0, 0.0, 0)  # one long period, as a replica without batches has
     assert load.capacity.streams() < 0.9 * free
-    load.capacity.look(load.now + RESERVE_S, 0.0, 0)
+    load.capacity.look(load.now + 60.0, 0.0, 0)
     assert load.capacity.streams() == free
 
 

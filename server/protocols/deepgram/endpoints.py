@@ -90,8 +90,6 @@ class Listen:
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
         request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
-        if request.multichannel:
-            replica.guard.add_streams(socket, request.channels - 1)
         rate = model.config.sample_rate
         decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
         session = model.session(request.live_options(rate), replica.limits)
@@ -123,7 +121,7 @@ class Transcribe:
             self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             asked, model = await self._queries.read(request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
-            with self._recordings.place():
+            with self._recordings.place(request):
                 body = await self._recordings.read(request)
                 payload = await self._recognise(request, asked, model, body, request_id)
         except Refused as error:

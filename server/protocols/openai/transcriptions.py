@@ -61,7 +61,7 @@ class Transcriptions:
         try:
             guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             with ExitStack() as place:
-                place.enter_context(self._recordings.place())
+                place.enter_context(self._recordings.place(request))
                 form = await self._form(request)
                 wanted = await self._wanted(form)
                 if form.stream:

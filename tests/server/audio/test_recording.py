@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -155,3 +156,31 @@ def test_any_damage_ends_in_audio_or_in_a_refusal(name: str, data: st.DataObject
     with contextlib.suppress(Refused):
         read(bytes(body))
     assert time.process_time() - began_s < 5.0
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "WAV"])
+def test_a_header_that_states_too_much_is_refused_before_anything_is_decoded(kind: str) -> None:
+    body = io.BytesIO()
+    soundfile.write(body, np.zeros(RATE * 61, np.int16), RATE, format=kind)
+    with pytest.raises(TooLarge, match="more than 60 s"):
+        Recording(body.getvalue(), ANY, rate=RATE, max_s=60.0)
+
+
+def test_raw_samples_beyond_the_limit_are_refused_by_their_size() -> None:
+    form = audio_form("linear16", 8_000)
+    with pytest.raises(TooLarge, match="more than 60 s"):
+        Recording(bytes(2 * 8_000 * 61), form, rate=RATE, max_s=60.0)
+
+
+def read_all(recording: Recording) -> None:
+    while recording.next_block() is not None:
+        pass
+
+
+def test_decoding_ends_when_it_takes_more_processor_time_than_a_body_of_that_size_may() -> None:
+    body = io.BytesIO()
+    soundfile.write(body, np.zeros(RATE * 600, np.int16), RATE, format="FLAC")
+    ticks = itertools.count(step=3.0)
+    recording = Recording(body.getvalue(), ANY, rate=RATE, max_s=3_600.0, clock=lambda: next(ticks))
+    with pytest.raises(TooLarge, match="decoding takes too long"):
+        read_all(recording)

@@ -1,0 +1,130 @@
+"""Rate of openings by key and by address: a storm is bounded, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from live_server import LiveServer
+from starlette.requests import HTTPConnection
+from websockets.exceptions import InvalidStatus
+
+from server.access.guard import address_of
+from server.access.opening_rate import BURST_S, LEAST_PER_S, MAX_BUCKETS, OpeningRate, automatic
+from server.errors import TooManyOpenings
+
+Start = Callable[..., LiveServer]
+T0 = 8_675_309.25
+
+
+def opened(rate: OpeningRate, owner: str, times: int, now: float) -> int:
+    """Try so often at one moment. Returns: how many entered."""
+    entered = 0
+    for _ in range(times):
+        try:
+            rate.take(owner, now)
+        except TooManyOpenings:
+            continue
+        entered += 1
+    return entered
+
+
+def test_a_burst_enters_and_then_the_rate() -> None:
+    rate = OpeningRate(lambda: 10.0)
+    assert opened(rate, "a", 1_000, T0) == 10 * BURST_S
+    with pytest.raises(TooManyOpenings):
+        rate.refuse_if_exceeded("a", T0)
+    assert opened(rate, "a", 1_000, T0 + 1.0) == 10
+    assert opened(rate, "a", 1_000, T0 + 1_000.0) == 10 * BURST_S
+    assert opened(rate, "b", 1, T0) == 1, "another caller is not affected"
+
+
+def test_what_comes_ten_a_second_after_a_storm_is_never_refused() -> None:
+    rate = OpeningRate(automatic(lambda: 9.0))
+    opened(rate, "a", 1_000, T0)
+    assert all(opened(rate, "a", 1, T0 + n / 10) for n in range(1, 201))
+
+
+@pytest.mark.parametrize(("limit", "per_s"), [(1.0, LEAST_PER_S), (447.0, 89.4), (5_000.0, 1_000.0)])
+def test_a_balancer_with_one_address_may_fill_the_replica_at_once(limit: float, per_s: float) -> None:
+    assert automatic(lambda: limit)() == pytest.approx(per_s)
+    assert opened(OpeningRate(automatic(lambda: limit)), "balancer", int(limit), T0) == int(limit)
+
+
+def test_owners_are_remembered_in_bounded_memory_and_none_without_a_limit() -> None:
+    rate, unlimited = OpeningRate(lambda: 1.0), OpeningRate(None)
+    for number in range(MAX_BUCKETS + 100):
+        rate.take(str(number), T0)
+    assert len(rate) == MAX_BUCKETS
+    assert opened(unlimited, "a", 10_000, T0) == 10_000
+    assert len(unlimited) == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_an_ipv6_network_is_one_address(host: str, address: str) -> None:
+    assert address_of(HTTPConnection({"type": "http", "headers": [], "client": (host, 1)})) == address
+
+
+def test_a_storm_of_one_key_is_refused_with_503_and_another_key_is_served(live_server: Start, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("\n".join(hashlib.sha256(key.encode()).hexdigest() for key in ("stormy", "calm")))
+    server = live_server(api_keys_file=file, max_openings_per_s=0.4)  # a burst of two, then none within this test
+    guard = server.replica.guard
+    for _ in range(2):
+        guard._openings.take(f"key {key_id('stormy')}", server.replica.clock())
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen({"Authorization": "Token stormy"})
+    response = refused.value.response
+    assert response.status_code == 503
+    assert int(response.headers["Retry-After"]) >= 1
+    assert "openings" in json.loads(response.body)["err_msg"]
+    with server.listen({"Authorization": "Token calm"}) as client:
+        client.finish()
+    assert server.metric('tutti_handshakes_rejected_total{reason="rate"}') == 1
+    assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 0
+
+
+def key_id(secret: str) -> str:
+    from server.access.keys import Key
+
+    return Key.of(secret).id
+
+
+def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(live_server: Start) -> None:
+    server = live_server(max_openings_per_s=0.2)
+    with server.listen() as client:
+        client.finish()
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen()
+    assert refused.value.response.status_code == 503
+    assert server.http.post("/v1/listen", content=b"RIFF").status_code == 503
+    assert server.http.post("/v1/audio/transcriptions", files={"file": b"RIFF"}).status_code == 503
+    assert server.metric('tutti_handshakes_rejected_total{reason="rate"}') == 3
+
+
+def test_clients_behind_a_trusted_proxy_are_told_apart(live_server: Start) -> None:
+    server = live_server(max_openings_per_s=0.2)
+    for address in ("192.0.2.1", "192.0.2.2"):
+        with server.listen({"X-Forwarded-For": address}) as client:
+            client.finish()
+    with pytest.raises(InvalidStatus):
+        server.listen({"X-Forwarded-For": "192.0.2.1"})
+
+
+def test_no_limit_if_switched_off(live_server: Start) -> None:
+    server = live_server(max_openings_per_s="off")
+    for _ in range(3):
+        with server.listen() as client:
+            client.finish()
+    assert len(server.replica.guard._openings) == 0
