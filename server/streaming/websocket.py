@@ -8,7 +8,7 @@ from asyncio.transports import BaseTransport
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
@@ -20,10 +20,11 @@ except ImportError:  # a build without its C extension
     from websockets.utils import apply_mask
 
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
-LINGER_S = 10.0  # for the client's own close frame, or its end of a connection that failed
+LINGER_S = 10.0  # for the client's own close frame, its end of a connection that failed, or to take what is unsent
 WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
 SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
 WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
+WHOLE_PONG = b"\x8a"  # FIN, no extension bits, opcode 10
 MASKED = 0x80
 MASK_BYTES = 4
 LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # in place of the length: it follows in two bytes, or in eight
@@ -36,7 +37,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
     congested = False
+    _reading = True  # False while the receiver leaves the client's data in the kernel
     _failed = False  # by what the client sent: nothing is written any more
+    _pong: bytes | None = None  # the answer to the latest ping, while it cannot be written
 
     # Called by the event loop's transport
 
@@ -60,6 +63,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """End, because the server does."""
         super().shutdown()
+        self._bound_end()
         self._deliver()
 
     def pause_writing(self) -> None:
@@ -71,6 +75,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """The client reads again."""
         super().resume_writing()
         self.congested = False
+        self._write_pong()
         if self._receiver is not None:
             self._receiver.on_writable()
 
@@ -141,13 +146,66 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.transport.write_eof()
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless what came before it has failed the connection."""
-        if not self._failed:
-            super().handle_ping()
+        """Answer a ping. While the client reads nothing, keep the answer to its latest ping alone.
+
+        Source: RFC 6455, section 5.5.3. Before the handshake is answered, and after a close frame, no pong is written.
+        """
+        frames = self.conn.data_to_send()
+        if self._failed:
+            return
+        if self.congested or not self.handshake_complete or self.close_sent:
+            pongs = [frame for frame in frames if frame[:1] == WHOLE_PONG]
+            self._pong = pongs[-1] if pongs else self._pong
+            frames = [frame for frame in frames if frame[:1] != WHOLE_PONG]  # the echo of a close frame, at most
+        if frames:
+            self.transport.write(b"".join(frames))
+
+    def _write_pong(self) -> None:
+        pong, self._pong = self._pong, None
+        if pong is not None and not (self.close_sent or self._failed or self.transport.is_closing()):
+            self.transport.write(pong)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Join fragments as they come: a list of tiny ones would take fifty times the memory of their bytes."""
+        if not isinstance(self.frames[0], bytearray):
+            self.frames = [cast(bytes, bytearray(self.frames[0]))]
+        self.frames[0] += event.data
+        if event.fin:
+            self.frames = [bytes(self.frames[0])]
+            self.send_receive_event_to_app()
+
+    def handle_close(self, event: Frame) -> None:
+        """Answer the client's close frame, and wait a bounded time for it to take what is unsent."""
+        super().handle_close(event)
+        self._bound_end()
+
+    def keepalive_timeout(self) -> None:
+        """End a connection whose client answers no ping, unless it is not read: its pong may lie in the kernel."""
+        if self._reading:
+            super().keepalive_timeout()
+            self._bound_end()
+        else:
+            self._await_pong()
+
+    def _await_pong(self) -> None:
+        assert self.ping_timeout is not None, "a ping without a time limit has no timer"
+        self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The application has returned, and uvicorn has closed the transport."""
+        super().on_task_complete(task)
+        self._bound_end()
+
+    def _bound_end(self) -> None:
+        """Drop the connection after a bounded time if it closes behind data that the client does not read."""
+        if self._linger is None and self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self._linger = self.loop.call_later(LINGER_S, self.abort)
 
     async def send(self, message: Any) -> None:
         """Send, and complete a refusal that uvicorn takes for an error."""
         await super().send(message)
+        if message["type"] == "websocket.accept":
+            self._write_pong()
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True  # else uvicorn 0.54 logs an error for each refusal
 
@@ -197,11 +255,16 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def pause_reading(self) -> None:
         """Leave the client's data in the kernel."""
+        self._reading = False
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read again; the client has the whole time from now on to answer a ping."""
+        if not self._reading and self.pong_timer is not None:
+            self.pong_timer.cancel()
+            self._await_pong()
+        self._reading = True
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
