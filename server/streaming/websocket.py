@@ -12,22 +12,12 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from server.streaming.frames import WHOLE_PONG, audio_frame, frame_size, text_frame
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageReceiver
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # a build without its C extension
-    from websockets.utils import apply_mask
 
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
 LINGER_S = 10.0  # for the client's own close frame, its end of a connection that failed, or to take what is unsent
-WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
-SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
-WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
-WHOLE_PONG = b"\x8a"  # FIN, no extension bits, opcode 10
-MASKED = 0x80
-MASK_BYTES = 4
-LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # in place of the length: it follows in two bytes, or in eight
+FRAMES_A_TURN = 64  # of one connection, about 2 ms of tiny ones: a read may hold 43,000, which take a second
 
 
 class StreamWebSocket(WebSocketsSansIOProtocol):
@@ -39,6 +29,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     congested = False
     _reading = True  # False while the receiver leaves the client's data in the kernel
     _failed = False  # by what the client sent: nothing is written any more
+    _unread, _at = b"", 0  # what was received, and from where on it was not looked at yet
+    _left = 0  # bytes that websockets still needs of the frame that it has begun to read
+    _turn: asyncio.Handle | None = None  # the rest is read when it runs; nothing more is received until then
     _pong: bytes | None = None  # the answer to the latest ping, while it cannot be written
 
     # Called by the event loop's transport
@@ -49,9 +42,10 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer, tell the receiver, and drop every reference that would form a cycle."""
-        if self._linger is not None:
-            self._linger.cancel()
+        """Cancel the timers, tell the receiver, and drop every reference that would form a cycle."""
+        for handle in (self._linger, self._turn):
+            if handle is not None:
+                handle.cancel()
         super().connection_lost(exc)
         self._deliver()
         # Cycles with these three would keep the connection until a collection of garbage.
@@ -80,15 +74,60 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._receiver.on_writable()
 
     def data_received(self, data: bytes) -> None:
-        """Read whole audio frames here; leave all others, and those split between two reads, to websockets."""
-        receiver, at = self._receiver, 0
-        if receiver is not None and self._between_messages:
-            while not self.close_sent and (frame := audio_frame(data, at)) is not None:
-                payload, at = frame
+        """Read a bounded number of frames now and the others in later turns of the event loop, before more data."""
+        self._unread = self._unread[self._at :] + data if self._unread else data
+        self._at = 0
+        if self._turn is None:
+            self._read_frames()
+
+    def _read_frames(self) -> None:
+        waited, self._turn = self._turn is not None, None
+        for _ in range(FRAMES_A_TURN):
+            if not self._read_frame():
+                break
+        else:
+            if self._at < len(self._unread) and not self.transport.is_closing():
+                self._turn = self.loop.call_soon(self._read_frames)
+                self.transport.pause_reading()
+                return
+        if self._at == len(self._unread):
+            self._unread, self._at = b"", 0
+        if waited:
+            self._receive_more()
+
+    def _read_frame(self) -> bool:
+        """Read the next whole audio frame here; leave others to websockets. Return False if there is nothing to read.
+
+        A frame that is not whole yet is left to websockets, too, once its head is.
+        """
+        data, at, receiver = self._unread, self._at, self._receiver
+        if receiver is not None and not (self._left or self.close_sent) and self._between_messages:
+            frame = audio_frame(data, at)
+            if frame is not None:
+                payload, self._at = frame
                 receiver.on_message(payload)
-        if at < len(data):
-            super().data_received(data[at:] if at else data)
-            self._deliver()
+                return True
+        if not self._left:
+            self._left = frame_size(data, at) if self._parses_frames else len(data) - at
+        piece = data[at : at + self._left]
+        if not piece:
+            return False
+        self._at += len(piece)
+        self._left -= len(piece)
+        super().data_received(piece)
+        self._deliver()
+        return True
+
+    @property
+    def _parses_frames(self) -> bool:
+        """False before the head of the handshake, and where websockets discards what the client still sends."""
+        return self.handshake_initiated and not self._failed and self.conn.close_rcvd is None
+
+    def _receive_more(self) -> None:
+        """Let the transport read, unless the receiver or frames that wait forbid it."""
+        held = self.read_paused if self._receiver is None else not self._reading
+        if self._turn is None and not held and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     @property
     def _between_messages(self) -> bool:
@@ -213,8 +252,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Call this receiver from now on."""
         assert not self.conn.extensions, "frames are written as they are"
         self._receiver = receiver
-        if self.read_paused:
-            self.transport.resume_reading()
+        self._receive_more()
         self.read_paused = True  # so that uvicorn does not pause at each message: the receiver decides
         self._deliver()
 
@@ -222,14 +260,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Write a text message."""
         if self.close_sent or self.transport.is_closing():
             return
-        size = len(payload)
-        if size < SHORT:
-            head = size.to_bytes(1, "big")
-        elif size < LONG:
-            head = b"\x7e" + size.to_bytes(2, "big")
-        else:
-            head = b"\x7f" + size.to_bytes(8, "big")
-        self.transport.write(b"".join((WHOLE_TEXT, head, payload)))
+        self.transport.write(text_frame(payload))
 
     def close(self, code: int, reason: str) -> None:
         """Begin the closing handshake, and bound the time that it may take."""
@@ -244,7 +275,8 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def _await_end(self) -> None:
         """Read on until the client ends, for a bounded time."""
-        self.transport.resume_reading()
+        self._reading = True
+        self._receive_more()
         self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
         # uvicorn's own timer waits for the write buffer to empty; this one does not.
         self._linger = self.loop.call_later(LINGER_S, self.abort)
@@ -265,23 +297,4 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.pong_timer.cancel()
             self._await_pong()
         self._reading = True
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
-
-def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:
-    """Return the payload of the frame that begins at `at`, unmasked in fresh memory, and where the next one begins.
-
-    None where there is no whole, masked, unfragmented binary frame of less than 64 KiB.
-    """
-    if len(data) - at < 2 or data[at] != WHOLE_BINARY or not data[at + 1] & MASKED:
-        return None
-    size, head = data[at + 1] & ~MASKED, at + 2
-    if size == LENGTH_16_BIT:
-        size, head = int.from_bytes(data[head : head + 2], "big"), head + 2
-    elif size == LENGTH_64_BIT:
-        return None
-    start = head + MASK_BYTES
-    if len(data) < start + size:
-        return None
-    return apply_mask(memoryview(data)[start : start + size], data[head:start]), start + size
+        self._receive_more()

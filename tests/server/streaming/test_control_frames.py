@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 from deaf_client import client_that_does_not_read
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from live_server import LiveServer
 from spelling import spell
 from websocket_bench import Bench
 from websockets.frames import Frame, Opcode
 
 from server.streaming import websocket as websocket_module
+from server.streaming.websocket import FRAMES_A_TURN
 
 Start = Callable[..., LiveServer]
 EMPTY_CONTINUATION = b"\x00\x80\0\0\0\0"
@@ -94,11 +98,83 @@ def test_a_message_of_tiny_fragments_is_held_in_one_piece(size: int) -> None:
         fragment = Frame(Opcode.CONT, b"x" * size, fin=False).serialize(mask=True)
         for _ in range(50):
             bench.websocket.data_received(fragment * 100)
+            bench.finish_reading()
         assert [len(piece) for piece in bench.websocket.frames] == [1 + 5_000 * size]
         bench.client.send_continuation(b">", fin=True)
         bench.hand_over()
         assert bench.receiver.messages == [b"<" + b"x" * 5_000 * size + b">"]
         assert isinstance(bench.receiver.messages[0], bytes)
+
+
+@pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY])
+def test_a_flood_is_read_in_turns_that_leave_the_event_loop_to_others(kind: Opcode) -> None:
+    """Nothing more is received meanwhile, so that what waits is one read at most."""
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.data_received(Frame(kind, b"").serialize(mask=True) * 1_000)
+        done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
+        assert done == (0 if kind is Opcode.PONG else FRAMES_A_TURN)
+        assert not bench.transport.reading
+        bench.websocket.resume_reading()
+        assert not bench.transport.reading, "whoever asks for it"
+        bench.finish_reading()
+        done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
+        assert done == (0 if kind is Opcode.PONG else 1_000)
+        assert bench.transport.reading
+
+
+def test_a_receiver_that_stops_the_reading_during_a_flood_is_obeyed_at_its_end() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.data_received(Frame(Opcode.BINARY, b"x").serialize(mask=True) * 1_000)
+        bench.websocket.pause_reading()
+        bench.finish_reading()
+        assert len(bench.receiver.messages) == 1_000, "what was read already is delivered"
+        assert not bench.transport.reading
+        bench.websocket.resume_reading()
+        assert bench.transport.reading
+
+
+def test_a_close_after_a_flood_is_answered_and_one_that_is_lost_in_it_ends_it() -> None:
+    with Bench() as bench:
+        bench.attach()
+        flood = Frame(Opcode.BINARY, b"x").serialize(mask=True) * 1_000
+        bench.websocket.data_received(flood + Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True))
+        bench.finish_reading()
+        assert len(bench.receiver.messages) == 1_000
+        assert [each.opcode for each in bench.answers()] == [Opcode.CLOSE]
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.data_received(flood)
+        bench.websocket.close(1012, "restart")
+        bench.finish_reading()
+        assert bench.transport.reading, "or the client's own close would never be read"
+        assert bench.receiver.messages == [b"x"] * FRAMES_A_TURN
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 3_000), max_size=20), st.randoms(use_true_random=False))
+def test_many_frames_arrive_once_and_in_order_however_they_are_cut(cuts: list[int], rng: random.Random) -> None:
+    with Bench() as bench:
+        bench.attach()
+        sent = []
+        for number in range(200):
+            payload = bytes([number]) * rng.choice((0, 1, 5, 125, 126, 700))
+            fin = rng.random() < 0.7
+            sent.append(payload + (b"" if fin else b"end"))
+            bench.client.send_binary(payload, fin=fin)
+            if not fin:
+                bench.client.send_ping(b"between")
+                bench.client.send_continuation(b"end", fin=True)
+        data, at = b"".join(bench.client.data_to_send()), 0
+        for size in [*cuts, len(data)]:
+            bench.websocket.data_received(data[at : at + size])
+            at += size
+            if rng.random() < 0.5:
+                bench.finish_reading()
+        bench.finish_reading()
+        assert bench.receiver.messages == sent
+        assert bench.transport.reading
 
 
 def test_unsolicited_pongs_and_empty_fragments_write_nothing() -> None:

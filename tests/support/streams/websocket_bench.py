@@ -116,6 +116,11 @@ class Bench:
         """Let the event loop do what is due."""
         self.loop.run_until_complete(asyncio.sleep(0))
 
+    def finish_reading(self) -> None:
+        """Let the server read all that it has received, in as many turns as it takes."""
+        while self.websocket._turn is not None:
+            self.run()
+
     def accept(self) -> None:
         self.run()
         assert self.answers() == []
