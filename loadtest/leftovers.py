@@ -48,7 +48,7 @@ async def idle_figures(
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def judge_leftovers(before: IdleFigures, after: IdleFigures) -> list[Criterion]:
+def judge_leftovers(before: IdleFigures, after: IdleFigures, *, memory_share: float = MEMORY_SHARE) -> list[Criterion]:
     """The criteria: nothing of the load is left, and memory is that of the server after an equal load."""
     memory_mib = before.memory_mib or 0.0
     return [
@@ -56,5 +56,5 @@ def judge_leftovers(before: IdleFigures, after: IdleFigures) -> list[Criterion]:
         Criterion("slots left", 0, after.slots),
         Criterion("steps left in the queue", 0, after.queued_steps),
         Criterion("tasks", before.tasks or 0, after.tasks),
-        Criterion("memory", round(memory_mib * (1 + MEMORY_SHARE), 1), after.memory_mib, "MiB"),
+        Criterion("memory", round(memory_mib * (1 + memory_share), 1), after.memory_mib, "MiB"),
     ]

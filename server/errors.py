@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 
 class CloseReason(StrEnum):
@@ -181,6 +182,15 @@ class MediaError(ServerError):
 
 class Undecodable(MediaError):
     """Bytes in another format than announced, or damaged."""
+
+
+class NoAudio(Undecodable):
+    """A stream that is only headers, pictures or other tracks for longer than is accepted."""
+
+    @classmethod
+    def in_bytes(cls, size_bytes: int) -> Self:
+        """Return the error for this number of bytes without audio."""
+        return cls(f"no audio in {size_bytes >> 20} MiB of the stream; send headers, pictures and other tracks smaller")
 
 
 class NotTaken(MediaError):

@@ -29,7 +29,14 @@ from server.http.uvicorn_server import uvicorn_config
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
-from server.operations.process import EXIT_LOST, end_within, files_needed, raise_file_limit, reopen_closed_stdio
+from server.operations.process import (
+    EXIT_LOST,
+    end_within,
+    files_needed,
+    raise_file_limit,
+    reopen_closed_stdio,
+    return_large_blocks,
+)
 from server.recognition.session import Session
 from server.replica import Replica
 from server.served_model import load_served, outlines_of
@@ -98,6 +105,7 @@ def run(settings: Settings) -> int:
     log_lines = configure_logs(settings)
     warn_of_few_files(settings)
     shorten_switches()
+    return_large_blocks()
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
     load_codecs()

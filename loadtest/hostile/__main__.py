@@ -1,6 +1,6 @@
 """Hostile clients beside well-behaved ones, whose latency and texts must not suffer; nothing may break or be left.
 
-`python -m loadtest.hostile --messages 100000` starts a server, plays live streams to it, in turn alone and beside
+`python -m loadtest.hostile` starts a server, plays live streams to it, in turn alone and beside
 clients that send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns
 the order of work and the criteria.
 """
@@ -53,6 +53,9 @@ IDLE_WITHIN_S = 30.0  # half-open connections are held for the idle and the hand
 SPARE_S = 5.0  # of a round, beyond the time that the messages should take
 FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
 """Messages before the measurement, as a share and at least: caches fill, memory grows to the size that this needs."""
+
+MEMORY_SHARE = 0.02
+"""Growth of the server's memory over all rounds: what the allocator keeps of connections of every kind."""
 
 FAULTS = (500, 502, 504)  # statuses of a fault of the server; 503 is that of a full one
 
@@ -131,7 +134,7 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
     errors, tally = errors_in(log), total(tallies)
     before = msgspec.structs.replace(before, tasks=tasks)
     judged = judge(plan.script, tally, quiet, beside, errors)
-    judged += judge_leftovers(before, after)
+    judged += judge_leftovers(before, after, memory_share=MEMORY_SHARE)
     judged.append(Criterion("open files", (files_before or 0) + 1, files_after))  # one is the scrape's own
     return Hostile(
         command,
@@ -217,7 +220,7 @@ def markdown(found: Hostile) -> str:
     """The page."""
     tally = found.tally
     lines = ["# Among hostile clients", "", f"`{found.command}`", ""]
-    lines += [f"{tally.messages} broken, giant, slow and misplaced messages, handshakes and uploads in "]
+    lines += [f"{tally.messages} broken, giant, slow, misplaced and endless messages, handshakes and uploads in "]
     lines[-1] += f"{sum(tally.acts.values())} connections, beside {found.beside[0].streams} live streams."
     lines += ["", *table(found.bars), ""]
     lines += ["| round | p50, p98 without them, ms | p50, p98, max beside them, ms | p98 of p98 | compared | differ |"]
@@ -231,6 +234,7 @@ def markdown(found: Hostile) -> str:
     lines += [""]
     for name, counts in (("Answers", tally.statuses), ("Close codes", tally.closes), ("Acts", tally.acts)):
         lines += [f"{name}: {_counts(counts.items())}.  "]
+    lines += [f"Memory of the idle server: {found.before.memory_mib} MiB before, {found.after.memory_mib} MiB after.  "]
     return "\n".join([*lines, "", *place_lines(found.environment), ""])
 
 
@@ -263,7 +267,7 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
 
 def main(
     *,
-    messages: Annotated[int, typer.Option(help="Hostile messages and handshakes.")] = 100_000,
+    messages: Annotated[int, typer.Option(help="Hostile messages and handshakes.")] = 200_000,
     per_s: Annotated[float, typer.Option(help="So many a second.")] = 300.0,
     at_a_time: Annotated[int, typer.Option(help="Hostile connections at a time.")] = 32,
     streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,

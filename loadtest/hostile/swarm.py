@@ -21,8 +21,8 @@ import typer
 import uvloop
 
 from loadtest.generator.recordings import cut, shipped_manifest
+from loadtest.hostile import containers, floods, streams
 from loadtest.hostile import handshakes as early
-from loadtest.hostile import streams
 from loadtest.hostile.raw_connection import Tally, Target
 
 Attack = Callable[[Target, random.Random], Awaitable[None]]
@@ -37,7 +37,9 @@ ATTACKS: Mapping[Attack, float] = {
     early.bad_credentials: 5, early.bad_origin: 2, early.bad_query: 6, early.half_open: 1, early.bad_upload: 2,
     early.bad_grant: 1, streams.random_frames: 5, streams.giant_messages: 0.5, streams.interleaved: 4,
     streams.wrong_order: 4, streams.bad_texts: 5, streams.bad_media: 2, streams.odd_audio: 1, streams.deaf: 0.3,
-    streams.strange_close: 3, streams.impatient: 2,
+    streams.strange_close: 3, streams.impatient: 2, floods.pings: 0.5, floods.unsolicited_pongs: 0.3,
+    floods.empty_frames: 0.5, floods.tiny_fragments: 0.5, floods.early_pings: 0.2, floods.pipelined: 0.5,
+    containers.live_container: 3, containers.uploaded_container: 1,
 }  # fmt: skip
 """Relative frequencies: attacks that make the server compute are rare, for that cost is no fault."""
 

@@ -1,4 +1,4 @@
-"""Decodes one connection's audio in order, inline or on a pool, and runs flushes behind the audio sent before them."""
+"""Decodes one connection's audio in order, inline or on a pool, and runs flushes after the audio sent before them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from server.audio.packets import MAX_SILENT_BYTES
 from server.audio.pcm import PCM
-from server.errors import BacklogExceeded, MediaError, Undecodable
+from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
 PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded as fast as its session takes it, not at once
-TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, to estimate waiting audio; uncompressed audio seems longer than it is
-MAX_WAITING_BYTES = 4 * 2**20  # what may have been read already when reading is stopped
+MAX_WAITING_BYTES = 4 * 2**20  # reading stops long before: at a third, and a message has a quarter at most
 
 
 class LiveDecoder(Protocol):
@@ -28,6 +28,10 @@ class LiveDecoder(Protocol):
     @property
     def channels(self) -> int:
         """Output channels."""
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes of a second of audio as sent: exact or typical for its format. None until the header is read."""
 
     @property
     def inline(self) -> bool:
@@ -52,6 +56,9 @@ class AudioReceiver(Protocol):
 
     def on_samples(self, samples: PCM, arrived_s: float) -> None:
         """Take decoded audio, (S, C) int16, and when its message arrived."""
+
+    def on_progress(self) -> None:
+        """Called after each piece that was decoded on the pool, even if it held no audio: fewer bytes wait."""
 
     def on_bad_audio(self, error: MediaError) -> None:
         """Take the first error, after which nothing follows."""
@@ -100,16 +107,24 @@ class DecodeQueue:
         self._inline = decoder is None or decoder.inline
         self._max_piece_s = max_piece_s
         self._budget = DecodeBudget(opened_s, max_piece_s)
+        self._rate = ByteRate()
         self._waiting: deque[_Audio | _Barrier] = deque()
         self._waiting_bytes = 0
+        self._silent_bytes = 0  # decoded since the last audio
         self._busy = False  # the pool has a piece of it
         self._closed = False
         self.receiver: AudioReceiver | None = None  # dropped by `release`: each refers to the other
 
     @property
     def waiting_s(self) -> float:
-        """Estimated length of the audio that waits to be decoded."""
-        return self._waiting_bytes / TYPICAL_BYTES_PER_S
+        """Estimated length of the audio that waits to be decoded; 0 while only a header has been read."""
+        nominal = None if self._decoder is None else self._decoder.bytes_per_s
+        return 0.0 if nominal is None else self._waiting_bytes / self._rate.bytes_per_s(nominal)
+
+    @property
+    def fill(self) -> float:
+        """Waiting bytes as a share of the most that may wait."""
+        return self._waiting_bytes / MAX_WAITING_BYTES
 
     @property
     def pending(self) -> bool:
@@ -136,7 +151,7 @@ class DecodeQueue:
         return None
 
     def then(self, action: Callable[[], None]) -> None:
-        """Run the action behind the audio taken so far."""
+        """Run the action after the audio taken so far."""
         self._append(_Barrier(None, action, 0.0))
 
     def drain(self, action: Callable[[], None], now: float) -> None:
@@ -200,14 +215,27 @@ class DecodeQueue:
                 self._deliver(item, future.result())
         self._busy = False  # not before: a receiver of samples may call `resume`
         self.resume()
+        if self.receiver is not None and not self._closed:
+            self.receiver.on_progress()
 
     def _deliver(self, item: _Audio | _Barrier, samples: PCM) -> None:
         assert self._decoder is not None
-        self._budget.spend(len(samples) / self._decoder.rate)
+        decoded_s = len(samples) / self._decoder.rate
+        self._budget.spend(decoded_s)
+        if isinstance(item, _Audio):
+            self._count(len(item.chunk), decoded_s)
         if len(samples) and self.receiver is not None:
             self.receiver.on_samples(samples, item.arrived_s)
         if isinstance(item, _Barrier) and not self._closed:
             item.action()
+
+    def _count(self, size_bytes: int, decoded_s: float) -> None:
+        assert self._decoder is not None
+        if self._decoder.bytes_per_s is not None:
+            self._rate.count(size_bytes, decoded_s)
+        self._silent_bytes = 0 if decoded_s else self._silent_bytes + size_bytes
+        if self._silent_bytes > MAX_SILENT_BYTES:
+            self._fail(NoAudio.in_bytes(MAX_SILENT_BYTES))
 
     def _fail(self, error: BaseException) -> None:
         self.close()
@@ -217,6 +245,22 @@ class DecodeQueue:
             error = Undecodable("the audio cannot be decoded")
         if self.receiver is not None:
             self.receiver.on_bad_audio(error)
+
+
+class ByteRate:
+    """Bytes of a second of audio: what the format says, corrected by what was decoded, as bit rates vary."""
+
+    def __init__(self) -> None:
+        self._bytes = self._decoded_s = 0.0
+
+    def count(self, size_bytes: int, decoded_s: float) -> None:
+        """Count a piece that was decoded."""
+        self._bytes += size_bytes
+        self._decoded_s += decoded_s
+
+    def bytes_per_s(self, nominal: float) -> float:
+        """Return the mean so far, to which `nominal` contributes one second."""
+        return (nominal + self._bytes) / (1.0 + self._decoded_s)
 
 
 BURST_S = 60.0

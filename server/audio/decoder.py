@@ -62,6 +62,7 @@ class OpusDecoder:
         track = Track(PacketCodec.OPUS, OPUS_RATE, channels)
         self.rate = track.rate
         self.channels = channels
+        self.bytes_per_s = track.bytes_per_s
         self._codec = Codec(track)
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:

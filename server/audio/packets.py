@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from server.audio.raw import PlainCodec
-from server.errors import Undecodable
+from server.audio.raw import PlainCodec, sample_bytes
+from server.errors import NoAudio
 
 MAX_PACKET_BYTES = 2**16  # an Opus packet of the longest kind is 61,298 bytes. Source: RFC 6716, section 3.4
 MAX_SETUP_BYTES = 2**16
-MAX_SILENT_BYTES = 2**22  # without audio: a cover picture, or thirteen seconds of video at 2.5 Mbit/s
+MAX_SILENT_BYTES = 2**23  # without audio: a cover picture of 4 MiB with its tags, or 27 s of video at 2.5 Mbit/s
+TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, for each channel
 FIRST_PARTS, PARTS_A_PACKET = 4_096, 64
 
 
@@ -31,6 +32,15 @@ class Track:
     rate: int
     channels: int
     setup: bytes = b""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes of a second of its audio: exact for samples, typical for compressed packets."""
+        if not isinstance(self.codec, PacketCodec):
+            return self.rate * self.channels * sample_bytes(self.codec)
+        if self.codec is PacketCodec.FLAC:
+            return self.rate * self.channels  # half of 16 bits
+        return TYPICAL_BYTES_PER_S * self.channels
 
 
 class Demuxer(ABC):
@@ -57,11 +67,13 @@ class NonAudioBudget:
         self._silent_bytes = 0
 
     def part(self, size_bytes: int) -> None:
-        """Count one part without audio. Raises: Undecodable."""
+        """Count one part without audio. Raises: NoAudio."""
         self._parts -= 1
         self._silent_bytes += size_bytes
-        if self._parts < 0 or self._silent_bytes > MAX_SILENT_BYTES:
-            raise Undecodable("there is no audio in what was sent for too long")
+        if self._silent_bytes > MAX_SILENT_BYTES:
+            raise NoAudio.in_bytes(MAX_SILENT_BYTES)
+        if self._parts < 0:
+            raise NoAudio(f"no audio in {FIRST_PARTS} successive parts of the stream")
 
     def audio(self) -> None:
         """Count a packet of audio."""

@@ -51,6 +51,11 @@ class PlainReader:
 
     feed = read
 
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes of a second of audio."""
+        return self.rate * self.frame_bytes
+
     def drain(self) -> PCM:
         """Nothing is held back but an incomplete frame, which has no audio."""
         return np.empty((0, self.channels), np.int16)
@@ -133,6 +138,12 @@ _CODECS: dict[PlainCodec, tuple[Callable[[bytes], PCM], int]] = {
     PlainCodec.MULAW: (_mulaw, 1),
     PlainCodec.ALAW: (_alaw, 1),
 }
+
+
+def sample_bytes(codec: PlainCodec) -> int:
+    """Return the bytes of one sample of one channel."""
+    return _CODECS[codec][1]
+
 
 PLAIN_CODECS = {
     Encoding.LINEAR16: PlainCodec.S16,

@@ -14,12 +14,12 @@ import uvicorn
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
 from server.errors import Refused
 from server.http.access_log import AccessLog
+from server.http.bounded_protocol import BoundedHttpProtocol
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
 from server.replica import Replica
@@ -28,12 +28,13 @@ from server.streaming.websocket import StreamWebSocket
 MAX_HEAD_BYTES = 64 * 1024  # beyond one read of the transport: the largest query of key terms is an eighth of it
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
+NOT_ALONE = "A WebSocket handshake must wait for the answers to the requests before it."
 
 Refuse = Callable[[Scope], Response | None]
 """Called with the scope of a handshake. Returns the answer of one that is refused, None for one that may go on."""
 
 
-class HeadProtocol(HttpToolsProtocol):
+class HeadProtocol(BoundedHttpProtocol):
     """uvicorn's protocol that waits `timeout_s` for each head, and refuses handshakes by `refuse`."""
 
     def __init__(
@@ -75,6 +76,11 @@ class HeadProtocol(HttpToolsProtocol):
         self._cancel()
         super().on_headers_complete()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether to keep the connection of a client that ended its side; no further head will come."""
+        self._cancel()
+        return super().eof_received()
+
     def data_received(self, data: bytes) -> None:
         """Parse, and close the connection if a head is too large."""
         super().data_received(data)
@@ -86,6 +92,12 @@ class HeadProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Refuse the handshake, or hand over to the WebSocket's protocol, which leaves malformed ones unanswered."""
+        if (
+            self.answering
+        ):  # the answer would come between others, and the new protocol would not know that none is read
+            self.send_400_response(NOT_ALONE)
+            return
+        self.stop_timers()
         path = self.url.partition(b"?")[0].decode("latin-1")  # not checked yet: any bytes
         refusal = self._refuse and self._refuse({**self.scope, "type": "websocket", "path": path})
         if refusal is not None:
@@ -190,6 +202,7 @@ def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Co
     http = partial(
         HeadProtocol,
         timeout_s=settings.handshake_timeout_s,
+        write_timeout_s=settings.write_timeout_s,
         refuse=refuse,
         on_request=replica.models.note_request,
     )

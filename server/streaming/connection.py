@@ -192,7 +192,7 @@ class Connection(ABC):
             self._on_text(message)
         else:
             self._on_binary(message)
-        if self._state.reads and self._backpressure.rises(self.backlog_s):
+        if self._state.reads and self._backpressure.rises(self.backlog_s, self._decode_queue.fill):
             self._transport.pause_reading()
 
     def on_writable(self) -> None:
@@ -231,6 +231,12 @@ class Connection(ABC):
         self._received_audio_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)
 
+    def on_progress(self) -> None:
+        """Read on if undecoded bytes were what reading waited for: they may have held no audio, and bring no answer."""
+        if not self._session.backlog_s:  # else it is the engine that owes an answer
+            self._deadlines.progress_s = self._clock()
+        self._read_on_if_low()
+
     def on_bad_audio(self, error: MediaError) -> None:
         """End the connection, whose audio cannot be decoded or inflates beyond the budget."""
         inflated = isinstance(error, Inflated)
@@ -266,8 +272,7 @@ class Connection(ABC):
             if self._state.sends:
                 self._say(event, timing)
                 self._count(event)
-        if self._backpressure.holding and self._backpressure.falls(self.backlog_s):
-            self._read_on()
+        self._read_on_if_low()
         self._decode_queue.resume()
 
     @abstractmethod
@@ -304,6 +309,11 @@ class Connection(ABC):
         """Read no more until `_read_on`."""
         if self._backpressure.hold():
             self._transport.pause_reading()
+
+    def _read_on_if_low(self) -> None:
+        """Called whenever the backlog of the engine or of the decoder has become smaller."""
+        if self._backpressure.holding and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
+            self._read_on()
 
     def _replace(self, session: Session, recognition: ActiveSession) -> None:
         """Go on with another session, which `recognition` admitted; no audio came before."""

@@ -11,27 +11,33 @@ HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # of the largest backlog: where reading st
 
 
 class Backpressure:
-    """Stops reading above a high-water mark of the backlog, and goes on below a low one."""
+    """Stops reading above a high-water mark of the backlog, and goes on below a low one.
+
+    The backlog is measured in seconds of audio and as `fill`, the waiting bytes as a share of their limit: a header, or
+    audio of many channels, is large without being long. Whatever lowers one of the two must ask `falls`.
+    """
 
     def __init__(self, max_backlog_s: float) -> None:
         self.high_s, self._low_s = max_backlog_s * HIGH_WATER, max_backlog_s * LOW_WATER
         self.holding = False  # while the client is not read
+        self._until_release = False
 
-    def rises(self, backlog_s: float) -> bool:
+    def rises(self, backlog_s: float, fill: float) -> bool:
         """Return whether reading is to stop now."""
-        if self.holding or backlog_s <= self.high_s:
+        if self.holding or (backlog_s <= self.high_s and fill <= HIGH_WATER):
             return False
         self.holding = True
         return True
 
     def hold(self) -> bool:
-        """Stop reading whatever the backlog; return whether reading went on before."""
+        """Stop reading until `release`, whatever the backlog; return whether reading went on before."""
         before, self.holding = self.holding, True
+        self._until_release = True
         return not before
 
-    def falls(self, backlog_s: float) -> bool:
+    def falls(self, backlog_s: float, fill: float) -> bool:
         """Return whether reading may go on now."""
-        if not self.holding or backlog_s > self._low_s:
+        if not self.holding or self._until_release or backlog_s > self._low_s or fill > LOW_WATER:
             return False
         self.holding = False
         return True
@@ -39,6 +45,7 @@ class Backpressure:
     def release(self) -> bool:
         """Read on, however large the backlog; return whether reading had stopped."""
         held, self.holding = self.holding, False
+        self._until_release = False
         return held
 
 

@@ -8,25 +8,16 @@ from asyncio.transports import BaseTransport
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from server.streaming.frames import WHOLE_PONG, audio_frame, frame_size, text_frame
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageReceiver
 
-try:
-    from websockets.speedups import apply_mask
-except ImportError:  # a build without its C extension
-    from websockets.utils import apply_mask
-
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
-LINGER_S = 10.0  # for the client's own close frame, or its end of a connection that failed
-WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1. Source: RFC 6455, section 5.2
-SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's header has two, and eight bytes more
-WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
-MASKED = 0x80
-MASK_BYTES = 4
-LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # in place of the length: it follows in two bytes, or in eight
+LINGER_S = 10.0  # for the client's own close frame, its end of a connection that failed, or to take what is unsent
+FRAMES_A_TURN = 64  # of one connection, about 2 ms of tiny ones: a read may hold 43,000, which take a second
 
 
 class StreamWebSocket(WebSocketsSansIOProtocol):
@@ -36,7 +27,12 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
     congested = False
+    _reading = True  # False while the receiver leaves the client's data in the kernel
     _failed = False  # by what the client sent: nothing is written any more
+    _unread, _at = b"", 0  # what was received, and from where on it was not looked at yet
+    _left = 0  # bytes that websockets still needs of the frame that it has begun to read
+    _turn: asyncio.Handle | None = None  # the rest is read when it runs; nothing more is received until then
+    _pong: bytes | None = None  # the answer to the latest ping, while it cannot be written
 
     # Called by the event loop's transport
 
@@ -46,9 +42,10 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer, tell the receiver, and drop every reference that would form a cycle."""
-        if self._linger is not None:
-            self._linger.cancel()
+        """Cancel the timers, tell the receiver, and drop every reference that would form a cycle."""
+        for handle in (self._linger, self._turn):
+            if handle is not None:
+                handle.cancel()
         super().connection_lost(exc)
         self._deliver()
         # Cycles with these three would keep the connection until a collection of garbage.
@@ -60,6 +57,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """End, because the server does."""
         super().shutdown()
+        self._bound_end()
         self._deliver()
 
     def pause_writing(self) -> None:
@@ -71,19 +69,65 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """The client reads again."""
         super().resume_writing()
         self.congested = False
+        self._write_pong()
         if self._receiver is not None:
             self._receiver.on_writable()
 
     def data_received(self, data: bytes) -> None:
-        """Read whole audio frames here; leave all others, and those split between two reads, to websockets."""
-        receiver, at = self._receiver, 0
-        if receiver is not None and self._between_messages:
-            while not self.close_sent and (frame := audio_frame(data, at)) is not None:
-                payload, at = frame
+        """Read a bounded number of frames now and the others in later turns of the event loop, before more data."""
+        self._unread = self._unread[self._at :] + data if self._unread else data
+        self._at = 0
+        if self._turn is None:
+            self._read_frames()
+
+    def _read_frames(self) -> None:
+        waited, self._turn = self._turn is not None, None
+        for _ in range(FRAMES_A_TURN):
+            if not self._read_frame():
+                break
+        else:
+            if self._at < len(self._unread) and not self.transport.is_closing():
+                self._turn = self.loop.call_soon(self._read_frames)
+                self.transport.pause_reading()
+                return
+        if self._at == len(self._unread):
+            self._unread, self._at = b"", 0
+        if waited:
+            self._receive_more()
+
+    def _read_frame(self) -> bool:
+        """Read the next whole audio frame here; leave others to websockets. Return False if there is nothing to read.
+
+        A frame that is not whole yet is left to websockets, too, once its head is.
+        """
+        data, at, receiver = self._unread, self._at, self._receiver
+        if receiver is not None and not (self._left or self.close_sent) and self._between_messages:
+            frame = audio_frame(data, at)
+            if frame is not None:
+                payload, self._at = frame
                 receiver.on_message(payload)
-        if at < len(data):
-            super().data_received(data[at:] if at else data)
-            self._deliver()
+                return True
+        if not self._left:
+            self._left = frame_size(data, at) if self._parses_frames else len(data) - at
+        piece = data[at : at + self._left]
+        if not piece:
+            return False
+        self._at += len(piece)
+        self._left -= len(piece)
+        super().data_received(piece)
+        self._deliver()
+        return True
+
+    @property
+    def _parses_frames(self) -> bool:
+        """False before the head of the handshake, and where websockets discards what the client still sends."""
+        return self.handshake_initiated and not self._failed and self.conn.close_rcvd is None
+
+    def _receive_more(self) -> None:
+        """Let the transport read, unless the receiver or frames that wait forbid it."""
+        held = self.read_paused if self._receiver is None else not self._reading
+        if self._turn is None and not held and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     @property
     def _between_messages(self) -> bool:
@@ -141,13 +185,66 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.transport.write_eof()
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless what came before it has failed the connection."""
-        if not self._failed:
-            super().handle_ping()
+        """Answer a ping. While the client reads nothing, keep the answer to its latest ping alone.
+
+        Source: RFC 6455, section 5.5.3. Before the handshake is answered, and after a close frame, no pong is written.
+        """
+        frames = self.conn.data_to_send()
+        if self._failed:
+            return
+        if self.congested or not self.handshake_complete or self.close_sent:
+            pongs = [frame for frame in frames if frame[:1] == WHOLE_PONG]
+            self._pong = pongs[-1] if pongs else self._pong
+            frames = [frame for frame in frames if frame[:1] != WHOLE_PONG]  # the echo of a close frame, at most
+        if frames:
+            self.transport.write(b"".join(frames))
+
+    def _write_pong(self) -> None:
+        pong, self._pong = self._pong, None
+        if pong is not None and not (self.close_sent or self._failed or self.transport.is_closing()):
+            self.transport.write(pong)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Join fragments as they come: a list of tiny ones would take fifty times the memory of their bytes."""
+        if not isinstance(self.frames[0], bytearray):
+            self.frames = [cast(bytes, bytearray(self.frames[0]))]
+        self.frames[0] += event.data
+        if event.fin:
+            self.frames = [bytes(self.frames[0])]
+            self.send_receive_event_to_app()
+
+    def handle_close(self, event: Frame) -> None:
+        """Answer the client's close frame, and wait a bounded time for it to take what is unsent."""
+        super().handle_close(event)
+        self._bound_end()
+
+    def keepalive_timeout(self) -> None:
+        """End a connection whose client answers no ping, unless it is not read: its pong may lie in the kernel."""
+        if self._reading:
+            super().keepalive_timeout()
+            self._bound_end()
+        else:
+            self._await_pong()
+
+    def _await_pong(self) -> None:
+        assert self.ping_timeout is not None, "a ping without a time limit has no timer"
+        self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The application has returned, and uvicorn has closed the transport."""
+        super().on_task_complete(task)
+        self._bound_end()
+
+    def _bound_end(self) -> None:
+        """Drop the connection after a bounded time if it closes behind data that the client does not read."""
+        if self._linger is None and self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self._linger = self.loop.call_later(LINGER_S, self.abort)
 
     async def send(self, message: Any) -> None:
         """Send, and complete a refusal that uvicorn takes for an error."""
         await super().send(message)
+        if message["type"] == "websocket.accept":
+            self._write_pong()
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True  # else uvicorn 0.54 logs an error for each refusal
 
@@ -155,8 +252,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Call this receiver from now on."""
         assert not self.conn.extensions, "frames are written as they are"
         self._receiver = receiver
-        if self.read_paused:
-            self.transport.resume_reading()
+        self._receive_more()
         self.read_paused = True  # so that uvicorn does not pause at each message: the receiver decides
         self._deliver()
 
@@ -164,14 +260,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Write a text message."""
         if self.close_sent or self.transport.is_closing():
             return
-        size = len(payload)
-        if size < SHORT:
-            head = size.to_bytes(1, "big")
-        elif size < LONG:
-            head = b"\x7e" + size.to_bytes(2, "big")
-        else:
-            head = b"\x7f" + size.to_bytes(8, "big")
-        self.transport.write(b"".join((WHOLE_TEXT, head, payload)))
+        self.transport.write(text_frame(payload))
 
     def close(self, code: int, reason: str) -> None:
         """Begin the closing handshake, and bound the time that it may take."""
@@ -186,7 +275,8 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def _await_end(self) -> None:
         """Read on until the client ends, for a bounded time."""
-        self.transport.resume_reading()
+        self._reading = True
+        self._receive_more()
         self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
         # uvicorn's own timer waits for the write buffer to empty; this one does not.
         self._linger = self.loop.call_later(LINGER_S, self.abort)
@@ -197,28 +287,14 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def pause_reading(self) -> None:
         """Leave the client's data in the kernel."""
+        self._reading = False
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
-
-def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:
-    """Return the payload of the frame that begins at `at`, unmasked in fresh memory, and where the next one begins.
-
-    None where there is no whole, masked, unfragmented binary frame of less than 64 KiB.
-    """
-    if len(data) - at < 2 or data[at] != WHOLE_BINARY or not data[at + 1] & MASKED:
-        return None
-    size, head = data[at + 1] & ~MASKED, at + 2
-    if size == LENGTH_16_BIT:
-        size, head = int.from_bytes(data[head : head + 2], "big"), head + 2
-    elif size == LENGTH_64_BIT:
-        return None
-    start = head + MASK_BYTES
-    if len(data) < start + size:
-        return None
-    return apply_mask(memoryview(data)[start : start + size], data[head:start]), start + size
+        """Read again; the client has the whole time from now on to answer a ping."""
+        if not self._reading and self.pong_timer is not None:
+            self.pong_timer.cancel()
+            self._await_pong()
+        self._reading = True
+        self._receive_more()

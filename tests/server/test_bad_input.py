@@ -7,11 +7,11 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from fakes import WAIT_S, FakeClock
+from deaf_client import client_that_does_not_read
+from fakes import FakeClock
 from live_server import LiveServer, transcript
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
@@ -159,21 +159,6 @@ def test_a_client_that_does_not_read_is_cut_off_at_once_when_its_outbox_is_full(
         with pytest.raises(OSError, match=CUT):
             send_repeatedly(client, frame(0x81, b"?" * 250) * 100, 200)
     assert server.metric("tutti_slow_consumer_closes_total") == 1
-
-
-def client_that_does_not_read(server: LiveServer, **query: object) -> socket.socket:
-    """A WebSocket client that reads the handshake and nothing after it; its receive buffer is as small as possible."""
-    url = urlsplit(server.url(**query))
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    client.settimeout(WAIT_S)
-    client.connect((url.hostname, url.port))
-    client.sendall(
-        f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-    )
-    assert b" 101 " in client.recv(2_000)
-    return client
 
 
 def send_repeatedly(client: socket.socket, message: bytes, times: int) -> None:

@@ -37,6 +37,7 @@ class ContainerDecoder:
         self._mixed = mixed
         self.rate = rate
         self.channels = channels
+        self.bytes_per_s: float | None = None  # known with the track
         self._nothing: PCM = np.empty((0, channels), np.int16)
         kind = _NAMED.get(encoding)
         self._demuxer = kind() if kind is not None else None
@@ -108,6 +109,7 @@ class ContainerDecoder:
         if not self._mixed and self.channels != track.channels:
             raise NotTaken(f"channels: {self.channels} were announced, and the audio has {track.channels}")
         self._track = track
+        self.bytes_per_s = track.bytes_per_s
         self._decode = _decoder_of(track)
         self._resampler = ChannelResampler(track.rate, self.rate, self.channels)
 

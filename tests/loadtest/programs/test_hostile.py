@@ -17,9 +17,11 @@ from spelling import spell
 
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
-from loadtest.hostile.__main__ import Plan, errors_in, judge, total
+from loadtest.hostile.__main__ import MEMORY_SHARE, Plan, errors_in, judge, total
+from loadtest.hostile.containers import broken
 from loadtest.hostile.raw_connection import Tally
 from loadtest.hostile.swarm import ATTACKS, Attack, Script, attack, target_at
+from loadtest.leftovers import IdleFigures, judge_leftovers
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"
@@ -46,7 +48,7 @@ def nothing_is_left(server: LiveServer) -> None:
 def test_other_streams_keep_their_texts_and_nothing_is_left_behind(
     live_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = live_server(api_keys=[KEY], idle_timeout_s=5.0, write_timeout_s=1.0)
+    server = live_server(api_keys=[KEY], idle_timeout_s=20.0, write_timeout_s=1.0)  # longer than a round of attacks
     headers = {"Authorization": f"Token {KEY}"}
     with server.listen(headers) as first, server.listen(headers) as second:
         others = (first, second)
@@ -81,6 +83,20 @@ def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) 
     assert tally.messages
     assert not tally.problems
     nothing_is_left(server)
+
+
+def test_broken_containers_are_of_every_kind_and_follow_their_seed() -> None:
+    file, audio = b"fLaC" + bytes(5_000), bytes(range(256)) * 300
+    made = [broken(file, audio, random.Random(seed)) for seed in range(400)]
+    assert {content[:4] for content in made} >= {b"RIFF", b"RF64", b"fLaC", b"OggS", b"\x1a\x45\xdf\xa3"}
+    assert made == [broken(file, audio, random.Random(seed)) for seed in range(400)]
+
+
+def test_memory_may_grow_by_two_percent() -> None:
+    before = IdleFigures(0, 0, 0, 5, 100.0)
+    for memory_mib, met in ((102.0, True), (102.2, False)):
+        found = judge_leftovers(before, IdleFigures(0, 0, 0, 5, memory_mib), memory_share=MEMORY_SHARE)
+        assert [each.what for each in found if not each.met] == ([] if met else ["memory"])
 
 
 def level(p98_s: float, **changes: object) -> LevelReport:

@@ -12,11 +12,12 @@ import pytest
 from server.audio.decode_queue import (
     MAX_WAITING_BYTES,
     PIECE_BYTES,
-    TYPICAL_BYTES_PER_S,
+    ByteRate,
     DecodeQueue,
     DecodingPool,
 )
-from server.errors import BacklogExceeded, MediaError, Undecodable
+from server.audio.packets import MAX_SILENT_BYTES
+from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
 WAIT_S = 10.0
 
@@ -25,6 +26,7 @@ class Echo:
     """A decoder whose samples are its bytes. It waits for its gate, and fails at a `!`."""
 
     rate, channels = 16_000, 1
+    bytes_per_s: float | None = 16_000.0
 
     def __init__(self, *, inline: bool = False) -> None:
         self.inline = inline
@@ -63,6 +65,7 @@ class Bench:
         self.said: list[str] = []
         self.arrivals: list[float] = []
         self.errors: list[MediaError] = []
+        self.progress = 0
         self.has_room = True
         self.changed = asyncio.Event()
         self.decoder = decoder
@@ -82,6 +85,10 @@ class Bench:
     def on_samples(self, samples: np.ndarray, arrived_s: float) -> None:
         self.said.append(bytes(samples[:, 0].astype(np.uint8)).decode())
         self.arrivals.append(arrived_s)
+        self.changed.set()
+
+    def on_progress(self) -> None:
+        self.progress += 1
         self.changed.set()
 
     def on_bad_audio(self, error: MediaError) -> None:
@@ -192,11 +199,63 @@ def test_waiting_bytes_are_bounded() -> None:
         message = bytes(PIECE_BYTES)
         for _ in range(MAX_WAITING_BYTES // PIECE_BYTES):
             bench.audio(message, 1.0)
-        assert bench.queue.waiting_s == MAX_WAITING_BYTES / TYPICAL_BYTES_PER_S
+        assert bench.queue.waiting_s == MAX_WAITING_BYTES / 16_000
+        assert bench.queue.fill == 1.0
         with pytest.raises(BacklogExceeded):
             bench.audio(message, 1.0)
         bench.queue.close()
         assert not bench.queue.waiting_s
+        assert not bench.queue.fill
+
+    run(test)
+
+
+def test_each_decoded_piece_is_reported_even_without_audio() -> None:
+    """The receiver may wait for the bytes to become fewer: nothing else tells it."""
+
+    async def test(bench: Bench) -> None:
+        bench.decoder._samples = lambda data: np.empty((0, 1), np.int16)  # type: ignore[method-assign]
+        bench.audio(bytes(3 * PIECE_BYTES), 1.0)
+        await bench.until(lambda: bench.progress == 3)
+        assert bench.said == []
+        assert bench.queue.fill == 0.0
+
+    run(test)
+
+
+def test_waiting_audio_is_as_long_as_its_format_says() -> None:
+    async def test(bench: Bench) -> None:
+        bench.has_room = False
+        bench.decoder.bytes_per_s = None
+        bench.audio(bytes(3 * PIECE_BYTES), 1.0)
+        assert bench.queue.waiting_s == 0.0, "a header is no audio"
+        assert bench.queue.fill == 3 * PIECE_BYTES / MAX_WAITING_BYTES
+        bench.decoder.bytes_per_s = 384_000.0
+        assert bench.queue.waiting_s == 3 * PIECE_BYTES / 384_000
+
+    run(test)
+
+
+def test_the_rate_of_bytes_follows_what_was_decoded() -> None:
+    rate = ByteRate()
+    assert rate.bytes_per_s(3_000.0) == 3_000.0
+    rate.count(126_000, 0.0)  # a picture of the video
+    rate.count(0, 1.0)
+    assert rate.bytes_per_s(3_000.0) == 64_500.0
+    for _ in range(1_000):
+        rate.count(126_000, 1.0)
+    assert rate.bytes_per_s(3_000.0) == pytest.approx(126_000, rel=0.01)
+
+
+def test_bytes_without_audio_are_bounded_for_any_decoder() -> None:
+    async def test(bench: Bench) -> None:
+        bench.decoder._samples = lambda data: np.empty((0, 1), np.int16)  # type: ignore[method-assign]
+        sent = 0
+        while sent <= MAX_SILENT_BYTES:
+            bench.audio(bytes(2**20), 1.0)
+            sent += 2**20
+            await bench.until(lambda: not bench.queue.pending)
+        assert [type(error) for error in bench.errors] == [NoAudio]
 
     run(test)
 

@@ -1,0 +1,248 @@
+"""HTTP clients that end their side, pipeline or do not read: they are answered where they can be, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer
+from spelling import GatedSpellingModel, spell
+from uvicorn import Config
+from uvicorn.server import ServerState
+from websocket_bench import TcpTransport
+
+from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
+
+Start = Callable[..., LiveServer]
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+UPGRADE = (
+    b"GET /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@contextmanager
+def dialled(server: LiveServer) -> Iterator[socket.socket]:
+    """A bare connection."""
+    with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
+        yield bare
+
+
+def rest(bare: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    parts = []
+    try:
+        while part := bare.recv(65_536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def upload(text: str, version: str = "1.1", *, chunked: bool = False) -> bytes:
+    body = spell(text).tobytes()
+    size = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+    head = f"POST /v1/listen?encoding=linear16&sample_rate=16000 HTTP/{version}\r\nHost: x\r\n{size}\r\n\r\n"
+    return head.encode() + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body)
+
+
+def said(answer: bytes) -> str:
+    head, _, body = answer.rpartition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), answer[:200]
+    return json.loads(body)["results"]["channels"][0]["alternatives"][0]["transcript"]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_upload_is_answered_after_the_client_ended_its_side(live_server: Start, version: str, chunked: bool) -> None:
+    if version == "1.0" and chunked:
+        chunked = False  # HTTP/1.0 has no chunks
+    with dialled(live_server()) as bare:
+        bare.sendall(upload("hello there", version, chunked=chunked))
+        bare.shutdown(socket.SHUT_WR)
+        answer = rest(bare)
+        assert said(answer) == "hello there"
+        assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_every_pipelined_request_is_answered_after_the_client_ended_its_side(live_server: Start, count: int) -> None:
+    with dialled(live_server()) as bare:
+        bare.sendall(HEALTH * count + b"GET /healthz HT")
+        bare.shutdown(socket.SHUT_WR)
+        assert rest(bare).count(b"HTTP/1.1 200 OK") == count
+
+
+def test_a_late_answer_reaches_a_client_that_ended_its_side(live_server: Start) -> None:
+    """Meanwhile the server looks whether the client is still there, by an interim answer, which clients skip."""
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    with dialled(server) as bare:
+        model.shut()
+        bare.sendall(upload("late"))
+        bare.shutdown(socket.SHUT_WR)
+        interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert bare.recv(len(interim), socket.MSG_WAITALL) == interim
+        model.open()
+        answer = rest(bare)
+        while answer.startswith(interim):
+            answer = answer[len(interim) :]
+        assert said(answer) == "late"
+
+
+def test_a_client_that_ended_both_sides_frees_its_upload(live_server: Start) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    model.shut()
+    with dialled(server) as bare:
+        bare.sendall(upload("abcdefgh " * 200))
+        model.wait_inside()
+    lost = "tutti_sessions_total"
+    model.open()
+    server.wait_idle()
+    assert server.metric(f'{lost}{{outcome="client_abort",protocol="upload"}}') == 1
+
+
+@pytest.mark.parametrize("sent", [b"Content-Length: 100\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"])
+def test_a_body_that_is_cut_short_is_answered_with_400(live_server: Start, sent: bytes) -> None:
+    with dialled(live_server()) as bare:
+        bare.sendall(b"POST /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\nHost: x\r\n" + sent)
+        bare.shutdown(socket.SHUT_WR)
+        answer = rest(bare)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"Content-Length" in answer
+
+
+def test_a_client_without_a_request_is_closed_when_it_ends_its_side(live_server: Start) -> None:
+    with dialled(live_server()) as bare:
+        bare.shutdown(socket.SHUT_WR)
+        assert rest(bare) == b""
+
+
+def test_pipelined_requests_are_bounded(live_server: Start) -> None:
+    with dialled(live_server()) as bare:
+        bare.sendall(HEALTH * (MAX_PIPELINED + 100))
+        answer = rest(bare)
+        assert b"HTTP/1.1 400" in answer
+        assert str(MAX_PIPELINED).encode() in answer
+
+
+def test_a_few_pipelined_requests_are_answered_in_their_order(live_server: Start) -> None:
+    with dialled(live_server()) as bare:
+        bare.sendall(HEALTH * 8 + HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n"))
+        assert rest(bare).count(b"HTTP/1.1 200 OK") == 9
+
+
+async def _nothing(scope: object, receive: object, send: object) -> None:
+    """An application that is never called."""
+
+
+class HttpBench:
+    """The protocol on a transport without a socket, whose client takes nothing; its time limit is over at once."""
+
+    def __init__(self) -> None:
+        self.loop, self.transport = asyncio.new_event_loop(), TcpTransport()
+        config = Config(_nothing, interface="asgi3")
+        config.load()
+        arguments = {"config": config, "server_state": ServerState(), "app_state": {}, "_loop": self.loop}
+        self.protocol = BoundedHttpProtocol(write_timeout_s=0.0, **arguments)
+        self.protocol.connection_made(self.transport)
+
+    def turn(self) -> None:
+        """Let the event loop do what is due."""
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def end(self) -> None:
+        self.protocol.connection_lost(None)
+        self.loop.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[HttpBench]:
+    made = HttpBench()
+    yield made
+    made.end()
+
+
+def test_a_client_that_does_not_read_its_answers_is_dropped(bench: HttpBench) -> None:
+    """They would be held for as long as it likes."""
+    bench.transport.unsent = 70_000
+    bench.protocol.pause_writing()
+    bench.turn()
+    assert bench.transport.aborted
+
+
+def test_a_client_that_reads_slowly_is_kept(bench: HttpBench) -> None:
+    bench.transport.unsent = 70_000
+    bench.protocol.pause_writing()
+    for unsent in (69_000, 68_000, 67_000):
+        bench.transport.unsent = unsent
+        bench.protocol._look_for_reader()
+        assert not bench.transport.aborted
+    bench.transport.unsent = 0
+    bench.protocol.resume_writing()
+    bench.turn()
+    assert not bench.transport.aborted
+
+
+@pytest.mark.parametrize("way", ["refused", "idle", "server shuts down"])
+def test_a_closing_connection_whose_client_does_not_read_is_dropped(bench: HttpBench, way: str) -> None:
+    bench.transport.unsent = 100
+    match way:
+        case "refused":
+            bench.protocol.send_400_response("no")
+        case "idle":
+            bench.protocol.timeout_keep_alive_handler()
+        case _:
+            bench.protocol.shutdown()
+    assert bench.transport.closing
+    assert not bench.transport.aborted
+    bench.turn()
+    assert bench.transport.aborted
+
+
+def test_a_handshake_after_an_unanswered_request_is_refused(live_server: Start) -> None:
+    """Its answer would come between others."""
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    model.shut()
+    with dialled(server) as bare:
+        bare.sendall(upload("first"))
+        model.wait_inside()
+        bare.sendall(UPGRADE)
+        answer = rest(bare)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"must wait" in answer
+    model.open()
+    server.wait_idle()
+
+
+def test_a_client_that_leaves_with_requests_waiting_ends_the_one_that_is_answered(live_server: Start, caplog) -> None:
+    model = GatedSpellingModel()
+    server = live_server(model=model)
+    model.shut()
+    with dialled(server) as bare:
+        bare.sendall(upload("abcdefgh " * 200) + HEALTH)
+        model.wait_inside()
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    model.open()
+    server.wait_idle()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_nothing_is_read_while_requests_wait() -> None:
+    """A request that is answered asks for more now and then; what comes would be the body of one that waits."""
+    transport, waiting = TcpTransport(), [1]
+    flow = PipelineFlow(transport, waiting)
+    flow.pause_reading()
+    flow.resume_reading()
+    assert not transport.reading
+    waiting.clear()
+    flow.resume_reading()
+    assert transport.reading

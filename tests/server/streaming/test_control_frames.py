@@ -1,0 +1,245 @@
+"""Floods of pings and fragments, and ends that the client does not read: what is held for them is bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from deaf_client import client_that_does_not_read
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_server import LiveServer
+from spelling import spell
+from websocket_bench import Bench
+from websockets.frames import Frame, Opcode
+
+from server.streaming import websocket as websocket_module
+from server.streaming.websocket import FRAMES_A_TURN
+
+Start = Callable[..., LiveServer]
+EMPTY_CONTINUATION = b"\x00\x80\0\0\0\0"
+
+
+def pongs(bench: Bench) -> list[bytes]:
+    return [bytes(each.data) for each in bench.answers() if each.opcode is Opcode.PONG]
+
+
+def ping(bench: Bench, *payloads: bytes) -> None:
+    for payload in payloads:
+        bench.client.send_ping(payload)
+    bench.hand_over()
+
+
+def test_pings_of_a_client_that_does_not_read_are_answered_by_one_pong() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.pause_writing()
+        for number in range(1_000):
+            ping(bench, b"a%d" % number, b"b%d" % number)
+        assert bench.transport.sent == b""
+        bench.websocket.resume_writing()
+        assert pongs(bench) == [b"b999"]
+        bench.websocket.pause_writing()
+        bench.websocket.resume_writing()
+        assert pongs(bench) == [], "it is written once"
+        ping(bench, b"next")
+        assert pongs(bench) == [b"next"]
+
+
+def test_the_pong_comes_before_the_answers_that_waited() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.receiver.on_writable = lambda: bench.websocket.write(b"answer")  # type: ignore[method-assign]
+        bench.websocket.pause_writing()
+        ping(bench, b"x")
+        bench.websocket.resume_writing()
+        assert [each.opcode for each in bench.answers()] == [Opcode.PONG, Opcode.TEXT]
+
+
+def test_pings_before_the_handshake_is_answered_are_answered_after_it() -> None:
+    with Bench() as bench:
+        for number in range(100):
+            bench.websocket.data_received(Frame(Opcode.PING, b"%d" % number).serialize(mask=True))
+        assert bench.transport.sent == b""
+        bench.run()
+        assert bench.transport.sent.startswith(b"HTTP/1.1 101 ")
+        assert pongs(bench) == [b"99"]
+
+
+def test_a_close_frame_among_pings_is_answered_by_a_client_that_reads_again() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.pause_writing()
+        bench.client.send_ping(b"x")
+        bench.client.send_close(1000)
+        bench.hand_over()
+        assert [each.opcode for each in bench.answers()] == [Opcode.CLOSE]
+        bench.websocket.resume_writing()
+        assert bench.transport.sent == b"", "no pong after a close frame"
+
+
+def test_no_pong_follows_the_close_frame_of_the_server() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.close(1012, "restart")
+        bench.client.send_ping(b"x")
+        bench.hand_over()
+        assert [each.opcode for each in bench.answers()] == [Opcode.CLOSE]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_message_of_tiny_fragments_is_held_in_one_piece(size: int) -> None:
+    """A list of them would take fifty times their size, and empty ones are counted by no limit."""
+    with Bench() as bench:
+        bench.attach()
+        bench.client.send_binary(b"<", fin=False)
+        bench.hand_over()
+        fragment = Frame(Opcode.CONT, b"x" * size, fin=False).serialize(mask=True)
+        for _ in range(50):
+            bench.websocket.data_received(fragment * 100)
+            bench.finish_reading()
+        assert [len(piece) for piece in bench.websocket.frames] == [1 + 5_000 * size]
+        bench.client.send_continuation(b">", fin=True)
+        bench.hand_over()
+        assert bench.receiver.messages == [b"<" + b"x" * 5_000 * size + b">"]
+        assert isinstance(bench.receiver.messages[0], bytes)
+
+
+@pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY])
+def test_a_flood_is_read_in_turns_that_leave_the_event_loop_to_others(kind: Opcode) -> None:
+    """Nothing more is received meanwhile, so that what waits is one read at most."""
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.data_received(Frame(kind, b"").serialize(mask=True) * 1_000)
+        done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
+        assert done == (0 if kind is Opcode.PONG else FRAMES_A_TURN)
+        assert not bench.transport.reading
+        bench.websocket.resume_reading()
+        assert not bench.transport.reading, "whoever asks for it"
+        bench.finish_reading()
+        done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
+        assert done == (0 if kind is Opcode.PONG else 1_000)
+        assert bench.transport.reading
+
+
+def test_a_receiver_that_stops_the_reading_during_a_flood_is_obeyed_at_its_end() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.data_received(Frame(Opcode.BINARY, b"x").serialize(mask=True) * 1_000)
+        bench.websocket.pause_reading()
+        bench.finish_reading()
+        assert len(bench.receiver.messages) == 1_000, "what was read already is delivered"
+        assert not bench.transport.reading
+        bench.websocket.resume_reading()
+        assert bench.transport.reading
+
+
+def test_a_close_after_a_flood_is_answered_and_one_that_is_lost_in_it_ends_it() -> None:
+    with Bench() as bench:
+        bench.attach()
+        flood = Frame(Opcode.BINARY, b"x").serialize(mask=True) * 1_000
+        bench.websocket.data_received(flood + Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True))
+        bench.finish_reading()
+        assert len(bench.receiver.messages) == 1_000
+        assert [each.opcode for each in bench.answers()] == [Opcode.CLOSE]
+    with Bench() as bench:
+        bench.attach()
+        bench.websocket.data_received(flood)
+        bench.websocket.close(1012, "restart")
+        bench.finish_reading()
+        assert bench.transport.reading, "or the client's own close would never be read"
+        assert bench.receiver.messages == [b"x"] * FRAMES_A_TURN
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 3_000), max_size=20), st.randoms(use_true_random=False))
+def test_many_frames_arrive_once_and_in_order_however_they_are_cut(cuts: list[int], rng: random.Random) -> None:
+    with Bench() as bench:
+        bench.attach()
+        sent = []
+        for number in range(200):
+            payload = bytes([number]) * rng.choice((0, 1, 5, 125, 126, 700))
+            fin = rng.random() < 0.7
+            sent.append(payload + (b"" if fin else b"end"))
+            bench.client.send_binary(payload, fin=fin)
+            if not fin:
+                bench.client.send_ping(b"between")
+                bench.client.send_continuation(b"end", fin=True)
+        data, at = b"".join(bench.client.data_to_send()), 0
+        for size in [*cuts, len(data)]:
+            bench.websocket.data_received(data[at : at + size])
+            at += size
+            if rng.random() < 0.5:
+                bench.finish_reading()
+        bench.finish_reading()
+        assert bench.receiver.messages == sent
+        assert bench.transport.reading
+
+
+def test_unsolicited_pongs_and_empty_fragments_write_nothing() -> None:
+    with Bench() as bench:
+        bench.attach()
+        for _ in range(100):
+            bench.client.send_pong(b"unasked")
+        bench.hand_over()
+        assert bench.transport.sent == b""
+        assert bench.receiver.messages == []
+
+
+def test_a_client_that_is_not_read_is_not_cut_for_a_missing_pong() -> None:
+    """Its pong may lie in the kernel; it has the whole time to answer from the moment at which it is read again."""
+    with Bench() as bench:
+        bench.attach()
+        websocket = bench.websocket
+        websocket.pause_reading()
+        websocket.send_keepalive_ping()
+        assert [each.opcode for each in bench.answers()] == [Opcode.PING]
+        websocket.keepalive_timeout()
+        websocket.keepalive_timeout()
+        assert not bench.transport.closing
+        before = websocket.pong_timer
+        websocket.resume_reading()
+        assert websocket.pong_timer is not before
+        assert before is not None
+        assert before.cancelled()
+        websocket.keepalive_timeout()
+        assert bench.transport.closing
+        (close,) = bench.answers()
+        assert bytes(close.data).startswith(b"\x03\xf3")  # 1011
+
+
+@pytest.mark.parametrize("way", ["client closes", "server shuts down", "no pong"])
+def test_an_end_that_the_client_does_not_read_is_cut(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing waits until the client takes what is unsent: for ever, if nothing bounds it."""
+    monkeypatch.setattr(websocket_module, "LINGER_S", 0.0)
+    with Bench() as bench:
+        bench.attach()
+        bench.transport.unsent = 70_000
+        match way:
+            case "client closes":
+                bench.client.send_close(1000)
+                bench.hand_over()
+            case "server shuts down":
+                bench.websocket.shutdown()
+            case "no pong":
+                bench.websocket.keepalive_timeout()
+        assert bench.transport.closing
+        assert not bench.transport.aborted
+        bench.run()
+        bench.run()
+        assert bench.transport.aborted
+
+
+def test_what_the_server_holds_for_a_client_that_pings_and_does_not_read_is_bounded(live_server: Start) -> None:
+    server = live_server()
+    client = client_that_does_not_read(server)
+    pings = Frame(Opcode.PING, b"x" * 125).serialize(mask=True) * 1_000
+    with client, server.listen() as other:
+        for _ in range(100):
+            client.sendall(pings)
+        other.send(spell("beside"))
+        (deaf, _) = server.replica.sessions._sessions
+        assert deaf._transport.transport.get_write_buffer_size() < 2**20
+        other.finish()
+    server.wait_idle()

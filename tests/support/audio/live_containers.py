@@ -1,0 +1,123 @@
+"""Live containers built byte by byte, with headers of any size and as recorders write them."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from media_files import container, opus_packets, speech
+
+UNKNOWN = (1 << 56) - 1  # the size of an element that a running recorder leaves open
+UNKNOWN_WAV = 0xFFFFFFFF
+VIDEO_BLOCK_BYTES = 5_000
+
+
+def wav(
+    seconds: float,
+    *,
+    rate: int = 16_000,
+    channels: int = 1,
+    bits: int = 16,
+    tag: int = 1,
+    before: bytes = b"",
+    behind: bytes = b"",
+) -> bytes:
+    """A WAV file of noise; `before` and `behind` are whole chunks around its samples."""
+    frame = channels * bits // 8
+    body = _samples(round(seconds * rate) * channels, bits, tag)
+    size = len(body) if behind else UNKNOWN_WAV
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, tag, channels, rate, rate * frame, frame, bits)
+    return b"RIFF\xff\xff\xff\xffWAVE" + form + before + struct.pack("<4sI", b"data", size) + body + behind
+
+
+def chunk(name: bytes, size: int) -> bytes:
+    """A RIFF chunk of zeros."""
+    return struct.pack("<4sI", name, size) + bytes(size + size % 2)
+
+
+def flac_with_picture(size: int, seconds: float = 2.0) -> bytes:
+    """FLAC with a cover of `size` bytes, in as many blocks as that takes."""
+    file = container("flac", "flac", _speech(seconds, 16_000), 16_000)
+    first = file[4:42]  # behind the magic: the stream's header
+    block = bytes([0x06]) + size.to_bytes(3, "big") + bytes(size)  # picture; a block of less than 16 MiB
+    rest = file[42:]
+    while not rest[0] & 0x80:
+        rest = rest[4 + int.from_bytes(rest[1:4], "big") :]
+    return b"fLaC" + bytes([first[0] & 0x7F]) + first[1:] + block + rest
+
+
+def ogg_with_tags(size: int, seconds: float = 2.0) -> bytes:
+    """Ogg Opus whose tags hold a cover of `size` bytes."""
+    head = b"OpusHead\x01\x01\0\0\x80\xbb\0\0\0\0\0"
+    pages = [_page(head, flags=2)]
+    tags = b"OpusTags" + bytes(size)
+    whole, flags = len(tags) - len(tags) % (255 * 255), 0
+    for at in range(0, whole, 255 * 255):
+        pages.append(_page(tags[at : at + 255 * 255], flags=flags, ends=False))
+        flags = 1
+    pages.append(_page(tags[whole:], flags=flags))
+    pages += [_page(packet) for packet in opus_packets(_speech(seconds, 48_000))]
+    return b"".join(pages)
+
+
+def webm_pcm(seconds: float, rate: int = 48_000, channels: int = 1, void: int = 0) -> bytes:
+    """WebM with float samples, as Chrome records it with `codecs=pcm`, in blocks of 60 ms; `void` bytes of header."""
+    samples = _samples(round(seconds * rate) * channels, 32, 3)
+    block = rate * channels * 4 * 60 // 1_000
+    audio = element(0xB5, struct.pack(">f", rate)) + element(0x9F, bytes([channels])) + element(0x6264, b"\x20")
+    blocks = [samples[at : at + block] for at in range(0, len(samples), block)]
+    return _webm(b"A_PCM/FLOAT/IEEE", audio, void) + b"".join(element(0xA3, b"\x81\0\0\x80" + each) for each in blocks)
+
+
+def webm_with_video(seconds: float, bits_per_s: int = 1_000_000, void: int = 0) -> bytes:
+    """WebM with Opus and a video track of that rate, as `video/webm` is recorded."""
+    parts, spent, between = [_webm(b"A_OPUS", b"", void)], 0.0, bits_per_s / 8 * 0.02
+    for packet in opus_packets(_speech(seconds, 48_000)):
+        parts.append(element(0xA3, b"\x81\0\0\x80" + packet))
+        spent += between
+        while spent >= VIDEO_BLOCK_BYTES:
+            parts.append(element(0xA3, b"\x82\0\0\x80" + bytes(VIDEO_BLOCK_BYTES - 4)))
+            spent -= VIDEO_BLOCK_BYTES
+    return b"".join(parts)
+
+
+def video_alone(size: int) -> bytes:
+    """Blocks of the video track, for the end of `webm_with_video`."""
+    return element(0xA3, b"\x82\0\0\x80" + bytes(VIDEO_BLOCK_BYTES - 4)) * (size // VIDEO_BLOCK_BYTES)
+
+
+def element(name: int, body: bytes, size: int | None = None) -> bytes:
+    """An EBML element, its size in eight bytes."""
+    identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
+    return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
+
+
+def _webm(codec: bytes, audio: bytes, void: int) -> bytes:
+    sound = (
+        element(0xD7, b"\1") + element(0x83, b"\2") + element(0x86, codec) + (element(0xE1, audio) if audio else b"")
+    )
+    video = element(0xD7, b"\2") + element(0x83, b"\1") + element(0x86, b"V_VP8")
+    begins = element(0x1A45DFA3, b"") + element(0x18538067, b"", UNKNOWN)
+    tracks = element(0x1654AE6B, element(0xAE, video) + element(0xAE, sound))
+    return begins + (element(0xEC, bytes(void)) if void else b"") + tracks + element(0x1F43B675, b"", UNKNOWN)
+
+
+def _page(body: bytes, flags: int = 0, *, ends: bool = True) -> bytes:
+    lengths = bytes([255]) * (len(body) // 255) + (bytes([len(body) % 255]) if ends else b"")
+    return b"OggS\0" + bytes([flags]) + struct.pack("<qIIIB", 0, 1, 0, 0, len(lengths)) + lengths + body
+
+
+def _speech(seconds: float, rate: int) -> np.ndarray:
+    pcm = speech(rate)  # (S, 1)
+    return np.tile(pcm, (int(np.ceil(seconds * rate / len(pcm))), 1))[: round(seconds * rate)]
+
+
+def _samples(count: int, bits: int, tag: int) -> bytes:
+    noise = np.random.default_rng(5).uniform(-0.1, 0.1, count)
+    if tag == 3:
+        return noise.astype(f"<f{bits // 8}").tobytes()
+    if bits == 24:
+        return (noise * 2**31).astype("<i4").view(np.uint8).reshape(-1, 4)[:, 1:].tobytes()
+    if bits == 8:
+        return np.full(count, 128, np.uint8).tobytes()
+    return (noise * 2 ** (bits - 1)).astype(f"<i{bits // 8}").tobytes()
