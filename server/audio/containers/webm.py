@@ -85,43 +85,53 @@ class WebmDemuxer(Demuxer):
 
     def feed(self, chunk: bytes) -> Iterator[Item]:
         """Yield the packets that `chunk` completes. Raises: Undecodable, NotTaken."""
-        window = self._window
-        window.data += chunk
-        while window.data:
-            if self._skip:
-                dropped = min(self._skip, len(window.data))
-                window.drop(dropped)
-                self._skip -= dropped
-                continue
-            if self._resync.searching and not self._found():
+        self._window.data += chunk
+        while self._window.data:
+            found = self._next()
+            if found is False:
                 return
-            try:
-                head = element_head(window.data, 0)
-            except BadElement:
-                self._lose()
-                continue
-            if head is None:
-                return
-            element, start, size = head
-            if element in HOLDERS:
-                self._non_audio.part(start)
-                window.drop(start)
-            elif size is None or size > self._most_bytes(element):
-                self._lose()
-            elif element in UNWANTED:
-                self._non_audio.part(start + size)
-                window.drop(start)
-                self._skip = size
-            elif len(window.data) < start + size:
-                if not self._damaged_size():
-                    return
-                self._lose()
-            elif not self._element_may_begin(start + size):
-                self._lose()
-            else:
-                window.drop(start)
+            if found is not True:
                 self._next_scan = 0
-                yield from self._element(element, window.take(size))
+                yield from self._element(*found)
+
+    def _next(self) -> tuple[int, bytes] | bool:
+        """Take the next wanted element with its body; True where another was passed, False if more bytes are needed."""
+        window = self._window
+        if self._skip:
+            dropped = min(self._skip, len(window.data))
+            window.drop(dropped)
+            self._skip -= dropped
+            return True
+        if self._resync.searching and not self._found():
+            return False
+        try:
+            head = element_head(window.data, 0)
+        except BadElement:
+            return self._lose()
+        if head is None:
+            return False
+        return self._take(*head)
+
+    def _take(self, element: int, start: int, size: int | None) -> tuple[int, bytes] | bool:
+        """As `_next`, of an element whose body begins at `start`."""
+        window = self._window
+        if element in HOLDERS:
+            self._non_audio.part(start)
+            window.drop(start)
+            return True
+        if size is None or size > self._most_bytes(element):
+            return self._lose()
+        if element in UNWANTED:
+            self._non_audio.part(start + size)
+            window.drop(start)
+            self._skip = size
+            return True
+        if len(window.data) < start + size:
+            return self._damaged_size() and self._lose()
+        if not self._element_may_begin(start + size):
+            return self._lose()
+        window.drop(start)
+        return element, window.take(size)
 
     def flush(self) -> Iterator[Item]:
         """Yield what lies in an element that is longer than the stream, by damage.
@@ -156,12 +166,13 @@ class WebmDemuxer(Demuxer):
             return True
         return head[2] is not None and head[2] <= self._most_bytes(head[0])
 
-    def _lose(self) -> None:
-        """Begin to search. Raises: Undecodable where no audio came before: that is no WebM, not a damaged one."""
+    def _lose(self) -> bool:
+        """Begin to search. Raises: Undecodable where no header came before: that is no WebM, not a damaged one."""
         self._resync.lose(self._window.offset)
         if self._number is None:
             raise Undecodable(f"this is no WebM element (byte {self._window.offset})")
         self._resync.skip(self._window, 1)
+        return True
 
     def _found(self) -> bool:
         """Drop bytes up to the next element that a reader may begin with; return whether there is one."""

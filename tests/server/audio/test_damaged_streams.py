@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import zlib
 from functools import cache
 
 import numpy as np
@@ -14,10 +13,12 @@ from hypothesis import strategies as st
 from media_files import container, decoded, likeness, opus_packets, speech
 
 from server.audio.containers.timeline import MAX_GAP_S
+from server.audio.containers.webm import MAX_SEARCHED_BYTES
 from server.audio.decoder import open_decoder
 from server.audio.ffmpeg_codec import MAX_DAMAGED
 from server.audio.formats import audio_form
-from server.errors import MediaError, Undecodable
+from server.audio.packets import MAX_LOST_BYTES
+from server.errors import Inflated, Undecodable
 
 RATE = 48_000
 PACKET = RATE // 50  # samples
@@ -132,10 +133,8 @@ def webm_head() -> bytes:
 @cache
 def webm_parts() -> tuple[bytes, ...]:
     """The header, then clusters of five blocks."""
-    clusters = [webm_head()]
-    for i in range(0, 100, 5):
-        clusters.append(cluster(i * 20) + b"".join(block(packets()[i + j], j * 20) for j in range(5)))
-    return tuple(clusters)
+    fives = (b"".join(block(packets()[i + j], j * 20) for j in range(5)) for i in range(0, 100, 5))
+    return (webm_head(), *(cluster(i * 100) + five for i, five in enumerate(fives)))
 
 
 PARTS = {"ogg": ogg_parts, "webm": webm_parts}
@@ -146,7 +145,6 @@ def test_the_sums_of_pages_are_those_of_ffmpeg() -> None:
     body = container("ogg", "libopus", speech(), 16_000)
     end = body.index(b"OggS", 1)
     assert ogg_crc(body[:22] + bytes(4) + body[26:end]) == int.from_bytes(body[22:26], "little")
-    assert zlib.crc32(b"") == 0
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -173,14 +171,16 @@ def test_wherever_bytes_are_lost_the_rest_is_heard_at_its_time(name: str, data: 
     parts = PARTS[name]()
     header = sum(map(len, parts[: HEADERS[name] + 1]))  # with the first audio, whose time is where the stream begins
     body = b"".join(parts)
-    at = data.draw(st.integers(header, len(body) * 2 // 3))
+    at = data.draw(st.integers(header, len(body) // 2))
     body = body[:at] + body[at + data.draw(st.integers(1, 600)) :]
     decoder = sniffed()
     heard = decoded(decoder, [body[i : i + 999] for i in range(0, len(body), 999)])
     whole = decoded(sniffed(), list(parts))
     assert abs(len(heard) - len(whole)) <= 3 * PACKET
-    late = len(whole) * 9 // 10
-    assert likeness(heard[late:, 0], whole[late:, 0], 4_000)[0] > 0.9
+    late = len(whole) // 2 + 5 * PACKET
+    score, shift = likeness(heard[late:, 0], whole[late:, 0], 4_000)
+    assert score > 0.9
+    assert abs(shift) <= 2 * PACKET
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -203,8 +203,7 @@ def test_a_stream_that_is_never_found_again_ends_with_the_place(name: str) -> No
     decoder = sniffed()
     decoder.feed(b"".join(parts), 1e9)
     with pytest.raises(Undecodable, match=rf"at byte {size}\b"):  # it does not wait for the end
-        for _ in range(400):
-            decoder.feed(b"~" * 1_000, 1e9)
+        decoder.feed(b"~" * (MAX_LOST_BYTES + MAX_SEARCHED_BYTES + 1), 1e9)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -273,9 +272,11 @@ def test_a_forged_time_makes_no_hours(name: str) -> None:
         decoded(sniffed(), with_gaps(name, {50: 180_000}))
     long = int(MAX_GAP_S * 50) - 1
     decoder = sniffed()
-    with pytest.raises(MediaError):
-        for part in with_gaps(name, dict.fromkeys(range(20, 100), long)):
-            decoder.feed(part, 0.0 if decoder.holds else 20.0)
+    for part in with_gaps(name, {50: long})[: HEADERS[name] + 51]:
+        decoder.feed(part, 20.0)
+    assert decoder.holds
+    with pytest.raises(Inflated, match="more silence than the time that has passed"):
+        decoder.feed(b"", 0.0)
 
 
 @pytest.mark.parametrize("name", PARTS)
