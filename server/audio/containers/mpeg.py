@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from server.audio.packets import ByteWindow, Demuxer, Item, NonAudioBudget, PacketCodec, Resync, Track
+from server.errors import Undecodable
 
 ID3, ID3V1, APE = b"ID3", b"TAG", b"APETAGEX"
 ID3_HEAD_BYTES, ID3V1_BYTES, APE_HEAD_BYTES = 10, 128, 32
@@ -142,6 +143,8 @@ class MpegDemuxer(Demuxer):
     def _search(self) -> None:
         """Drop bytes up to the next that may begin a frame. Raises: Undecodable."""
         window = self._window
+        if self._form is None:
+            raise Undecodable("the first MP3 or AAC frame is not followed by another; raw audio needs an encoding")
         self._resync.lose(window.offset)
         found = window.data.find(b"\xff", 1)
         self._resync.skip(window, found if found > 0 else len(window.data))

@@ -19,6 +19,7 @@ VERSION = b"\0"
 HEAD_BYTES = 27
 CONTINUED, FIRST, LAST = 1, 2, 4  # flags of a page
 FULL_SEGMENT = 255  # the packet goes on in the next segment
+MAX_CANDIDATES = 16  # looked at for a page within one that is not whole yet
 NO_GRANULE = -1  # no packet ends on the page
 
 
@@ -74,7 +75,7 @@ class OggDemuxer(Demuxer):
                 continue
             size = _page_bytes(window.data)
             if size is None or len(window.data) < size:
-                if not self._page_within():
+                if not (self._heard and self._page_within()):
                     return None
                 self._search()
                 continue
@@ -95,9 +96,12 @@ class OggDemuxer(Demuxer):
     def _page_within(self) -> bool:
         """Whether a later page lies in what should be this one: then its size is damaged."""
         data, at = self._window.data, 0
-        while (at := data.find(MAGIC + VERSION, at + 1)) > 0:
-            size = _page_bytes(data, at)
-            if size is not None and at + size <= len(data) and _checksum_holds(bytes(data[at : at + size])):
+        for _ in range(MAX_CANDIDATES):
+            at = data.find(MAGIC + VERSION, at + 1)
+            size = _page_bytes(data, at) if at > 0 else None
+            if size is None or at + size > len(data):
+                return False
+            if _checksum_holds(bytes(data[at : at + size])):
                 return True
         return False
 

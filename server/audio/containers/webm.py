@@ -273,4 +273,4 @@ class WebmDemuxer(Demuxer):
         yield Timed((body[start:],), start_s=time * self._scale_ns / 1e9, discard_s=discard_s)
 
 
-MAX_SEARCHED_BYTES = 2**14  # kept while searching: two blocks of the largest Opus packets that recorders write
+MAX_SEARCHED_BYTES = 2**12  # kept while searching: two blocks of the largest Opus packets that recorders write
