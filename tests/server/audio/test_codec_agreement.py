@@ -82,7 +82,7 @@ FORMS = {
     "WebM Opus": Form(opus_in("webm", live="1")),
     "FLAC": Form(lambda pcm: container("flac", "flac", pcm[:, None], 16_000), "flac"),
     "MP3": Form(mp3),
-    "AAC": Form(lambda pcm: container("adts", "aac", pcm[:, None], 16_000, bit_rate=64_000)),
+    "AAC": Form(lambda pcm: container("adts", "aac", at(pcm, 48_000)[:, None], 48_000, bit_rate=96_000)),
     "MP4 as Safari records it": Form(
         lambda pcm: container("mp4", "aac", at(pcm, 48_000)[:, None], 48_000, options=FRAGMENTS, bit_rate=96_000)
     ),
