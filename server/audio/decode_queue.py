@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from server.audio.formats import Losses
 from server.audio.packets import MAX_SILENT_BYTES
 from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
@@ -36,6 +37,14 @@ class LiveDecoder(Protocol):
     @property
     def inline(self) -> bool:
         """True if a message costs so little that the event loop may decode it, and nothing is held back."""
+
+    @property
+    def losses(self) -> Losses:
+        """What was lost of the audio and mended so far."""
+
+    @property
+    def holds(self) -> bool:
+        """True while a gap is longer than the last limit: `feed` of nothing returns more of it."""
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
         """Return what `chunk` completes, (S, C) int16. Raises: MediaError; Inflated beyond `limit_s` of audio."""
@@ -226,6 +235,8 @@ class DecodeQueue:
             self._count(len(item.chunk), decoded_s)
         if len(samples) and self.receiver is not None:
             self.receiver.on_samples(samples, item.arrived_s)
+        if self._decoder.holds and isinstance(item, _Audio) and not self._closed:
+            self._waiting.appendleft(_Audio(b"", item.arrived_s))
         if isinstance(item, _Barrier) and not self._closed:
             item.action()
 

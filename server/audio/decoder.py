@@ -12,7 +12,7 @@ from model.errors import install_hint
 from server.audio.containers.live import ContainerDecoder
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.decode_queue import LiveDecoder
-from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding
+from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
 from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
@@ -54,6 +54,7 @@ class OpusDecoder:
     """Packets of at most 120 ms, one a message: 20 ms take about 20 µs, so they need no thread."""
 
     inline = True
+    holds = False
 
     def __init__(self, channels: int) -> None:
         """Open FFmpeg's decoder, which `open_decoder` found to be there."""
@@ -63,10 +64,11 @@ class OpusDecoder:
         self.rate = track.rate
         self.channels = channels
         self.bytes_per_s = track.bytes_per_s
-        self._codec = Codec(track)
+        self.losses = Losses()
+        self._codec = Codec(track, self.losses)
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return the packet's samples, (S, C) int16. Raises: Undecodable."""
+        """Return the packet's samples, (S, C) int16; a damaged one's are made up. Raises: Undecodable."""
         del limit_s  # the format bounds a packet
         if chunk.startswith(OGG_MAGIC):
             raise Undecodable("these are Ogg pages, not Opus packets: send encoding=ogg-opus, or no encoding")

@@ -1,4 +1,6 @@
-"""Encodings and containers: the form of audio that a query names, and the kind that an upload's bytes show. Pure."""
+"""Encodings and containers: the form of audio that a query names, the kind that an upload's bytes show, and what a
+live stream lost. Pure.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +69,14 @@ def audio_form(encoding: str | None, sample_rate: int | None, channels: int = 1)
     if known is Encoding.OPUS and channels > MAX_OPUS_CHANNELS:
         raise BadParameter(f"channels: a raw Opus packet carries at most {MAX_OPUS_CHANNELS}; send ogg-opus for more")
     return AudioForm(known, sample_rate, channels)
+
+
+@dataclass(slots=True)
+class Losses:
+    """What was lost of a stream and mended: packets that were replaced, and places where bytes were missing."""
+
+    concealed: int = 0
+    resyncs: int = 0
 
 
 _MAGICS: tuple[tuple[int, bytes, str], ...] = (

@@ -13,6 +13,7 @@ from server.errors import NoAudio
 MAX_PACKET_BYTES = 2**16  # an Opus packet of the longest kind is 61,298 bytes. Source: RFC 6716, section 3.4
 MAX_SETUP_BYTES = 2**16
 MAX_SILENT_BYTES = 2**23  # without audio: a cover picture of 4 MiB with its tags, or 27 s of video at 2.5 Mbit/s
+MAX_LOST_BYTES = 2**18  # searched for the next page, block or frame: four of the largest pages
 TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, for each channel
 FIRST_PARTS, PARTS_A_PACKET = 4_096, 64
 
@@ -22,16 +23,26 @@ class PacketCodec(StrEnum):
 
     OPUS = "opus"
     FLAC = "flac"
+    VORBIS = "vorbis"
+    MP3 = "mp3"
+    AAC = "aac"
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Description of the packets that follow. `setup` is the codec's header."""
+    """Description of the packets that follow. `setup` is the codec's header.
+
+    `delay_s` is what the decoder itself drops of the beginning; of what it returns, the first `skip` samples are no
+    audio, and no more than `length` samples follow, where that is known.
+    """
 
     codec: PacketCodec | PlainCodec
     rate: int
     channels: int
     setup: bytes = b""
+    delay_s: float = 0.0
+    skip: int = 0
+    length: int | None = None
 
     @property
     def bytes_per_s(self) -> float:
@@ -43,20 +54,93 @@ class Track:
         return TYPICAL_BYTES_PER_S * self.channels
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Packets whose place in time the container names, in seconds: of the first one's start, or the last one's end.
+
+    `last`: the track ends at `end_s`, also where its packets decode to more. The last `discard_s` are padding.
+    """
+
+    packets: tuple[bytes, ...]
+    start_s: float | None = None
+    end_s: float | None = None
+    last: bool = False
+    discard_s: float = 0.0
+
+
+Item = Track | bytes | Timed
+
+
 class Demuxer(ABC):
     """Demuxer of one kind of container; its iterators must be exhausted before more is fed."""
 
+    resyncs = 0  # places where bytes were lost, and the stream was found again
+
     @abstractmethod
-    def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
+    def feed(self, chunk: bytes) -> Iterator[Item]:
         """Yield the packets that `chunk` completes, each track before its first. Raises: MediaError."""
 
-    def drain(self) -> Iterator[bytes]:
+    def drain(self) -> Iterator[Item]:
         """Yield the packets that are complete without the bytes that follow; by default `feed` yielded them all."""
         return iter(())
 
-    def flush(self) -> Iterator[bytes]:
-        """Yield the packets that the end of the stream completes."""
+    def flush(self) -> Iterator[Item]:
+        """Yield the packets that the end of the stream completes. Raises: MediaError."""
         return self.drain()
+
+
+class ByteWindow:
+    """The bytes of a stream that are not read yet, and where in the stream they begin."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.offset = 0  # of the first byte of `data`
+
+    def drop(self, size_bytes: int) -> None:
+        """Forget the first bytes, which are read."""
+        del self.data[:size_bytes]
+        self.offset += size_bytes
+
+    def take(self, size_bytes: int) -> bytes:
+        """Return the first bytes and forget them."""
+        taken = bytes(self.data[:size_bytes])
+        self.drop(size_bytes)
+        return taken
+
+
+class Resync:
+    """Search for the place where a damaged stream can be read again, within a bound."""
+
+    def __init__(self, what: str) -> None:
+        """`what` is missing, for the error's text."""
+        self._what = what
+        self._lost_at: int | None = None
+        self._bytes = 0
+
+    @property
+    def searching(self) -> bool:
+        """True from the damage on until the stream is found again."""
+        return self._lost_at is not None
+
+    def lose(self, offset: int) -> None:
+        """Begin to search, at this byte of the stream."""
+        if self._lost_at is None:
+            self._lost_at, self._bytes = offset, 0
+
+    def skip(self, window: ByteWindow, size_bytes: int) -> None:
+        """Drop bytes among which nothing was found. Raises: Undecodable."""
+        window.drop(size_bytes)
+        self._bytes += size_bytes
+        if self._bytes > MAX_LOST_BYTES:
+            raise self.error()
+
+    def found(self) -> None:
+        """Read on."""
+        self._lost_at = None
+
+    def error(self) -> Undecodable:
+        """Return the error of a stream that cannot be read from there on."""
+        return Undecodable(f"{self._what} expected at byte {self._lost_at}, and none follows: bytes were lost")
 
 
 class NonAudioBudget:

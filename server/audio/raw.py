@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from server.audio.formats import Encoding
+from server.audio.formats import Encoding, Losses
 from server.audio.pcm import PCM
 
 FULL_SCALE = 32_768.0  # the value of a float sample of 1.0
@@ -33,10 +33,12 @@ class PlainReader:
     """Decodes interleaved samples of one rate; an incomplete frame waits for the next chunk. A `LiveDecoder`."""
 
     inline = True
+    holds = False
 
     def __init__(self, codec: PlainCodec, rate: int, channels: int = 1) -> None:
         self.rate = rate
         self.channels = channels
+        self.losses = Losses()  # none can be seen
         self._convert, sample_bytes = _CODECS[codec]
         self.frame_bytes = sample_bytes * channels
         self._rest = b""  # of a frame that is not whole yet

@@ -87,6 +87,9 @@ class Metrics:
         audio = Counter("tutti_audio_seconds", "Audio received", ["encoding"], registry=registry)
         self.audio_seconds = {name: audio.labels(name) for name in Encoding}
         self.audio_bytes = Counter("tutti_audio_bytes_received", "Bytes of audio received", registry=registry)
+        losses = Counter("tutti_audio_losses", "Damage to audio that was mended", ["kind"], registry=registry)
+        self.audio_concealed = losses.labels("concealed_packet")
+        self.audio_resyncs = losses.labels("resynchronized")
         results = Counter("tutti_results", "Transcripts sent", ["kind"], registry=registry)
         self.results = {kind: results.labels(kind) for kind in ("interim", "final")}
         endpoints = Counter("tutti_endpoints", "Segments closed", ["reason"], registry=registry)

@@ -1,4 +1,7 @@
-"""Demuxer of FLAC frames, as they arrive, with their headers and checksums. Source: RFC 9639."""
+"""Demuxer of FLAC frames, as they arrive, with their headers and checksums. Source: RFC 9639.
+
+A further stream may follow a whole frame: the same checksum shows where it begins.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,12 @@ class FlacDemuxer(Demuxer):
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._fed_bytes = 0
         self._non_audio = NonAudioBudget()
+        self._restart()
+
+    def _restart(self) -> None:
+        """Expect the beginning of a stream."""
         self._track: Track | None = None
         self._skip = 0  # bytes of a metadata block that is not wanted
         self._last_block = False
@@ -34,12 +42,20 @@ class FlacDemuxer(Demuxer):
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
         """Yield the frames that `chunk` shows to be whole. Raises: Undecodable."""
         self._buffer += chunk
-        if not self._last_block or self._skip:
-            yield from self._metadata()
-        if self._last_block and not self._skip:
-            while (frame := self._whole_frame()) is not None:
+        self._fed_bytes += len(chunk)
+        while True:
+            if not self._last_block or self._skip:
+                yield from self._metadata()
+            if not self._last_block or self._skip or (frame := self._whole_frame()) is None:
+                return
+            if frame:
                 self._non_audio.audio()
                 yield frame
+
+    @property
+    def _offset(self) -> int:
+        """Byte of the stream that the buffer begins with."""
+        return self._fed_bytes - len(self._buffer)
 
     def drain(self) -> Iterator[bytes]:
         """Yield the buffered frame if its checksum shows it to be whole; a torn one has no audio."""
@@ -79,20 +95,27 @@ class FlacDemuxer(Demuxer):
         if head[0] & 0x7F != STREAM_INFO or int.from_bytes(head[1:4], "big") != STREAM_INFO_BYTES:
             raise Undecodable("the FLAC stream has no header")
         self._last_block = bool(head[0] & 0x80)
-        bits = int.from_bytes(info[10:18], "big")  # 20 bits rate, 3 channels, 5 width, 36 length
-        rate, channels, width = bits >> 44, (bits >> 41 & 7) + 1, (bits >> 36 & 31) + 1
-        block = int.from_bytes(info[2:4], "big")
-        stored = block * channels * ((width + 8) // 8)  # a side channel is a bit wider
+        width = (int.from_bytes(info[12:14], "big") >> 4 & 31) + 1
+        self._track = track = stream_info_track(info)
+        stored = int.from_bytes(info[2:4], "big") * track.channels * ((width + 8) // 8)  # a side channel is a bit wider
         self._max_frame_bytes = min(stored + FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES)
-        self._track = Track(PacketCodec.FLAC, rate, channels, info)
         del self._buffer[: at + STREAM_INFO_BYTES]
         return self._track
 
     def _whole_frame(self) -> bytes | None:
-        """Take the frame that the buffer begins with, once the next one is seen. Raises: Undecodable."""
+        """Take the frame that the buffer begins with, once the next one is seen; it is empty before a further stream.
+
+        Raises: Undecodable.
+        """
+        if self._frame is None and self._buffer.startswith(MAGIC):
+            self._restart()
+            return b""
         if self._frame is None and not self._open_frame():
             return None
         at = self._searched
+        stream = self._buffer.find(MAGIC, max(0, at - len(MAGIC)))
+        if stream > 0 and not crc16(bytes(self._buffer[:stream])):
+            return self._take(stream)
         while (at := self._next_sync(at)) >= 0:
             header = frame_header(bytes(self._buffer[at : at + MAX_HEADER_BYTES]))
             if header is not None and (header.number, header.shape) == self._next:
@@ -103,7 +126,7 @@ class FlacDemuxer(Demuxer):
             at += 1
         self._searched = at if at >= 0 else max(self._searched, len(self._buffer) - 1)
         if len(self._buffer) > self._max_frame_bytes + MAX_HEADER_BYTES:
-            raise Undecodable("a FLAC frame is damaged, or not of the kind that the stream began with")
+            raise Undecodable(f"the FLAC frame at byte {self._offset} is damaged, or not of the stream's kind")
         return None
 
     def _open_frame(self) -> bool:
@@ -112,7 +135,7 @@ class FlacDemuxer(Demuxer):
         as_expected = header is not None and self._next in (None, (header.number, header.shape))
         if header is None or not as_expected:
             if len(self._buffer) >= MAX_HEADER_BYTES:
-                raise Undecodable("a FLAC frame does not begin where the last one ends")
+                raise Undecodable(f"no FLAC frame begins at byte {self._offset}, where the last one ends")
             return False
         self._frame, self._next = header, (header.next_number, header.shape)
         self._searched = header.size_bytes
@@ -129,6 +152,12 @@ class FlacDemuxer(Demuxer):
         self._frame = None
         self._crc = self._summed = 0
         return frame
+
+
+def stream_info_track(info: bytes) -> Track:
+    """Return the track that a block of stream information describes."""
+    bits = int.from_bytes(info[10:18], "big")  # 20 bits rate, 3 channels, 5 width, 36 length
+    return Track(PacketCodec.FLAC, bits >> 44, (bits >> 41 & 7) + 1, info)
 
 
 SYNC = b"\xff\xf8", b"\xff\xf9"  # frames of one size, frames of their own sizes

@@ -1,159 +1,276 @@
 """Demuxer of WebM and Matroska elements, as they arrive. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
 
 Master elements are entered without counting their size: identifiers differ at every level, and a running recorder
-leaves the sizes open. Own code because libraries pull from a file, which would cost a live stream a thread.
+leaves the sizes open. An element that the standard does not have means that bytes were lost: it goes on with the next
+cluster, header, or block that others follow. Own code because libraries pull from a file, which would cost a live
+stream a thread.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
-from server.audio.containers.ogg import opus_track
-from server.audio.packets import MAX_PACKET_BYTES, MAX_SETUP_BYTES, Demuxer, NonAudioBudget, Track
-from server.audio.raw import PlainCodec
+from server.audio.containers.webm_elements import (
+    MAX_SIZE_BYTES,
+    TRACKS,
+    BadElement,
+    element_head,
+    elements,
+    entry_of_audio,
+    sint,
+    track_of,
+    uint,
+    vint,
+)
+from server.audio.packets import (
+    MAX_PACKET_BYTES,
+    MAX_SETUP_BYTES,
+    ByteWindow,
+    Demuxer,
+    Item,
+    NonAudioBudget,
+    PacketCodec,
+    Resync,
+    Timed,
+)
 from server.errors import NotTaken, Undecodable
 
 MAGIC = b"\x1a\x45\xdf\xa3"
-SEGMENT, CLUSTER, BLOCK_GROUP = 0x18538067, 0x1F43B675, 0xA0
-TRACKS, SIMPLE_BLOCK, BLOCK = 0x1654AE6B, 0xA3, 0xA1
-TRACK_ENTRY, TRACK_NUMBER, TRACK_TYPE, CODEC_ID, CODEC_PRIVATE = 0xAE, 0xD7, 0x83, 0x86, 0x63A2
-CONTENT_ENCODINGS, AUDIO, SAMPLING_RATE, CHANNELS, BIT_DEPTH = 0x6D80, 0xE1, 0xB5, 0x9F, 0x6264
-HOLDERS = frozenset({SEGMENT, CLUSTER, BLOCK_GROUP})
-WANTED = {TRACKS: MAX_SETUP_BYTES, SIMPLE_BLOCK: 2**20, BLOCK: 2**20}  # element: largest that is held in memory
-MAX_ID_BYTES, MAX_SIZE_BYTES = 4, 8
-AUDIO_TRACK = 2
-LACING = 0x06  # flags of a block
-DEFAULT_OPUS_HEAD = b"OpusHead\x01%c\x00\x00\x80\xbb\x00\x00\x00\x00\x00"  # 48 kHz, no pre-skip, no gain
-
-Fields = dict[int, bytes]
+EBML, SEGMENT, INFO, CLUSTER, BLOCK_GROUP = 0x1A45DFA3, 0x18538067, 0x1549A966, 0x1F43B675, 0xA0
+SIMPLE_BLOCK, BLOCK, TIMESTAMP, TIMESTAMP_SCALE = 0xA3, 0xA1, 0xE7, 0x2AD7B1
+DISCARD_PADDING = 0x75A2
+HOLDERS = frozenset({SEGMENT, CLUSTER})
+MAX_BLOCK_BYTES = 2**20
+WANTED = {  # element: largest that is held in memory
+    TRACKS: MAX_SETUP_BYTES,
+    INFO: MAX_SETUP_BYTES,
+    TIMESTAMP: 8,
+    SIMPLE_BLOCK: MAX_BLOCK_BYTES,
+    BLOCK_GROUP: MAX_BLOCK_BYTES,
+}
+LARGE, SMALL = 2**62, 16
+UNWANTED = {  # element: largest size that a whole stream has
+    EBML: MAX_SETUP_BYTES,
+    0x114D9B74: MAX_SETUP_BYTES,  # SeekHead
+    0x1C53BB6B: LARGE,  # Cues
+    0x1043A770: LARGE,  # Chapters
+    0x1941A469: LARGE,  # Attachments
+    0x1254C367: LARGE,  # Tags
+    0xEC: LARGE,  # Void
+    0xBF: SMALL,  # CRC-32
+    0xA7: SMALL,  # Position
+    0xAB: SMALL,  # PrevSize
+    0x5854: MAX_SETUP_BYTES,  # SilentTracks
+}
+RESUMING = tuple(name.to_bytes(4, "big") for name in (EBML, CLUSTER))
+VOID, MAX_VOID_BYTES = 0xEC, 2**12  # between blocks; its name is a single byte, so that damage may look like it
+LACING, INVALID_BITS = 0x06, 0x70  # flags of a block
+DEFAULT_SCALE_NS = 1_000_000
 
 
 class WebmDemuxer(Demuxer):
     """Yields the packets of the first audio track; a recorder that restarts sends a new header, and a new track."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._window = ByteWindow()
         self._skip = 0  # bytes of an element that is not wanted
         self._non_audio = NonAudioBudget()
+        self._resync = Resync("a WebM element was")
         self._number: int | None = None  # of the track that is read
+        self._max_packet_bytes = MAX_PACKET_BYTES
+        self._scale_ns = DEFAULT_SCALE_NS  # of timestamps
+        self._cluster_time = 0
+        self._heard = False  # audio: what cannot be read from then on is damage, not another format
+        self._next_scan = 0  # bytes at which an element that is not whole is searched for others
 
-    def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
+    def feed(self, chunk: bytes) -> Iterator[Item]:
         """Yield the packets that `chunk` completes. Raises: Undecodable, NotTaken."""
-        self._buffer += chunk
-        while self._buffer:
-            if self._skip:
-                dropped = min(self._skip, len(self._buffer))
-                del self._buffer[:dropped]
-                self._skip -= dropped
-                continue
-            head = _element_head(self._buffer, 0)
-            if head is None:
+        self._window.data += chunk
+        while self._window.data:
+            found = self._next()
+            if found is False:
                 return
-            element, start, size = head
-            if element in HOLDERS:
-                self._non_audio.part(start)
-                del self._buffer[:start]
-            elif size is None:
-                raise Undecodable("a WebM element has no size")
-            elif element not in WANTED:
-                self._non_audio.part(start + size)
-                del self._buffer[:start]
-                self._skip = size
-            elif size > WANTED[element]:
-                raise Undecodable("a WebM element is larger than any with audio")
-            elif len(self._buffer) < start + size:
-                return
-            else:
-                body = bytes(self._buffer[start : start + size])
-                del self._buffer[: start + size]
-                yield from self._tracks(body) if element == TRACKS else self._block(body)
+            if found is not True:
+                self._next_scan = 0
+                yield from self._element(*found)
 
-    def _tracks(self, body: bytes) -> Iterator[Track]:
-        self._non_audio.part(len(body))
-        for element, entry in _elements(body):
-            fields = dict(_elements(entry)) if element == TRACK_ENTRY else {}
-            if _uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK:
-                self._number = _uint(fields.get(TRACK_NUMBER, b""))
-                yield _track(fields)
-                return
-        raise NotTaken("the WebM stream has no audio track")
+    def _next(self) -> tuple[int, bytes] | bool:
+        """Take the next wanted element with its body; True where another was passed, False if more bytes are needed."""
+        window = self._window
+        if self._skip:
+            dropped = min(self._skip, len(window.data))
+            window.drop(dropped)
+            self._skip -= dropped
+            return True
+        if self._resync.searching and not self._found():
+            return False
+        try:
+            head = element_head(window.data, 0)
+        except BadElement:
+            return self._lose()
+        if head is None:
+            return False
+        return self._take(*head)
 
-    def _block(self, body: bytes) -> Iterator[bytes]:
+    def _take(self, element: int, start: int, size: int | None) -> tuple[int, bytes] | bool:
+        """As `_next`, of an element whose body begins at `start`."""
+        window = self._window
+        if element in HOLDERS:
+            self._non_audio.part(start)
+            window.drop(start)
+            return True
+        if size is None or size > self._most_bytes(element):
+            return self._lose()
+        if element in UNWANTED:
+            self._non_audio.part(start + size)
+            window.drop(start)
+            self._skip = size
+            return True
+        if len(window.data) < start + size:
+            return self._damaged_size() and self._lose()
+        if not self._element_may_begin(start + size):
+            return self._lose()
+        window.drop(start)
+        return element, window.take(size)
+
+    def flush(self) -> Iterator[Item]:
+        """Yield what lies in an element that is longer than the stream, by damage.
+
+        Raises: Undecodable for a stream that was not found again.
+        """
+        self._next_scan = 0
+        yield from self.feed(b"")
+        if self._resync.searching:
+            raise self._resync.error()
+
+    def _most_bytes(self, element: int) -> int:
+        """The size over which an element must be damage, -1 for one that the standard does not have."""
+        if element == VOID and self._heard:
+            return MAX_VOID_BYTES
+        return WANTED.get(element, UNWANTED.get(element, -1))
+
+    def _damaged_size(self) -> bool:
+        """Whether what should be one element holds others; asked again when twice as many bytes are there."""
+        if not self._heard or len(self._window.data) < self._next_scan:
+            return False
+        self._next_scan = 2 * len(self._window.data)
+        return self._resumable_at() is not None
+
+    def _element_may_begin(self, at: int) -> bool:
+        """Whether what follows a whole element is one, as far as there are bytes: else lost bytes are within it."""
+        try:
+            head = element_head(self._window.data, at)
+        except BadElement:
+            return False
+        if head is None or head[0] in HOLDERS:
+            return True
+        return head[2] is not None and head[2] <= self._most_bytes(head[0])
+
+    def _lose(self) -> bool:
+        """Begin to search. Raises: Undecodable where no header came before: that is no WebM, not a damaged one."""
+        self._resync.lose(self._window.offset)
+        if self._number is None:
+            raise Undecodable(f"this is no WebM element (byte {self._window.offset})")
+        self._resync.skip(self._window, 1)
+        return True
+
+    def _found(self) -> bool:
+        """Drop bytes up to the next element that a reader may begin with; return whether there is one."""
+        place = self._resumable_at(0)
+        if place is None:
+            # What may yet become a block, or the first bytes of a name, is kept; a block is held for so long at most.
+            self._resync.skip(self._window, max(0, len(self._window.data) - MAX_SEARCHED_BYTES))
+            return False
+        self._resync.skip(self._window, place)
+        self._resync.found()
+        self.resyncs += 1
+        return True
+
+    def _resumable_at(self, start: int = 1) -> int | None:
+        """The first place from `start` on that a reader may begin with."""
+        data = self._window.data
+        places = [at for name in RESUMING if (at := data.find(name, start)) >= 0]
+        block = self._block_chain(start, min(places, default=len(data)))
+        return min(places, default=None) if block is None else block
+
+    def _block_chain(self, start: int, end: int) -> int | None:
+        """Where from `start` to `end` a block of the track begins that another one, or a cluster, follows."""
+        data = self._window.data
+        at = start - 1
+        while 0 <= (at := data.find(bytes([SIMPLE_BLOCK]), at + 1)) < end:
+            following = self._after_block(at)
+            if following is not None and (data.startswith(RESUMING, following) or self._after_block(following)):
+                return at
+        return None
+
+    def _after_block(self, at: int) -> int | None:
+        """Where the simple block ends that begins there, None if that is no block of the track, or not whole."""
+        data = self._window.data
+        if at >= len(data) or data[at] != SIMPLE_BLOCK:
+            return None
+        try:
+            head = element_head(data, at)
+            number = None if head is None else vint(data, head[1], MAX_SIZE_BYTES, marker=False)
+        except BadElement:
+            return None
+        if head is None or number is None or head[2] is None or not 4 < head[2] <= MAX_PACKET_BYTES:
+            return None
+        end = head[1] + head[2]
+        flags_at = number[1] + 2
+        if number[0] != self._number or end > len(data) or data[flags_at] & (LACING | INVALID_BITS):
+            return None
+        return end
+
+    def _element(self, element: int, body: bytes) -> Iterator[Item]:
+        if element == TRACKS:
+            self._non_audio.part(len(body))
+            fields = entry_of_audio(body)
+            self._number, track = track_of(fields)
+            self._max_packet_bytes = MAX_PACKET_BYTES if track.codec is PacketCodec.OPUS else MAX_BLOCK_BYTES
+            self._cluster_time = 0
+            yield track
+        elif element == INFO:
+            self._non_audio.part(len(body))
+            scale_ns = next((uint(value) for name, value in elements(body) if name == TIMESTAMP_SCALE), 0)
+            self._scale_ns = scale_ns or DEFAULT_SCALE_NS
+        elif element == TIMESTAMP:
+            self._non_audio.part(len(body))
+            self._cluster_time = uint(body)
+        elif element == BLOCK_GROUP:
+            try:
+                fields = dict(elements(body))
+            except Undecodable:
+                self._resync.lose(self._window.offset - len(body))
+                return
+            discard_ns = max(0, sint(fields.get(DISCARD_PADDING, b"")))
+            yield from self._block(fields.get(BLOCK, b""), discard_ns / 1e9)
+        else:
+            yield from self._block(body, 0.0)
+
+    def _block(self, body: bytes, discard_s: float) -> Iterator[Timed]:
         if self._number is None:
             raise NotTaken("the WebM stream does not begin with its header")
-        number = _vint(body, 0, MAX_SIZE_BYTES, marker=False)
-        if number is None or len(body) < number[1] + 3:
-            raise Undecodable("a WebM block is damaged")
-        start = number[1] + 3  # two bytes of time, one of flags
+        try:
+            number = vint(body, 0, MAX_SIZE_BYTES, marker=False)
+        except BadElement:
+            number = None
+        start = 0 if number is None else number[1] + 3  # two bytes of time, one of flags
+        flags = body[start - 1] if number is not None and len(body) >= start else INVALID_BITS
+        is_damaged = flags & INVALID_BITS or len(body) - start > self._max_packet_bytes
+        if self._heard and (is_damaged or flags & LACING):
+            self._resync.lose(self._window.offset - len(body))
+            return
+        if number is None or is_damaged:
+            raise Undecodable(f"the WebM block before byte {self._window.offset} is damaged, or too large for audio")
         if number[0] != self._number or len(body) == start:
             self._non_audio.part(len(body))
             return
-        if body[start - 1] & LACING:
+        if flags & LACING:
             raise NotTaken("WebM with several packets a block is not taken in live streams")
-        if len(body) - start > MAX_PACKET_BYTES:
-            raise Undecodable("a WebM block is too large for audio")
+        self._heard = True
         self._non_audio.audio()
-        yield body[start:]
+        time = self._cluster_time + sint(body[number[1] : start - 1])
+        yield Timed((body[start:],), start_s=time * self._scale_ns / 1e9, discard_s=discard_s)
 
 
-def _track(fields: Fields) -> Track:
-    """Return what a track entry describes. Raises: NotTaken, Undecodable."""
-    if CONTENT_ENCODINGS in fields:
-        raise NotTaken("compressed or encrypted WebM tracks are not taken")
-    codec = fields.get(CODEC_ID, b"").rstrip(b"\0")
-    audio = dict(_elements(fields.get(AUDIO, b"")))
-    channels = _uint(audio.get(CHANNELS, b"\x01"))
-    if codec == b"A_OPUS":
-        if CODEC_PRIVATE not in fields and channels not in (1, 2):
-            raise Undecodable("the Opus header is missing")
-        return opus_track(fields.get(CODEC_PRIVATE) or DEFAULT_OPUS_HEAD % channels)
-    if codec == b"A_PCM/FLOAT/IEEE" and _uint(audio.get(BIT_DEPTH, b"\x20")) == 32:  # what browsers record as pcm
-        return Track(PlainCodec.F32, int(_float(audio.get(SAMPLING_RATE, b""))), channels)
-    raise NotTaken(f"WebM audio of codec {codec[:32].decode('ascii', 'replace')!r} is not taken in live streams")
-
-
-def _element_head(data: bytes | bytearray, at: int) -> tuple[int, int, int | None] | None:
-    """Identifier, where the body begins, and its size, None where it is open; or None if there is not enough yet."""
-    identifier = _vint(data, at, MAX_ID_BYTES, marker=True)
-    size = _vint(data, identifier[1], MAX_SIZE_BYTES, marker=False) if identifier is not None else None
-    if identifier is None or size is None:
-        return None
-    is_open = size[0] == (1 << 7 * (size[1] - identifier[1])) - 1
-    return identifier[0], size[1], None if is_open else size[0]
-
-
-def _vint(data: bytes | bytearray, at: int, longest: int, *, marker: bool) -> tuple[int, int] | None:
-    """A number and where it ends, None if there is not enough yet. Raises: Undecodable. Source: RFC 8794, section 4."""
-    if at >= len(data):
-        return None
-    length = 9 - data[at].bit_length()
-    if length > longest:
-        raise Undecodable("this is no WebM element")
-    if at + length > len(data):
-        return None
-    number = int.from_bytes(data[at : at + length], "big")
-    return (number if marker else number & ~(1 << 7 * length)), at + length
-
-
-def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The elements of a whole body. Raises: Undecodable."""
-    at = 0
-    while at < len(data):
-        head = _element_head(data, at)
-        if head is None or head[2] is None or head[1] + head[2] > len(data):
-            raise Undecodable("the WebM header is damaged")
-        yield head[0], data[head[1] : head[1] + head[2]]
-        at = head[1] + head[2]
-
-
-def _uint(data: bytes) -> int:
-    return int.from_bytes(data[:8], "big")
-
-
-def _float(data: bytes) -> float:
-    """A number of 4 or 8 bytes; what is neither, or none, is 0, which no rate is."""
-    if len(data) not in (4, 8):
-        return 0.0
-    (number,) = struct.unpack(">f" if len(data) == 4 else ">d", data)
-    return float(number) if 0 < number < 1e9 else 0.0
+MAX_SEARCHED_BYTES = 2**12  # kept while searching: two blocks of the largest Opus packets that recorders write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 import msgspec
@@ -11,6 +12,8 @@ from starlette.websockets import WebSocket
 
 from model.ctc.bias import BiasError
 from server.audio.decode_queue import LiveDecoder
+from server.audio.formats import Losses
+from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, BadFrame, Inflated, KeytermsTooOften, MediaError
 from server.protocols.deepgram.messages import (
     CloseStream,
@@ -26,6 +29,7 @@ from server.protocols.deepgram.messages import (
     SpeechStartedOut,
     StepReport,
     UtteranceEnd,
+    control_text,
     parse_frame,
 )
 from server.protocols.deepgram.query import ListenRequest
@@ -64,6 +68,7 @@ class DeepgramStream(Connection):
         encoding = projector.request.form.encoding
         super().__init__(socket, session, context, request_id=projector.request_id, encoding=encoding, decoder=decoder)
         self._projector = projector
+        self._decoder, self._counted = decoder, Losses()
 
     def _facts(self) -> dict[str, object]:
         tags = self._projector.request.tags
@@ -72,6 +77,9 @@ class DeepgramStream(Connection):
     def _on_binary(self, chunk: bytes) -> None:
         if not chunk:
             self._transition(ConnectionEvent.CLIENT_CLOSES)
+            return
+        if (text := control_text(chunk)) is not None:
+            self._on_text(text)
             return
         self._metrics.audio_bytes.inc(len(chunk))
         arrived_s = self._deadlines.heard_s
@@ -102,8 +110,21 @@ class DeepgramStream(Connection):
     def _configure(self, keyterms: list[str] | None) -> None:
         self._put(OutFrame(configure(self._session, self._projector, keyterms)))
 
+    def on_samples(self, samples: PCM, arrived_s: float) -> None:
+        """Count what was mended of the audio, then take it."""
+        self._count_losses()
+        super().on_samples(samples, arrived_s)
+
+    def _count_losses(self) -> None:
+        losses, counted = self._decoder.losses, self._counted
+        if losses != counted:
+            self._metrics.audio_concealed.inc(losses.concealed - counted.concealed)
+            self._metrics.audio_resyncs.inc(losses.resyncs - counted.resyncs)
+            self._counted = replace(losses)
+
     def on_bad_audio(self, error: MediaError) -> None:
         """Say what is wrong with the audio, and end."""
+        self._count_losses()
         if not isinstance(error, Inflated):
             self._put(OutFrame(self._projector.undecodable(str(error))))
         super().on_bad_audio(error)

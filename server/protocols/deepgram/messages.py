@@ -161,6 +161,27 @@ Action = KeepAlive | Finalize | CloseStream | Configure
 _decode = msgspec.json.Decoder(Action).decode
 
 
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+def control_text(chunk: bytes) -> str | None:
+    """Return the control message that was sent as a binary frame, None if the frame is audio.
+
+    No audio is a JSON object with a `type`; within a container it would be read as damage.
+    """
+    if chunk[:1] != b"{" or len(chunk) > MAX_CHARACTERS:
+        return None
+    try:
+        _typed.decode(chunk)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return chunk.decode()
+
+
 def parse_frame(text: str, channels: int) -> Action:
     """Read a text frame on a connection of `channels` recognised channels. Raises: BadFrame naming what is wrong."""
     if len(text) > MAX_CHARACTERS:

@@ -55,7 +55,8 @@ class Parameter:
 PARAMETERS = (
     Parameter("encoding", ENCODINGS, "–", "What the body is; without it a container that says so itself.",
         "`linear16`, `linear32` (float), `mulaw`, `alaw`, `opus` (one packet a message) with `sample_rate`, 8 to 48 "
-        "kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg Opus, WebM or FLAC"),
+        "kHz; `ogg-opus`, `flac`; without it the first bytes tell WAV, Ogg (Opus, Vorbis, FLAC), WebM, FLAC, MP3, AAC "
+        "(ADTS) or fragmented MP4"),
     Parameter("sample_rate", _whole(SAMPLE_RATES), "–", "Hz; needed with an encoding that does not tell it."),
     Parameter("channels", _whole(DOWNMIX_CHANNELS), "1", "Interleaved channels of raw audio; they are mixed.",
         "interleaved channels, mixed down unless `multichannel`; of a live container `channels` says how many it has"),

@@ -16,7 +16,7 @@ import soundfile
 import soxr
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
-from media_files import container, opus_packets
+from media_files import FRAGMENTS, container, opus_packets
 from speech import samples
 from websockets.asyncio.client import connect
 
@@ -55,7 +55,6 @@ class Form:
     encoding: str | None = None
     rate: int | None = None
     loss: float = 0.0
-    live: bool = True
     upload: bool = True
 
     @property
@@ -82,7 +81,11 @@ FORMS = {
     "Ogg Opus": Form(opus_in("ogg")),
     "WebM Opus": Form(opus_in("webm", live="1")),
     "FLAC": Form(lambda pcm: container("flac", "flac", pcm[:, None], 16_000), "flac"),
-    "MP3": Form(mp3, live=False),
+    "MP3": Form(mp3),
+    "AAC": Form(lambda pcm: container("adts", "aac", at(pcm, 48_000)[:, None], 48_000, bit_rate=96_000)),
+    "MP4 as Safari records it": Form(
+        lambda pcm: container("mp4", "aac", at(pcm, 48_000)[:, None], 48_000, options=FRAGMENTS, bit_rate=96_000)
+    ),
 }
 
 
@@ -138,7 +141,7 @@ async def uploaded(http: httpx.AsyncClient, form: Form, data: bytes | list[bytes
     return text
 
 
-@pytest.mark.parametrize("name", [name for name, form in FORMS.items() if form.live])
+@pytest.mark.parametrize("name", FORMS)
 def test_a_stream_in_any_form_has_the_words_of_the_recording(server: LiveServer, name: str) -> None:
     async def all_of_them() -> list[str]:
         durations_s = [len(pcm) / 16_000 for _, pcm in recordings()]

@@ -16,6 +16,7 @@ from server.audio.decode_queue import (
     DecodeQueue,
     DecodingPool,
 )
+from server.audio.formats import Losses
 from server.audio.packets import MAX_SILENT_BYTES
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
@@ -36,6 +37,8 @@ class Echo:
         self.threads: set[int] = set()
         self.limits: list[float] = []
         self.held = b""
+        self.gap = 0  # pieces of silence that a gap leaves to be read
+        self.losses = Losses()
 
     def feed(self, chunk: bytes, limit_s: float) -> np.ndarray:
         self.entered.set()
@@ -46,7 +49,14 @@ class Echo:
             raise ZeroDivisionError
         if b"!" in chunk:
             raise Undecodable("it is broken")
-        return self._samples(chunk)
+        if b"_" in chunk:
+            self.gap = 3
+        self.gap -= not chunk
+        return self._samples(chunk or b" ")
+
+    @property
+    def holds(self) -> bool:
+        return self.gap > 0
 
     def drain(self) -> np.ndarray:
         return self._samples(b"d")
@@ -138,6 +148,18 @@ def test_audio_and_frames_keep_their_order(inline: bool) -> None:
         assert bench.arrivals == sorted(bench.arrivals)
 
     run(test, inline=inline)
+
+
+def test_a_long_gap_is_delivered_piece_by_piece_before_what_was_sent_after_it() -> None:
+    async def test(bench: Bench) -> None:
+        bench.audio(b"a_", 1.0)
+        bench.audio(b"b", 2.0)
+        bench.queue.drain(bench.action("finalize"), 3.0)
+        await bench.until(lambda: "<finalize>" in bench.said)
+        assert bench.said == ["a_", " ", " ", " ", "b", "d", "<finalize>"]
+        assert bench.arrivals[:4] == [1.0] * 4
+
+    run(test)
 
 
 def test_resume_within_on_samples_changes_no_order() -> None:

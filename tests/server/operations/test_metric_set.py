@@ -32,6 +32,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_handshakes_rejected": ("counter", {"reason"}),
     "tutti_audio_seconds": ("counter", {"encoding"}),
     "tutti_audio_bytes_received": ("counter", set()),
+    "tutti_audio_losses": ("counter", {"kind"}),
     "tutti_results": ("counter", {"kind"}),
     "tutti_endpoints": ("counter", {"reason"}),
     "tutti_batches": ("counter", {"model"}),
@@ -64,6 +65,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
 VALUES = {
     ("tutti_sessions", "outcome"): {"completed", "client_abort", "idle_timeout", "error", "drained"},
     ("tutti_handshakes_rejected", "reason"): {"auth", "quota", "capacity", "draining", "bad_request"},
+    ("tutti_audio_losses", "kind"): {"concealed_packet", "resynchronized"},
     ("tutti_results", "kind"): {"interim", "final"},
     ("tutti_result_latency_seconds", "kind"): {"interim", "final"},
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from live_server import LiveServer, transcript
-from media_files import container, opus_packets
+from media_files import FRAGMENTS, container, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -36,6 +36,11 @@ FORMS: dict[str, tuple[dict[str, object], Callable[[], bytes]]] = {
     "flac, named": ({"encoding": "flac", "sample_rate": None}, lambda: flac(AUDIO)),
     "flac, named, with a rate that is not its own": ({"encoding": "flac", "sample_rate": 8_000}, lambda: flac(AUDIO)),
     "flac, sniffed, stereo": (SELF_DESCRIBED, lambda: flac(np.repeat(AUDIO[:, None], 2, 1))),
+    "flac in ogg": (SELF_DESCRIBED, lambda: container("ogg", "flac", AUDIO[:, None], 16_000)),
+    "flac in fragmented mp4": (
+        SELF_DESCRIBED,
+        lambda: container("mp4", "flac", AUDIO[:, None], 16_000, options={**FRAGMENTS, "strict": "-2"}),
+    ),
     "wav of 24 bits": (SELF_DESCRIBED, lambda: container("wav", "pcm_s24le", AUDIO[:, None], 16_000)),
 }
 
@@ -104,10 +109,10 @@ def test_multichannel_recognises_each_channel_of_a_container(live_server: Start)
 @pytest.mark.parametrize(
     ("query", "data", "named"),
     [
-        (SELF_DESCRIBED, b"garbage garbage", "no WAV, Ogg, WebM or FLAC"),
-        (SELF_DESCRIBED, b"ID3\x04" + bytes(100), "upload the recording"),
+        (SELF_DESCRIBED, b"garbage garbage", "no WAV, Ogg, WebM, FLAC, MP3"),
+        (SELF_DESCRIBED, b"ID3\x04" + bytes(100), "encoding and sample_rate"),
         ({"encoding": "flac"}, b"RIFF" + bytes(100), ""),
-        (SELF_DESCRIBED, container("ogg", "flac", AUDIO[:, None], 16_000), "no Opus"),
+        (SELF_DESCRIBED, b"#!AMR\n" + bytes(100), "upload the recording"),
         ({"encoding": "ogg-opus"}, b"OggS" + b"\xff" * 500, ""),
         ({"encoding": "opus", "sample_rate": 48_000}, b"OggS" + bytes(100), "ogg-opus"),
     ],
@@ -129,6 +134,47 @@ def test_undecodable_audio_is_answered_by_an_error_frame_and_closed_with_1008(
         assert transcript(other.finish()) == TEXT
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="error",protocol="deepgram"}') == 1
+
+
+@pytest.mark.parametrize("query", [SELF_DESCRIBED, {}])
+def test_a_control_message_in_a_binary_frame_is_obeyed(live_server: Start, query: dict[str, object]) -> None:
+    """It would vanish in the audio, and the client wait for its answer."""
+    data = flac(AUDIO) if query else AUDIO.tobytes()
+    with live_server().listen(**query) as client:
+        client.send(data[: len(data) // 2 * 2 // 3 * 2])
+        client.send(b'{"type":"KeepAlive"}')
+        client.send(data[len(data) // 2 * 2 // 3 * 2 :])
+        client.send(b'{"type":"Finalize"}')
+        frames = client.until(lambda f: f.get("from_finalize", False))
+        client.send(b'{"type":"Rewind"}')
+        (refused,) = client.until(lambda f: f["type"] == "Error")
+        client.send(b'{"type":"CloseStream"}')
+        rest, code, _ = client.rest()
+    assert transcript(frames) == TEXT
+    assert (refused["variant"], rest[-1]["type"], code) == ("SchemaError", "Metadata", 1000)
+
+
+def test_streams_one_after_another_are_heard_in_one_connection(live_server: Start) -> None:
+    with live_server().listen(**SELF_DESCRIBED, endpointing="false") as client:
+        for word in ("one", "two", "three"):
+            client.send(flac(np.concatenate([spell(word), silence(0.2)])))
+        assert transcript(client.finish()).replace(" ", "") == "onetwothree"
+
+
+def test_damaged_packets_and_lost_bytes_are_counted_in_metrics(live_server: Start) -> None:
+    packets = opus_packets(np.zeros((48_000, 1), np.int16))
+    server = live_server()
+    with server.listen(encoding="opus", sample_rate=48_000) as client:
+        for i, packet in enumerate(packets):
+            client.send(b"\xff" * 100 if i in {3, 20} else packet)
+        client.finish()
+    webm = container("webm", "libopus", np.zeros((96_000, 1), np.int16), 48_000, options={"live": "1"})
+    with server.listen(**SELF_DESCRIBED) as client:
+        client.send(webm[:600] + b"lost in transit" + webm[600:])
+        client.finish()
+    server.wait_idle()
+    assert server.metric('tutti_audio_losses_total{kind="concealed_packet"}') == 2
+    assert server.metric('tutti_audio_losses_total{kind="resynchronized"}') == 1
 
 
 def test_an_idle_or_drained_container_stream_is_flushed_before_the_close(live_server: Start) -> None:

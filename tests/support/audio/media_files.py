@@ -16,6 +16,8 @@ from needs import need_package
 av = need_package("av")
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
+FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "200000"}
+"""MP4 as Safari's MediaRecorder writes it, a fragment each 0.2 s."""
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
 
@@ -43,6 +45,13 @@ def container(
         frame.sample_rate, frame.pts = rate, 0
         for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
             output.mux(packet)
+    return file.getvalue()
+
+
+def sound_file(kind: str, codec: str, pcm: np.ndarray, rate: int) -> bytes:
+    """(S, C) int16 as a file, by libsndfile: FFmpeg's own Vorbis encoder is an experiment."""
+    file = io.BytesIO()
+    soundfile.write(file, pcm, rate, format=kind, subtype=codec)
     return file.getvalue()
 
 

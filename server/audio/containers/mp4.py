@@ -1,0 +1,139 @@
+"""Demuxer of MP4 as it arrives: fragmented, as browsers record it, or a file whose index comes first.
+
+A box is read when it is whole; of `mdat` only the samples of the audio track are kept, each until it is whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+
+from server.audio.containers.mp4_tables import (
+    HEAD_BYTES,
+    LARGE_HEAD_BYTES,
+    AudioTrack,
+    Sample,
+    audio_track,
+    fragment,
+    whole_file,
+)
+from server.audio.packets import MAX_PACKET_BYTES, ByteWindow, Demuxer, Item, NonAudioBudget, Timed
+from server.errors import NotTaken, Undecodable
+
+MAX_INDEX_BYTES = 2**22  # `moov` of six hours of AAC, or `moof` of any length
+INDEX_BOXES = (b"moov", b"moof")
+
+
+class Mp4Demuxer(Demuxer):
+    """Yields the samples of the first audio track; a recorder that restarts sends a new header, and a new track."""
+
+    def __init__(self) -> None:
+        self._window = ByteWindow()
+        self._non_audio = NonAudioBudget()
+        self._skip_until = 0  # byte of the stream
+        self._track: AudioTrack | None = None
+        self._samples: deque[Sample] = deque()  # that are announced
+        self._time = 0  # at which a fragment without a time begins
+        self._file_began = 0  # byte of the stream at which offsets count
+
+    def feed(self, chunk: bytes) -> Iterator[Item]:
+        """Yield the samples that `chunk` completes. Raises: Undecodable, NotTaken."""
+        window = self._window
+        window.data += chunk
+        while window.data:
+            if window.offset < self._skip_until:
+                if not (yield from self._payload()):
+                    return
+                continue
+            head = _box_head(window)
+            if head is None:
+                return
+            name, head_bytes, size = head
+            if name in INDEX_BOXES:
+                if size > MAX_INDEX_BYTES:
+                    raise Undecodable(f"the MP4 box at byte {window.offset} is larger than {MAX_INDEX_BYTES} bytes")
+                if len(window.data) < size:
+                    return
+                yield from self._index(name, window.offset, window.take(size)[head_bytes:])
+            else:
+                if name == b"mdat" and self._track is None:
+                    raise NotTaken("MP4 with its index (moov) after the audio cannot be read live: send fragmented MP4")
+                if name == b"ftyp":
+                    self._file_began = window.offset
+                self._non_audio.part(head_bytes if name == b"mdat" else size)
+                self._skip_until = window.offset + size
+                window.drop(head_bytes)
+
+    def flush(self) -> Iterator[Item]:
+        """Nothing is held back. Raises: Undecodable where no header came."""
+        if self._track is None and (self._window.data or self._window.offset):
+            raise Undecodable("the MP4 stream ends before its header (moov)")
+        return iter(())
+
+    def _index(self, name: bytes, offset: int, body: bytes) -> Iterator[Item]:
+        self._non_audio.part(len(body))
+        if name == b"moov":
+            self._track, tables = audio_track(body)
+            self._samples = deque(self._placed(whole_file(tables, self._track.timescale)))
+            self._time = 0
+            yield self._track.track
+        elif self._track is None:
+            raise NotTaken("the MP4 stream does not begin with its header (moov)")
+        else:
+            samples, self._time = fragment(body, offset - self._file_began, self._track, self._time)
+            self._samples = deque(self._placed(samples))
+
+    def _placed(self, samples: list[Sample]) -> Iterator[Sample]:
+        """Samples with their place in the stream, those alone that can still come."""
+        for sample in samples:
+            offset = sample.offset + self._file_began
+            if sample.size_bytes > MAX_PACKET_BYTES:
+                raise Undecodable("an MP4 sample is too large for audio")
+            if offset >= self._window.offset:
+                yield Sample(offset, sample.size_bytes, sample.start_s)
+
+    def _payload(self) -> Generator[Item, None, bool]:
+        """Read what lies in a box without an index; return False if more bytes are needed."""
+        window, samples = self._window, self._samples
+        while samples and samples[0].offset < window.offset:
+            samples.popleft()  # it overlaps another: a forged table
+        if samples and samples[0].offset < self._skip_until:
+            sample = samples[0]
+            if sample.offset + sample.size_bytes > self._skip_until:
+                raise Undecodable(f"the MP4 sample at byte {sample.offset} is longer than the box around it")
+            self._drop(min(sample.offset - window.offset, len(window.data)))
+            if window.offset < sample.offset or len(window.data) < sample.size_bytes:
+                return False
+            samples.popleft()
+            packet = window.take(sample.size_bytes)
+            if packet:
+                self._non_audio.audio()
+                yield Timed((packet,), start_s=sample.start_s)
+            return True
+        self._drop(min(self._skip_until - window.offset, len(window.data)))
+        return window.offset >= self._skip_until
+
+    def _drop(self, size_bytes: int) -> None:
+        if size_bytes:
+            self._non_audio.part(size_bytes)
+            self._window.drop(size_bytes)
+
+
+def _box_head(window: ByteWindow) -> tuple[bytes, int, int] | None:
+    """Name, size of the head and of the whole box; None if the head is not whole. Raises: Undecodable."""
+    data = window.data
+    if len(data) < HEAD_BYTES:
+        return None
+    size, name = int.from_bytes(data[:4], "big"), bytes(data[4:8])
+    if not all(32 <= byte < 127 or byte == 0xA9 for byte in name):
+        raise Undecodable(f"an MP4 box does not begin at byte {window.offset}: bytes were lost")
+    if size == 1:
+        if len(data) < LARGE_HEAD_BYTES:
+            return None
+        size, head = int.from_bytes(data[8:16], "big"), LARGE_HEAD_BYTES
+    else:
+        head = HEAD_BYTES
+        size = size or 2**62  # up to the end
+    if size < head:
+        raise Undecodable(f"the MP4 box at byte {window.offset} is damaged")
+    return name, head, size

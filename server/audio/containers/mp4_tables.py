@@ -1,0 +1,277 @@
+"""Boxes of MP4: the audio track that `moov` describes, and the places of its samples by `moov` or by a `moof`. Pure.
+
+Source: ISO/IEC 14496-12 (boxes), 14496-14 and 14496-1 (`esds`), "Encapsulation of Opus in ISO Base Media File Format",
+"Encapsulation of FLAC in ISO Base Media File Format".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.audio.containers.flac import STREAM_INFO_BYTES, stream_info_track
+from server.audio.containers.ogg_codecs import OPUS_HEAD, opus_track
+from server.audio.packets import PacketCodec, Track
+from server.errors import NotTaken, Undecodable
+
+HEAD_BYTES, LARGE_HEAD_BYTES = 8, 16
+ENTRY_BYTES = 28  # of an audio sample entry, before its boxes
+MAX_SAMPLES = 2**17  # of a table: 46 minutes of AAC at 48 kHz, 15 MB in memory; fragments have a few each
+AAC_OBJECTS = (0x40, 0x66, 0x67, 0x68)  # MPEG-4, and the profiles of MPEG-2
+MP3_OBJECTS = (0x69, 0x6B)
+BASE_OFFSET, DESCRIPTION, DEFAULT_DURATION, DEFAULT_SIZE, DEFAULT_FLAGS = 1, 2, 8, 16, 32  # flags of tfhd
+DATA_OFFSET, FIRST_FLAGS, DURATIONS, SIZES, FLAGS, COMPOSITIONS = 1, 4, 0x100, 0x200, 0x400, 0x800  # flags of trun
+
+Boxes = dict[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Place of one packet in the stream, and its time."""
+
+    offset: int
+    size_bytes: int
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioTrack:
+    """The first audio track, and what its fragments leave to it."""
+
+    number: int
+    timescale: int
+    track: Track
+    default_duration: int
+    default_size: int
+
+
+def boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Names and bodies of the boxes that fill `data`. Raises: Undecodable."""
+    at = 0
+    while at + HEAD_BYTES <= len(data):
+        size, name, head = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], HEAD_BYTES
+        if size == 1:
+            size, head = int.from_bytes(data[at + 8 : at + 16], "big"), LARGE_HEAD_BYTES
+        elif size == 0:
+            size = len(data) - at
+        if size < head or at + size > len(data):
+            raise Undecodable(f"the MP4 box {name[:4].decode('latin-1')!r} is damaged")
+        yield name, data[at + head : at + size]
+        at += size
+
+
+def audio_track(moov: bytes) -> tuple[AudioTrack, Boxes]:
+    """Return the first audio track and its sample tables. Raises: NotTaken, Undecodable."""
+    extends = dict(_extends(moov))
+    for name, trak in boxes(moov):
+        if name != b"trak":
+            continue
+        fields = dict(boxes(trak))
+        media = dict(boxes(fields.get(b"mdia", b"")))
+        if media.get(b"hdlr", b"")[8:12] != b"soun":
+            continue
+        tables = dict(boxes(dict(boxes(media.get(b"minf", b""))).get(b"stbl", b"")))
+        try:
+            timescale = _timescale(media[b"mdhd"])
+            number = _track_number(fields[b"tkhd"])
+            track = _described(tables[b"stsd"])
+        except (KeyError, IndexError, struct.error) as error:
+            raise Undecodable("the MP4 header is damaged") from error
+        skip = _edited(dict(boxes(fields.get(b"edts", b""))).get(b"elst", b"")) * track.rate // timescale
+        if skip and track.codec is not PacketCodec.OPUS:  # Opus's decoder drops its own delay
+            track = Track(track.codec, track.rate, track.channels, track.setup, skip=skip)
+        return AudioTrack(number, timescale, track, *extends.get(number, (0, 0))), tables
+    raise NotTaken("the MP4 stream has no audio track")
+
+
+def _extends(moov: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Default duration and size of the samples of each track's fragments."""
+    for name, body in boxes(dict(boxes(moov)).get(b"mvex", b"")):
+        if name == b"trex" and len(body) >= 24:
+            _, number, _, duration, size, _ = struct.unpack_from(">6I", body)
+            yield number, (duration, size)
+
+
+def _timescale(mdhd: bytes) -> int:
+    (timescale,) = struct.unpack_from(">I", mdhd, 20 if mdhd[0] else 12)
+    if not timescale:
+        raise Undecodable("the MP4 header is damaged")
+    return int(timescale)
+
+
+def _track_number(tkhd: bytes) -> int:
+    (number,) = struct.unpack_from(">I", tkhd, 20 if tkhd[0] else 12)
+    return int(number)
+
+
+def _edited(elst: bytes) -> int:
+    """Where the first edit that shows media begins, in units of the media: what comes before is not to be heard."""
+    if len(elst) < 8:
+        return 0
+    step, form = (20, ">Qq") if elst[0] else (12, ">Ii")
+    for at in range(8, len(elst) - step + 1, step):
+        _, start = struct.unpack_from(form, elst, at)
+        if start >= 0:
+            return int(start)
+    return 0
+
+
+def _described(stsd: bytes) -> Track:
+    """Return the track of the first sample entry. Raises: NotTaken, Undecodable, IndexError."""
+    name, entry = next(iter(boxes(stsd[8:])))
+    version, channels, rate = entry[9], entry[17], int.from_bytes(entry[24:26], "big")
+    inner = dict(boxes(entry[ENTRY_BYTES + {1: 16}.get(version, 0) :])) if version < 2 else {}
+    if name == b"mp4a" and b"esds" in inner:
+        return _mp4a(inner[b"esds"], rate, channels)
+    if name == b"Opus" and b"dOps" in inner:
+        return opus_track(_opus_head(inner[b"dOps"]))
+    if name == b"fLaC" and b"dfLa" in inner:
+        info = inner[b"dfLa"][8 : 8 + STREAM_INFO_BYTES]
+        if len(info) < STREAM_INFO_BYTES:
+            raise Undecodable("the FLAC header is damaged")
+        return stream_info_track(info)
+    raise NotTaken(f"MP4 audio of codec {name.decode('latin-1')!r} is not taken in live streams")
+
+
+def _mp4a(esds: bytes, rate: int, channels: int) -> Track:
+    """Return the track of an elementary stream's descriptor."""
+    decoder = esds.find(b"\x04")  # after version and flags: ES (3), number, flags; then the decoder's descriptor (4)
+    body = _descriptor(esds, decoder)
+    setup = _descriptor(esds, esds.find(b"\x05", decoder + 13)) if body and body[0] in AAC_OBJECTS else b""
+    if body and body[0] in AAC_OBJECTS and len(setup) >= 2:
+        return Track(PacketCodec.AAC, rate or 48_000, channels, setup)
+    if body and body[0] in MP3_OBJECTS:
+        return Track(PacketCodec.MP3, rate, channels)
+    raise NotTaken("MP4 audio that is neither AAC nor MP3 is not taken in live streams")
+
+
+def _descriptor(data: bytes, at: int) -> bytes:
+    """The body of the descriptor whose tag is there, empty if there is none."""
+    if at < 0:
+        return b""
+    size = 0
+    for place in range(at + 1, min(at + 5, len(data))):
+        size = size << 7 | data[place] & 0x7F
+        if not data[place] & 0x80:
+            return data[place + 1 : place + 1 + size]
+    return b""
+
+
+def _opus_head(box: bytes) -> bytes:
+    """The header of Ogg from the box, which has the same fields in big-endian order."""
+    if len(box) < 11:
+        raise Undecodable("the Opus header is damaged")
+    _, channels, skip, rate, gain, family = struct.unpack_from(">BBHIhB", box)
+    return OPUS_HEAD + struct.pack("<BBHIhB", 1, channels, skip, rate, gain, family) + box[11:]
+
+
+def fragment(moof: bytes, offset: int, audio: AudioTrack, next_time: int) -> tuple[list[Sample], int]:
+    """Return the samples of a fragment that begins at this byte, and the time after them. Raises: Undecodable."""
+    samples: list[Sample] = []
+    try:
+        for name, traf in boxes(moof):
+            if name == b"traf":
+                next_time = _run_of_track(traf, offset, audio, next_time, samples)
+    except struct.error as error:
+        raise Undecodable("an MP4 fragment is damaged") from error
+    return samples, next_time
+
+
+def _run_of_track(traf: bytes, offset: int, audio: AudioTrack, time: int, samples: list[Sample]) -> int:
+    parts = list(boxes(traf))
+    head = dict(parts).get(b"tfhd", b"")
+    flags, number = struct.unpack_from(">II", head)
+    if number != audio.number:
+        return time
+    at, base, duration, size = 8, offset, audio.default_duration, audio.default_size
+    if flags & BASE_OFFSET:
+        (base,) = struct.unpack_from(">Q", head, at)
+        at += 8
+    at += 4 if flags & DESCRIPTION else 0
+    if flags & DEFAULT_DURATION:
+        (duration,) = struct.unpack_from(">I", head, at)
+        at += 4
+    if flags & DEFAULT_SIZE:
+        (size,) = struct.unpack_from(">I", head, at)
+    place = base
+    for name, body in parts:
+        if name == b"tfdt":
+            (time,) = struct.unpack_from(">Q" if body[:1] == b"\1" else ">I", body, 4)
+        elif name == b"trun":
+            (run_flags,) = struct.unpack_from(">I", body)
+            if run_flags & DATA_OFFSET:
+                place = base + struct.unpack_from(">i", body, 8)[0]
+            for run_size, run_duration in _run(body, duration, size, MAX_SAMPLES - len(samples)):
+                samples.append(Sample(place, run_size, time / audio.timescale))
+                place, time = place + run_size, time + run_duration
+    return time
+
+
+def _run(trun: bytes, default_duration: int, default_size: int, most: int) -> Iterator[tuple[int, int]]:
+    """Size and duration of each sample of a run. Raises: Undecodable."""
+    flags, count = struct.unpack_from(">II", trun)
+    at = 8 + (4 if flags & DATA_OFFSET else 0)
+    at += 4 if flags & FIRST_FLAGS else 0
+    fields = [flags & DURATIONS, flags & SIZES, flags & FLAGS, flags & COMPOSITIONS]
+    step = 4 * sum(map(bool, fields))
+    if count > most or at + count * step > len(trun):
+        raise Undecodable("an MP4 fragment is damaged")
+    for each in range(count):
+        row = at + each * step
+        duration, size = default_duration, default_size
+        if flags & DURATIONS:
+            duration, row = int.from_bytes(trun[row : row + 4], "big"), row + 4
+        if flags & SIZES:
+            size = int.from_bytes(trun[row : row + 4], "big")
+        yield size, duration
+
+
+def whole_file(tables: Boxes, timescale: int) -> list[Sample]:
+    """Return the samples of a file that is not fragmented, none if the tables are empty. Raises: Undecodable."""
+    sizes = _sizes(tables.get(b"stsz", b""))
+    if not len(sizes):
+        return []
+    runs = _table(tables.get(b"stsc", b""), 3)  # (R, 3): first chunk from 1, samples of a chunk, description
+    chunks = _table(tables[b"stco"], 1)[:, 0] if b"stco" in tables else _large(tables.get(b"co64", b""))
+    durations = _table(tables.get(b"stts", b""), 2)  # (R, 2): number of samples, duration
+    if not len(runs) or not len(chunks) or durations[:, 0].sum() > MAX_SAMPLES:
+        raise Undecodable("the MP4 sample tables are damaged")
+    ticks = np.repeat(durations[:, 1], durations[:, 0])
+    starts = np.concatenate([[0], np.cumsum(ticks)]) / timescale
+    samples: list[Sample] = []
+    run, count = 0, len(sizes)
+    for chunk, first in enumerate(chunks.tolist(), 1):
+        place = first
+        while run + 1 < len(runs) and runs[run + 1, 0] <= chunk:
+            run += 1
+        for _ in range(min(int(runs[run, 1]), count - len(samples))):
+            each = len(samples)
+            samples.append(Sample(place, int(sizes[each]), float(starts[min(each, len(starts) - 1)])))
+            place += int(sizes[each])
+    return sorted(samples, key=lambda sample: sample.offset)
+
+
+def _sizes(stsz: bytes) -> NDArray[np.int64]:
+    if len(stsz) < 12:
+        return np.empty(0, np.int64)
+    _, size, count = struct.unpack_from(">III", stsz)
+    if count > MAX_SAMPLES:
+        raise NotTaken(f"the MP4 index has {count} samples, more than {MAX_SAMPLES}: send fragmented MP4")
+    if size:
+        return np.full(count, size, np.int64)
+    return np.frombuffer(stsz[12 : 12 + 4 * count], ">u4").astype(np.int64)
+
+
+def _table(box: bytes, columns: int) -> NDArray[np.int64]:
+    """Rows of 32-bit numbers behind version, flags and count, (R, columns)."""
+    rows = min(int.from_bytes(box[4:8], "big"), max(0, len(box) - 8) // (4 * columns))
+    return np.frombuffer(box[8 : 8 + 4 * columns * rows], ">u4").astype(np.int64).reshape(-1, columns)
+
+
+def _large(co64: bytes) -> NDArray[np.int64]:
+    rows = min(int.from_bytes(co64[4:8], "big"), max(0, len(co64) - 8) // 8)
+    return np.frombuffer(co64[8 : 8 + 8 * rows], ">u8").astype(np.int64)

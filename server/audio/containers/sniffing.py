@@ -1,0 +1,66 @@
+"""Finds the demuxer of a live stream by its first bytes, after an ID3 tag if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from server.audio.containers import flac, mp4, mpeg, ogg, wav, webm
+from server.audio.formats import Encoding
+from server.audio.packets import Demuxer, NonAudioBudget
+from server.errors import NotTaken, Undecodable
+
+SNIFF_BYTES = 12  # enough to tell all kinds apart, and the whole head of an ID3 tag
+_KINDS: tuple[tuple[int, bytes, Callable[[], Demuxer]], ...] = (
+    (0, wav.MAGIC, wav.WavDemuxer),
+    (0, b"RF64", wav.WavDemuxer),
+    (0, b"BW64", wav.WavDemuxer),
+    (0, ogg.MAGIC, ogg.OggDemuxer),
+    (0, flac.MAGIC, flac.FlacDemuxer),
+    (0, webm.MAGIC, webm.WebmDemuxer),
+    (4, b"ftyp", mp4.Mp4Demuxer),
+    (4, b"styp", mp4.Mp4Demuxer),
+)
+NAMED: dict[Encoding, Callable[[], Demuxer]] = {Encoding.OGG_OPUS: ogg.OggDemuxer, Encoding.FLAC: flac.FlacDemuxer}
+
+
+class Sniffer:
+    """Keeps the first bytes until they show what they are."""
+
+    def __init__(self) -> None:
+        self._first = b""
+        self._skip = 0  # bytes of a tag
+        self._tag = False
+        self._non_audio = NonAudioBudget()
+
+    def feed(self, chunk: bytes) -> tuple[Demuxer, bytes] | None:
+        """Return the demuxer and what to feed it, or None if more bytes are needed. Raises: NotTaken, Undecodable."""
+        self._first += chunk
+        while True:
+            if self._skip:
+                dropped = min(self._skip, len(self._first))
+                self._first, self._skip = self._first[dropped:], self._skip - dropped
+            if self._skip or len(self._first) < SNIFF_BYTES:
+                return None
+            if not self._first.startswith(mpeg.ID3):
+                demuxer, first, self._first = _demuxer_of(self._first), self._first, b""
+                return demuxer, first
+            self._tag = True
+            self._skip = mpeg.id3_bytes(self._first)
+            self._non_audio.part(self._skip)
+
+    def finish(self) -> None:
+        """End a stream that was not recognized. Raises: Undecodable unless nothing came."""
+        if self._first or self._tag:
+            raise Undecodable("the audio ends before it has begun")
+
+
+def _demuxer_of(first: bytes) -> Demuxer:
+    """Return the demuxer of a stream that begins with these bytes. Raises: NotTaken, Undecodable."""
+    for at, magic, kind in _KINDS:
+        if first.startswith(magic, at):
+            return kind()
+    if mpeg.frame_header(first) is not None:
+        return mpeg.MpegDemuxer()
+    if first.startswith(b"#!AMR"):
+        raise NotTaken("AMR is not supported in live streams; upload the recording, or send Ogg, WebM or MP4")
+    raise Undecodable("no WAV, Ogg, WebM, FLAC, MP3, AAC or MP4 begins so; raw audio needs encoding and sample_rate")

@@ -1,0 +1,138 @@
+"""Elements of WebM and Matroska: their heads, numbers, and the track that an entry describes. Pure.
+
+Source: RFC 8794 (EBML), RFC 9559 (Matroska), "Matroska Codec Specifications" (what `CodecPrivate` holds).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from server.audio.containers.flac import MAGIC as FLAC_MAGIC
+from server.audio.containers.flac import STREAM_INFO_BYTES, stream_info_track
+from server.audio.containers.ogg_codecs import OPUS_HEAD, opus_track
+from server.audio.packets import PacketCodec, Track
+from server.audio.raw import PlainCodec
+from server.errors import NotTaken, Undecodable
+
+TRACKS, TRACK_ENTRY, TRACK_NUMBER, TRACK_TYPE, CODEC_ID, CODEC_PRIVATE = 0x1654AE6B, 0xAE, 0xD7, 0x83, 0x86, 0x63A2
+CODEC_DELAY = 0x56AA
+CONTENT_ENCODINGS, AUDIO, SAMPLING_RATE, CHANNELS, BIT_DEPTH = 0x6D80, 0xE1, 0xB5, 0x9F, 0x6264
+MAX_ID_BYTES, MAX_SIZE_BYTES = 4, 8
+AUDIO_TRACK = 2
+DEFAULT_RATE = 8_000.0
+DEFAULT_OPUS_HEAD = OPUS_HEAD + b"\x01%c\x00\x00\x80\xbb\x00\x00\x00\x00\x00"  # 48 kHz, no pre-skip, no gain
+FLAC_INFO_AT = len(FLAC_MAGIC) + 4  # after the head of the block
+_PCM = {  # codec and bits
+    (b"A_PCM/FLOAT/IEEE", 32): PlainCodec.F32,  # what browsers record as pcm
+    (b"A_PCM/FLOAT/IEEE", 64): PlainCodec.F64,
+    (b"A_PCM/INT/LIT", 8): PlainCodec.U8,
+    (b"A_PCM/INT/LIT", 16): PlainCodec.S16,
+    (b"A_PCM/INT/LIT", 24): PlainCodec.S24,
+    (b"A_PCM/INT/LIT", 32): PlainCodec.S32,
+}
+
+Fields = dict[int, bytes]
+
+
+class BadElement(Exception):
+    """Bytes that no element begins with."""
+
+
+def entry_of_audio(tracks: bytes) -> Fields:
+    """Return the entry of the first audio track. Raises: NotTaken, Undecodable."""
+    for element, entry in elements(tracks):
+        fields = dict(elements(entry)) if element == TRACK_ENTRY else {}
+        if uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK:
+            return fields
+    raise NotTaken("the WebM stream has no audio track")
+
+
+def track_of(fields: Fields) -> tuple[int, Track]:
+    """Return the number and the track of an entry. Raises: NotTaken, Undecodable."""
+    if CONTENT_ENCODINGS in fields:
+        raise NotTaken("compressed or encrypted WebM tracks are not taken")
+    return uint(fields.get(TRACK_NUMBER, b"")), _track(fields)
+
+
+def _track(fields: Fields) -> Track:
+    codec = fields.get(CODEC_ID, b"").rstrip(b"\0")
+    audio = dict(elements(fields.get(AUDIO, b"")))
+    channels = uint(audio.get(CHANNELS, b"\x01"))
+    rate = int(_float(audio[SAMPLING_RATE]) if SAMPLING_RATE in audio else DEFAULT_RATE)
+    private = fields.get(CODEC_PRIVATE, b"")
+    if codec == b"A_OPUS":
+        if not private and channels not in (1, 2):
+            raise Undecodable("the Opus header is missing")
+        return opus_track(private or DEFAULT_OPUS_HEAD % channels)
+    if codec == b"A_VORBIS" and private:
+        return Track(PacketCodec.VORBIS, rate, channels, private)
+    if codec == b"A_FLAC" and len(private) >= FLAC_INFO_AT + STREAM_INFO_BYTES:
+        return stream_info_track(private[FLAC_INFO_AT : FLAC_INFO_AT + STREAM_INFO_BYTES])
+    skip = round(uint(fields.get(CODEC_DELAY, b"")) * rate / 1e9)
+    if codec == b"A_AAC" and private:
+        return Track(PacketCodec.AAC, rate, channels, private, skip=skip)
+    if codec == b"A_MPEG/L3":
+        return Track(PacketCodec.MP3, rate, channels, skip=skip)
+    plain = _PCM.get((codec, uint(audio.get(BIT_DEPTH, b"\x20"))))
+    if plain is not None:
+        return Track(plain, rate, channels)
+    raise NotTaken(f"WebM audio of codec {codec[:32].decode('ascii', 'replace')!r} is not taken in live streams")
+
+
+def element_head(data: bytes | bytearray, at: int) -> tuple[int, int, int | None] | None:
+    """Identifier, where the body begins, and its size, None where it is open; or None if there is not enough yet.
+
+    Raises: BadElement.
+    """
+    identifier = vint(data, at, MAX_ID_BYTES, marker=True)
+    size = vint(data, identifier[1], MAX_SIZE_BYTES, marker=False) if identifier is not None else None
+    if identifier is None or size is None:
+        return None
+    is_open = size[0] == (1 << 7 * (size[1] - identifier[1])) - 1
+    return identifier[0], size[1], None if is_open else size[0]
+
+
+def vint(data: bytes | bytearray, at: int, longest: int, *, marker: bool) -> tuple[int, int] | None:
+    """A number and where it ends, None if there is not enough yet. Raises: BadElement. Source: RFC 8794, section 4."""
+    if at >= len(data):
+        return None
+    length = 9 - data[at].bit_length()
+    if length > longest:
+        raise BadElement
+    if at + length > len(data):
+        return None
+    number = int.from_bytes(data[at : at + length], "big")
+    return (number if marker else number & ~(1 << 7 * length)), at + length
+
+
+def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The elements of a whole body. Raises: Undecodable."""
+    at = 0
+    while at < len(data):
+        try:
+            head = element_head(data, at)
+        except BadElement:
+            head = None
+        if head is None or head[2] is None or head[1] + head[2] > len(data):
+            raise Undecodable("the WebM header is damaged")
+        yield head[0], data[head[1] : head[1] + head[2]]
+        at = head[1] + head[2]
+
+
+def uint(data: bytes) -> int:
+    """An unsigned number of at most eight bytes."""
+    return int.from_bytes(data[:8], "big")
+
+
+def sint(data: bytes) -> int:
+    """A signed number."""
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _float(data: bytes) -> float:
+    """A number of 4 or 8 bytes; what is neither, or none, is 0, which no rate is."""
+    if len(data) not in (4, 8):
+        return 0.0
+    (number,) = struct.unpack(">f" if len(data) == 4 else ">d", data)
+    return float(number) if 0 < number < 1e9 else 0.0

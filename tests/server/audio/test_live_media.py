@@ -1,0 +1,157 @@
+"""Live MP3, AAC, MP4, Ogg Vorbis and Ogg FLAC: for any cut of the bytes, the samples of the whole file's decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from media_files import FRAGMENTS, LAYOUTS, av, container, decoded, pieces, sound_file, speech
+
+from model.errors import install_hint
+from server.audio.decoder import open_decoder
+from server.audio.ffmpeg_container import AvSource
+from server.audio.formats import audio_form, container_kind
+from server.audio.recording import open_source
+from server.errors import NotInstalled, NotTaken
+
+Encoder = Callable[[int, int], bytes]  # rate and channels
+
+
+def ffmpeg(kind: str, codec: str, **options: str) -> Encoder:
+    return lambda rate, channels: container(kind, codec, speech(rate, channels), rate, options=options)
+
+
+def libsndfile(kind: str, codec: str) -> Encoder:
+    return lambda rate, channels: sound_file(kind, codec, speech(rate, channels), rate)
+
+
+KINDS: dict[str, Encoder] = {
+    "mp3": ffmpeg("mp3", "libmp3lame"),
+    "mp3 by libsndfile": libsndfile("MP3", "MPEG_LAYER_III"),
+    "mp3 without its first frame": ffmpeg("mp3", "libmp3lame", write_xing="0", id3v2_version="0"),
+    "adts": ffmpeg("adts", "aac"),
+    "fragmented mp4 of aac": ffmpeg("mp4", "aac", **FRAGMENTS),
+    "fragmented mp4 of opus": ffmpeg("mp4", "libopus", **FRAGMENTS),
+    "fragmented mp4 of flac": ffmpeg("mp4", "flac", strict="-2", **FRAGMENTS),
+    "fragmented mp4 of mp3": ffmpeg("mp4", "libmp3lame", **FRAGMENTS),
+    "fragmented mp4 with offsets of the file": ffmpeg(
+        "mp4", "aac", movflags="frag_keyframe+empty_moov", frag_duration="200000"
+    ),
+    "ogg vorbis": libsndfile("OGG", "VORBIS"),
+    "ogg flac": ffmpeg("ogg", "flac"),
+    "ogg opus": ffmpeg("ogg", "libopus"),
+    "webm": ffmpeg("webm", "libopus"),
+    "matroska of aac": ffmpeg("matroska", "aac"),
+    "matroska of mp3": ffmpeg("matroska", "libmp3lame"),
+    "matroska of flac": ffmpeg("matroska", "flac"),
+    "matroska of pcm": ffmpeg("matroska", "pcm_s16le"),
+}
+FORMS = [(48_000, 1), (48_000, 2), (16_000, 1), (44_100, 2)]
+CASES = [
+    (name, rate, channels)
+    for name in KINDS
+    for rate, channels in FORMS
+    if rate == 48_000 or not ("opus" in name or name == "webm")  # FFmpeg decodes Opus at 48 kHz, as we do
+]
+
+
+@cache
+def recording(name: str, rate: int, channels: int) -> bytes:
+    return KINDS[name](rate, channels)
+
+
+def live(chunks: list[bytes], rate: int, channels: int) -> np.ndarray:
+    form = audio_form(None, None, channels)
+    return decoded(open_decoder(form, rate, multichannel=channels > 1), chunks)
+
+
+def of_file(body: bytes) -> np.ndarray:
+    source = AvSource(body, container_kind(body) or "")
+    blocks = []
+    while len(block := source.read()):
+        blocks.append(block)
+    return np.concatenate(blocks)
+
+
+@pytest.mark.parametrize(("name", "rate", "channels"), CASES)
+def test_a_live_stream_has_the_samples_of_the_whole_file(name: str, rate: int, channels: int) -> None:
+    body = recording(name, rate, channels)
+    whole = live([body], rate, channels)
+    expected = of_file(body)
+    assert whole.shape == expected.shape
+    assert np.abs(whole.astype(int) - expected).max() <= 1  # FFmpeg's Opus is dithered elsewhere
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_cut_gives_the_same_samples(name: str, data: st.DataObject) -> None:
+    body = recording(name, 48_000, 1)
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=30))
+    assert np.array_equal(live(pieces(body, cuts), 48_000, 1), live([body], 48_000, 1))
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if "pcm" not in name])
+def test_single_bytes_give_the_same_samples(name: str) -> None:
+    body = recording(name, 48_000, 1)
+    assert np.array_equal(live(pieces(body, range(len(body))), 48_000, 1), live([body], 48_000, 1))
+
+
+@pytest.mark.parametrize("name", ["mp3", "adts", "fragmented mp4 of aac", "ogg opus", "webm"])
+def test_audio_comes_out_while_it_goes_in(name: str) -> None:
+    body, decoder = recording(name, 48_000, 1), open_decoder(audio_form(None, None), 48_000)
+    half = decoder.feed(body[: len(body) // 2], 1e9)
+    assert len(half) / 48_000 > 0.5  # the longest page holds a second
+
+
+@pytest.mark.parametrize("name", ["mp3", "mp3 by libsndfile", "ogg vorbis"])
+def test_an_upload_has_the_length_of_the_stream(name: str) -> None:
+    body = recording(name, 48_000, 1)
+    source = open_source(body, audio_form(None, None))
+    length = 0
+    while len(block := source.read()):
+        length += len(block)
+    assert length == len(live([body], 48_000, 1))
+
+
+def index_first(path: Path) -> bytes:
+    """A file that is not fragmented and begins with its index; FFmpeg writes such a one to a path alone."""
+    pcm = speech(48_000)
+    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
+        stream = output.add_stream("aac", rate=48_000)
+        stream.codec_context.layout = LAYOUTS[1]
+        frame = av.AudioFrame.from_ndarray(pcm.reshape(1, -1), "s16", LAYOUTS[1])
+        frame.sample_rate, frame.pts = 48_000, 0
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            output.mux(packet)
+    return path.read_bytes()
+
+
+def test_mp4_whose_index_comes_first_is_decoded_and_other_is_refused_by_name(tmp_path: Path) -> None:
+    body = index_first(tmp_path / "first.mp4")
+    assert np.array_equal(live(pieces(body, range(0, len(body), 997)), 48_000, 1), of_file(body))
+    with pytest.raises(NotTaken, match="moov"):
+        live([container("mp4", "aac", speech(48_000), 48_000)], 48_000, 1)
+
+
+def test_a_tag_with_a_picture_before_the_audio_is_skipped() -> None:
+    picture = 200_000
+    size = bytes(picture >> shift & 0x7F for shift in (21, 14, 7, 0))
+    tag = b"ID3\4\0\0" + size + bytes(picture)
+    for name in ("mp3 without its first frame", "adts"):
+        body = recording(name, 48_000, 1)
+        assert np.array_equal(live(pieces(tag + body, [3, 100, 150_000]), 48_000, 1), live([body], 48_000, 1))
+
+
+@pytest.mark.parametrize("name", ["mp3", "adts", "fragmented mp4 of aac", "ogg vorbis", "ogg flac"])
+def test_without_the_optional_package_the_refusal_names_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = recording(name, 48_000, 1)
+    monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # an import of it fails
+    with pytest.raises(NotInstalled) as raised:
+        live([body], 48_000, 1)
+    assert install_hint("media") in str(raised.value)
