@@ -96,11 +96,11 @@ class DeepgramStream(Connection):
                 self._finalize(channel)
             case CloseStream():
                 self._transition(ConnectionEvent.CLIENT_CLOSES)
-            case Configure(keyterms):
-                self._decode_queue.then(lambda: self._configure(keyterms))
+            case Configure():
+                self._decode_queue.then(lambda: self._configure(action))
 
-    def _configure(self, keyterms: list[str] | None) -> None:
-        self._put(OutFrame(configure(self._session, self._projector, keyterms)))
+    def _configure(self, asked: Configure) -> None:
+        self._put(OutFrame(configure(self._session, self._projector, asked)))
 
     def on_bad_audio(self, error: MediaError) -> None:
         """Say what is wrong with the audio, and end."""
@@ -115,9 +115,15 @@ class DeepgramStream(Connection):
             self._put(OutFrame(payload, kind, timing, flushed))
 
 
-def configure(session: Session, projector: Projector, phrases: Sequence[str] | None) -> bytes:
+def configure(session: Session, projector: Projector, asked: Configure) -> bytes:
     """Change the key terms, where other ones are given; return the answer, which names those in force."""
-    present = session.keyterms.phrases
+    phrases, present = asked.keyterms, session.keyterms.phrases
+    unmet = asked.unmet(projector.request.switches)
+    if unmet:
+        names = ", ".join(unmet)[:MAX_ECHO]
+        return projector.not_configured(
+            "CONFIGURE_NOT_SUPPORTED", f"{names}: cannot change within a stream; only keyterms can"
+        )
     if phrases is None or tuple(phrases) == present:
         return projector.configured(present)
     if phrases and not session.supports_keyterms:

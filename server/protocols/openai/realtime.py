@@ -55,9 +55,17 @@ class RealtimeAdapter:
     """One session."""
 
     def __init__(
-        self, session_id: str, settings: SessionSettings, names: ModelNames, *, model_rate: int, min_silence_ms: float
+        self,
+        session_id: str,
+        settings: SessionSettings,
+        names: ModelNames,
+        *,
+        model_rate: int,
+        min_silence_ms: float,
+        lenient: bool = False,
     ) -> None:
-        """`min_silence_ms` is the least silence that ends a turn."""
+        """`min_silence_ms` is the least silence that ends a turn; `lenient` ignores settings that are not there."""
+        self._lenient = lenient
         self._id = session_id
         self._settings = settings
         self._names = names

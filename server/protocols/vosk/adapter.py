@@ -22,8 +22,9 @@ from server.streaming.outbox import FrameKind
 class VoskAdapter:
     """One connection."""
 
-    def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE) -> None:
-        """`rate` in Hz is in force until the client names another."""
+    def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE, lenient: bool = False) -> None:
+        """`rate` in Hz is in force until the client names another; `lenient` ignores settings that are not there."""
+        self._lenient = lenient
         self._model_rate = model_rate
         self._input = PlainInput(PlainCodec.S16, rate, model_rate)
         self._heard = False
@@ -39,7 +40,7 @@ class VoskAdapter:
     def text(self, text: str) -> Actions:
         """Configure, flush or end."""
         try:
-            frame = parse_frame(text)
+            frame = parse_frame(text, lenient=self._lenient)
         except BadFrame as error:
             return (HangUp(str(error)),)  # the protocol has no error to answer with
         if frame.config is not None:

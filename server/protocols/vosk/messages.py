@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined
 from server.errors import BadFrame
+from server.protocols.features import NEVER_IGNORED
 from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
 
 RATES = range(8_000, 48_001)
@@ -19,6 +20,7 @@ DEFAULT_RATE = 8_000  # the reference server's
 MAX_FRAME_CHARACTERS = 262_144  # a grammar may list thousands of phrases
 MAX_ALTERNATIVES = 100
 MAX_PHRASE_WORDS = 20
+MAX_NAME = 32  # characters of an unknown setting that a close reason repeats
 UNKNOWN = "[unk]"  # a grammar's word for everything else
 
 
@@ -39,8 +41,13 @@ class ClientFrame(msgspec.Struct, frozen=True):
     reset: bool | None = None
 
 
-def parse_frame(text: str) -> ClientFrame:
-    """Read a text frame. Raises: BadFrame."""
+COMMANDS = frozenset(ClientFrame.__struct_fields__)
+SETTINGS = frozenset(Config.__struct_fields__)
+NOT_ASKED: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values of a setting that ask for nothing
+
+
+def parse_frame(text: str, *, lenient: bool = False) -> ClientFrame:
+    """Read a text frame; a `lenient` server ignores settings that it lacks. Raises: BadFrame."""
     if len(text) > MAX_FRAME_CHARACTERS:
         raise BadFrame(f"the text has more than {MAX_FRAME_CHARACTERS} characters")
     try:
@@ -50,9 +57,22 @@ def parse_frame(text: str) -> ClientFrame:
         raise BadFrame("a text frame must be JSON: config, eof or reset") from error
     if frame.config is None and not frame.eof and not frame.reset:
         raise BadFrame("a text frame must say config, eof or reset")
+    _check_lacking(raw, COMMANDS, "", lenient=lenient)
+    _check_lacking(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
     if frame.config is not None:
         _check(frame.config)
     return frame
+
+
+def _check_lacking(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> None:
+    """Refuse what is asked for and not there, the model of `config` too: the address chooses it. Raises: BadFrame."""
+    for name, value in given.items():
+        if name in known or value in NOT_ASKED:
+            continue
+        if not lenient or name.casefold().startswith(NEVER_IGNORED):
+            instead = "choose it by ?model= in the address" if name == "model" else "leave it out"
+            shown = name[:MAX_NAME].encode("ascii", "replace").decode()
+            raise BadFrame(f"{path}{shown}: not supported by this server; {instead}")
 
 
 def _check(config: Config) -> None:
