@@ -18,6 +18,7 @@ from server.model_names import MULTI
 SHOWN = 64  # characters of a client's own text that an error repeats
 OFF = frozenset({"false", "0"})
 MAX_IGNORED = 32
+DIARIZES = "-diarize"  # the end of the name of a model that tells speakers apart
 NEVER_IGNORED = ("redact", "callback")  # beginnings of names: without them text is shown, or sent, where it may not be
 OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
 """Parameters of `/v2/listen`, on which the meaning of a stream depends there."""
@@ -50,6 +51,8 @@ def lacking(name: str, value: str) -> Lacking | None:
     plain = name.casefold().removesuffix("[]")
     if plain == "language":
         return Lacking("language", always=False) if value.casefold() == MULTI else None
+    if plain == "model":
+        return Lacking("model", always=False) if value.casefold().endswith(DIARIZES) else None
     always = plain.startswith(NEVER_IGNORED)
     if not always and plain not in FEATURES | OTHER_VERSION:
         return None
@@ -73,6 +76,8 @@ def refuse_lacking(found: Iterable[Lacking], *, lenient: bool) -> None:
     why = "not supported by this server"
     if first == "language":
         why = f"{MULTI!r} is {why}, which recognizes one language at a time"
+    if first == "model":
+        why = f"names that end in {DIARIZES!r} ask for speakers, which are {why}"
     lenience = "" if lenient else "; only a server with --lenient-features ignores what it lacks"
     raise BadParameter(f"{first}: {why}{also}; leave it out{lenience if not first.startswith('redact') else ''}")
 

@@ -12,7 +12,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from server.streaming.transport import TRANSPORT_EXTENSION, MessageReceiver
+from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
 
 try:
     from websockets.speedups import apply_mask
@@ -35,6 +35,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _linger: asyncio.TimerHandle | None = None
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
+    _too_large: bytes | None = None  # written before the close after a message that is too large
     congested = False
     _failed = False  # by what the client sent: nothing is written any more
 
@@ -133,6 +134,8 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             return
         if self._linger is not None:
             return
+        if closed.code == CloseCode.MESSAGE_TOO_BIG and self._too_large is not None:
+            self.write(self._too_large)
         self.queue.put_nowait({"type": "websocket.disconnect", "code": closed.code, "reason": closed.reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = self._failed = True
@@ -159,6 +162,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
         self.read_paused = True  # so that uvicorn does not pause at each message: the receiver decides
         self._deliver()
+
+    def limit_messages(self, limit: MessageLimit) -> None:
+        """Take messages of another size than the server's configuration says."""
+        self.conn.max_message_size = limit.max_bytes
+        self._too_large = limit.refusal
 
     def write(self, payload: bytes) -> None:
         """Write a text message."""

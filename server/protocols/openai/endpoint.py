@@ -67,6 +67,7 @@ class RealtimeEndpoint:
             encoding=Encoding.LINEAR16,
             request_id=request_id,
             open_other=self._open_other,
+            limit=adapter.limit,
         )
         return Admitted(
             model, stream, session, credentials.subprotocol, {"x-request-id": request_id, **ignored_header(ignored)}

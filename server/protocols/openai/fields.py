@@ -32,7 +32,6 @@ LACKED = frozenset({"include", "known_speaker_names", "known_speaker_references"
 TEXTS = frozenset({"finals", "grammar", "keywords", "language", "languages", "model", "prompt"})
 """Fields that may be empty, which asks for nothing: forms of web pages send every field."""
 MAX_TEMPERATURE = 1.0
-DIARIZES = "-diarize"  # the end of the name of a model that tells speakers apart
 
 
 def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[str, ...]:
@@ -56,8 +55,6 @@ def _lacking(name: str, value: str) -> Lacking | None:
     """Return the feature that a field asks for; None where it asks for none, or for one that this server has."""
     if name in LACKED:
         return Lacking(name, always=False) if value.strip() else None
-    if name == "model" and value.casefold().endswith(DIARIZES):
-        return Lacking("model", always=False)
     return lacking(name, value)
 
 
