@@ -16,7 +16,20 @@ from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.session import Session
-from server.streaming.adapter import Action, Actions, Adapter, Bias, Endpoint, Finish, Flush, HangUp, Hear, Say, Switch
+from server.streaming.adapter import (
+    Action,
+    Actions,
+    Adapter,
+    Bias,
+    Endpoint,
+    Finish,
+    Flush,
+    HangUp,
+    Hear,
+    Say,
+    Skip,
+    Switch,
+)
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame
@@ -53,6 +66,7 @@ class AdapterConnection(Connection):
         self._open_other = open_other
         self._switching: asyncio.Task[None] | None = None
         self._limit = limit
+        self._skipped = False  # the first of a connection is logged
         self._undone: Iterator[Action] | None = None  # actions of the last message that wait for the engine
 
     @property
@@ -125,6 +139,20 @@ class AdapterConnection(Connection):
             case HangUp(why):
                 close = replace(CLOSES[CloseReason.NOT_UNDERSTOOD], reason=f"DATA-0000 {why}")
                 self._transition(ConnectionEvent.NOT_UNDERSTOOD, close=close)
+            case Skip(why):
+                self._skip(why)
+            case Bias() | Endpoint() | Switch():
+                self._set(action)
+
+    def _skip(self, why: str) -> None:
+        """Count a message that is not understood, and log the first of them."""
+        self._metrics.skipped[self.protocol].inc()
+        if not self._skipped:
+            _log.info("message skipped", request_id=self._request_id, reason=why)
+        self._skipped = True
+
+    def _set(self, action: Bias | Endpoint | Switch) -> None:
+        match action:
             case Bias(phrases):
                 self._bias(phrases)
             case Endpoint(silence_ms):
