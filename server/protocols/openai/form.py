@@ -9,7 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from server.errors import BadParameter
-from server.protocols.features import SHOWN, boolean
+from server.protocols.features import SHOWN, boolean, named
 from server.protocols.openai.answers import AnswerFormat
 from server.protocols.openai.fields import check_fields
 from server.recognition.session import Finals, finals_of
@@ -48,6 +48,8 @@ def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> Tran
     granularities = parts.every("timestamp_granularities")
     if not set(granularities) <= set(GRANULARITIES):
         raise BadParameter(f"timestamp_granularities: must be of {', '.join(GRANULARITIES)}")
+    if granularities and answer != AnswerFormat.VERBOSE_JSON:
+        ignored = named({*ignored, "timestamp_granularities"})
     return TranscriptionForm(
         parts.file,
         parts.one("model", "") or None,

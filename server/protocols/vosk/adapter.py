@@ -15,7 +15,7 @@ from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
 from server.protocols.vosk.messages import DEFAULT_RATE, Config, final_frame, key_terms, parse_frame, partial_frame
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
-from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say
+from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say, Skip
 from server.streaming.outbox import FrameKind
 
 
@@ -40,11 +40,11 @@ class VoskAdapter:
     def text(self, text: str) -> Actions:
         """Configure, flush or end."""
         try:
-            frame = parse_frame(text, lenient=self._lenient)
+            frame, ignored = parse_frame(text, lenient=self._lenient)
         except BadFrame as error:
             return (HangUp(str(error)),)  # the protocol has no error to answer with
         if frame.config is not None:
-            return self._configure(frame.config)
+            return (*(Skip(f"{name} ignored") for name in ignored), *self._configure(frame.config))
         if frame.eof:
             return (*self._input.tail(), Finish())
         self._resets.append(0)

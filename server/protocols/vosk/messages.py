@@ -5,7 +5,7 @@ Source: vosk-server's websocket/asr_server.py at c2e82f0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -46,8 +46,8 @@ SETTINGS = frozenset(Config.__struct_fields__)
 NOT_ASKED: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values of a setting that ask for nothing
 
 
-def parse_frame(text: str, *, lenient: bool = False) -> ClientFrame:
-    """Read a text frame; a `lenient` server ignores settings that it lacks. Raises: BadFrame."""
+def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple[str, ...]]:
+    """Return a text frame, and the settings that a `lenient` server ignores. Raises: BadFrame."""
     if len(text) > MAX_FRAME_CHARACTERS:
         raise BadFrame(f"the text has more than {MAX_FRAME_CHARACTERS} characters")
     try:
@@ -57,22 +57,27 @@ def parse_frame(text: str, *, lenient: bool = False) -> ClientFrame:
         raise BadFrame("a text frame must be JSON: config, eof or reset") from error
     if frame.config is None and not frame.eof and not frame.reset:
         raise BadFrame("a text frame must say config, eof or reset")
-    _check_lacking(raw, COMMANDS, "", lenient=lenient)
-    _check_lacking(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
+    ignored = list(_lacking(raw, COMMANDS, "", lenient=lenient))
+    ignored += _lacking(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
     if frame.config is not None:
         _check(frame.config)
-    return frame
+    return frame, tuple(ignored)
 
 
-def _check_lacking(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> None:
-    """Refuse what is asked for and not there, the model of `config` too: the address chooses it. Raises: BadFrame."""
+def _lacking(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
+    """Yield the settings that are asked for and not there, those of a lenient server; refuse others. Raises: BadFrame.
+
+    The model of `config` is one of them: the address chooses it.
+    """
     for name, value in given.items():
         if name in known or value in NOT_ASKED:
             continue
-        if not lenient or name.casefold().startswith(NEVER_IGNORED):
+        shown = f"{path}{name[:MAX_NAME]}".encode("ascii", "replace").decode()
+        if lenient and not name.casefold().startswith(NEVER_IGNORED):
+            yield shown
+        else:
             instead = "choose it by ?model= in the address" if name == "model" else "leave it out"
-            shown = name[:MAX_NAME].encode("ascii", "replace").decode()
-            raise BadFrame(f"{path}{shown}: not supported by this server; {instead}")
+            raise BadFrame(f"{shown}: not supported by this server; {instead}")
 
 
 def _check(config: Config) -> None:
