@@ -32,7 +32,7 @@ from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
 from server.served_model import ModelCard
-from server.streaming.adapter import Finish, HangUp, Skip
+from server.streaming.adapter import Finish, HangUp
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]
@@ -126,137 +126,6 @@ def test_invalid_messages_after_the_start_end_the_connection(text: str) -> None:
     twilio.text(start())
     (action,) = twilio.text(text)
     assert isinstance(action, HangUp)
-
-
-FORMS = [
-    {"mediaFormat": {"encoding": "audio/x-alaw", "sampleRate": 8_000, "channels": 1}},
-    {"media_format": {"encoding": "PCMA", "sample_rate": 8_000, "channels": 1}},
-    {"media_format": {"encoding": "pcma", "sample_rate": "8000", "channels": "1"}},
-    {"MediaFormat": {"codec": "alaw", "rate": 8_000.0}},
-    {"media-format": {"Encoding": "audio/x-alaw"}},
-    {"encoding": "PCMA", "sample_rate": 8_000},
-    {"mediaFormat": {"encoding": "audio/x-alaw"}, "media_format": {"encoding": "PCMA"}, "encoding": "alaw"},
-]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_form_of_the_audio_is_read_in_the_spellings_of_look_alikes(form: Json) -> None:
-    twilio = adapter()
-    begun = {"stream_id": "MZ1", "call_control_id": "CA1"} | form
-    assert frames_of(twilio.text(json.dumps({"event": "start", "start": begun}))) == [{"event": "start"} | NAMES]
-    heard = audio_of(list(twilio.text(media(b"\x2a" * 800))) + list(twilio.text(STOP)))
-    reference = adapter()
-    reference.text(start(encoding="audio/x-alaw"))
-    expected = audio_of(list(reference.text(media(b"\x2a" * 800))) + list(reference.text(STOP)))
-    assert heard.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("name", ["mediaFormat", "media_format", "MEDIA_FORMAT", "media-format"])
-@pytest.mark.parametrize(
-    ("form", "named"),
-    [
-        ({"encoding": "L16", "sample_rate": 16_000, "channels": 1}, "encoding: 'L16'"),
-        ({"encoding": "audio/x-l16"}, "encoding: 'audio/x-l16'"),
-        ({"encoding": "base64", "sample_rate": "8000"}, "encoding: 'base64'"),
-        ({"encoding": 7}, "encoding: 7"),
-        ({"encoding": "", "sampleRate": 8_000}, "encoding: ''"),
-        ({"sample_rate": 16_000}, "encoding: missing"),
-        ({}, "encoding: missing"),
-        ({"encoding": "PCMU", "sample_rate": 7_999}, "sampleRate: 7999"),
-        ({"encoding": "PCMU", "sample_rate": "-8000"}, "sampleRate: '-8000'"),
-        ({"encoding": "PCMU", "sample_rate": 8_000.5}, "sampleRate: 8000.5"),
-        ({"encoding": "PCMU", "sample_rate": [8_000]}, "sampleRate: [8000]"),
-        ({"encoding": "PCMU", "channels": 2}, "channels: 2"),
-        ({"encoding": "PCMU", "channels": True}, "channels: True"),
-        ({"encoding": "PCMU", "Encoding": "PCMA"}, "encoding is both"),
-        ({"encoding": "PCMU", "sampleRate": 8_000, "sample_rate": 16_000}, "samplerate is both"),
-        ("L16", "must be an object"),
-    ],
-)
-def test_a_form_that_would_change_what_is_heard_is_refused_by_name(name: str, form: Any, named: str) -> None:
-    for message in (
-        {"event": "start", "start": {name: form}},
-        {"event": "start", "start": {}, name: form},
-        {"event": "start", "start": {name: form, "mediaFormat": form}},
-    ):
-        (action,) = adapter().text(json.dumps(message))
-        assert isinstance(action, HangUp)
-        assert named in action.why
-        assert len(action.why.encode()) <= 110
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"event": "mark"},
-        {"event": "mark", "mark": None},
-        {"event": "mark", "mark": {}},
-        {"event": "mark", "mark": {"name": None}},
-        {"event": "mark", "mark": {"name": []}},
-        {"event": "mark", "mark": {"name": ""}},
-        {"event": "mark", "mark": "played"},
-        {"event": "mark", "mark": {"name": "x" * 10_000}},
-        {"event": "dtmf"},
-        {"event": "dtmf", "dtmf": {"digit": None}},
-        {"event": "dtmf", "dtmf": {"digit": True}},
-        {"event": "dtmf", "dtmf": []},
-        {"event": "clear"},
-        {"event": "ping", "mark": 7},
-        {"event": None},
-        {"event": 5},
-        {"event": {}},
-        {"event": "media", "media": {"payload": "AAAA", "track": "both"}},
-        {"event": "media", "media": {"payload": "AAAA", "track": 7}},
-    ],
-)
-def test_what_is_not_understood_is_skipped_and_the_call_goes_on(message: Json) -> None:
-    twilio = adapter()
-    assert frames_of(twilio.text(json.dumps({"event": "start", "streamSid": None, "start": {"callSid": None}})))
-    (action,) = twilio.text(json.dumps(message))
-    assert isinstance(action, Skip)
-    assert len(audio_of(twilio.text(media(bytes(8_000)))))
-
-
-@pytest.mark.parametrize(
-    ("message", "frame"),
-    [
-        ({"event": "dtmf", "dtmf": {"digit": 5}}, {"event": "dtmf", "digit": "5"}),
-        ({"Event": "DTMF", "dtmf": {"Digit": "#", "track": None}}, {"event": "dtmf", "digit": "#"}),
-        ({"event": "mark", "mark": {"name": 12}}, {"event": "mark", "name": "12"}),
-        ({"event": "mark", "stream_sid": 9, "mark": {"name": "a", "more": []}}, {"event": "mark", "name": "a"}),
-    ],
-)
-def test_numbers_and_other_spellings_are_sent_on_as_text(message: Json, frame: Json) -> None:
-    twilio = adapter()
-    twilio.text(start())
-    assert frames_of(twilio.text(json.dumps(message))) == [frame | NAMES]
-
-
-@pytest.mark.parametrize(
-    ("message", "ids"),
-    [
-        ({"streamSid": None, "start": {"streamSid": "MZ1"}}, ("MZ1", "")),
-        ({"stream_id": "s", "start": {"call_control_id": "v3:x", "stream_sid": None}}, ("s", "v3:x")),
-        ({"streamId": 17, "start": {"callId": 4}}, ("17", "4")),
-        ({"streamSid": [], "start": {"callSid": {}}}, ("", "")),
-    ],
-)
-def test_ids_are_read_where_look_alikes_have_them(message: Json, ids: tuple[str, str]) -> None:
-    (frame,) = frames_of(adapter().text(json.dumps({"event": "start"} | message)))
-    assert (frame["streamSid"], frame["callSid"]) == ids
-
-
-def test_skipped_messages_are_counted_and_the_first_is_logged(live_server: Start) -> None:
-    server = live_server()
-    with capture_logs() as lines, dial(server, "?reply=true") as socket:
-        socket.send(start())
-        for _ in range(3):
-            socket.send('{"event":"mark","mark":{}}')
-        socket.send(STOP)
-        assert close_of(socket) == 1000
-        server.wait_idle()
-    assert server.metric('tutti_messages_skipped_total{protocol="twilio"}') == 3
-    assert [line["reason"] for line in lines if line["event"] == "message skipped"] == ["mark without a name"]
 
 
 def test_the_signature_is_that_of_twilios_example() -> None:
@@ -438,3 +307,16 @@ def test_garbage_closes_with_1008(live_server: Start) -> None:
         socket.send("hello")
         assert close_of(socket) == 1008
     assert httpx.get(f"http://{server.host}/v1/twilio", timeout=WAIT_S).status_code in (404, 405)
+
+
+def test_skipped_messages_are_counted_and_the_first_is_logged(live_server: Start) -> None:
+    server = live_server()
+    with capture_logs() as lines, dial(server, "?reply=true") as socket:
+        socket.send(start())
+        for _ in range(3):
+            socket.send('{"event":"mark","mark":{}}')
+        socket.send(STOP)
+        assert close_of(socket) == 1000
+        server.wait_idle()
+    assert server.metric('tutti_messages_skipped_total{protocol="twilio"}') == 3
+    assert [line["reason"] for line in lines if line["event"] == "message skipped"] == ["mark without a name"]
