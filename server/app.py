@@ -27,6 +27,7 @@ from server.model_service import MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Engine, Watchdog
 from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
+from server.protocols.handshake import UnknownSocket
 from server.protocols.openai.endpoint import RealtimeEndpoint
 from server.protocols.openai.transcriptions import Transcriptions
 from server.protocols.twilio.endpoint import TwilioEndpoint
@@ -122,10 +123,15 @@ def _watched(service: ModelService, timeout_s: float) -> Engine:
 def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None:
     """Add the endpoints of every protocol, and the one that gives tokens for them."""
     queries, recordings = QueryReader(replica), Recordings(replica)
-    app.add_api_websocket_route("/v1/listen", Listen(replica, queries).live)
-    app.add_api_websocket_route("/vosk", vosk.live)
-    app.add_api_websocket_route("/v1/realtime", RealtimeEndpoint(replica).live)
-    app.add_api_websocket_route("/v1/twilio", TwilioEndpoint(replica, queries).live)
+    sockets = {
+        "/v1/listen": Listen(replica, queries).live,
+        "/vosk": vosk.live,
+        "/v1/realtime": RealtimeEndpoint(replica).live,
+        "/v1/twilio": TwilioEndpoint(replica, queries).live,
+    }
+    for path, live in sockets.items():
+        app.add_api_websocket_route(path, live)
+    app.router.default = UnknownSocket(replica.guard, tuple(sockets), app.router.default)
     for path, post in (
         ("/v1/auth/grant", TokenEndpoint(replica).grant),
         ("/v1/listen", Transcribe(replica, queries, recordings).upload),

@@ -49,6 +49,10 @@ class TooSlow(Refused):
     """A body that did not arrive in time."""
 
 
+class UnknownPath(Refused):
+    """A WebSocket at a path that has no protocol."""
+
+
 class NotAuthorised(Refused):
     """A missing or wrong key."""
 
@@ -137,6 +141,7 @@ REFUSALS: dict[type[Refused], Refusal] = {
     BadAudio: Refusal(400, "INVALID_AUDIO", "bad_request"),
     TooLarge: Refusal(413, "PAYLOAD_TOO_LARGE", "bad_request"),
     TooSlow: Refusal(408, "REQUEST_TIMEOUT", "bad_request"),
+    UnknownPath: Refusal(404, "NOT_FOUND", "bad_request"),
     NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
     NotAllowed: Refusal(403, "INSUFFICIENT_PERMISSIONS", "auth"),
     TooManyStreams: Refusal(429, "TOO_MANY_REQUESTS", "quota", retry_after_s=1),

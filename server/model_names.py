@@ -36,6 +36,12 @@ LANGUAGES = {
     "vi": "vietnamese", "yi": "yiddish", "yo": "yoruba", "yue": "cantonese", "zh": "chinese",
 }
 # fmt: on
+OTHER_KINDS = {
+    "flux": "a model of /v2/listen, whose stream is one of turns; this server does not have it",
+    "aura": "a voice of speech synthesis, which recognizes nothing",
+}
+"""By the beginning of its name, why a model is none for transcription: the default would answer another protocol."""
+_LANGUAGE = re.compile(r"[A-Za-z]{1,8}([-_][A-Za-z0-9]{1,8})*")  # the form of a tag. Source: RFC 5646, 2.1
 _TAG = re.compile(r"([A-Za-z]{2,3})(-[A-Za-z]{4})?(-[A-Za-z]{2}|-[0-9]{3})?")  # language, script, region
 _UNKNOWN = 0.5  # closeness of a model whose languages are not known: behind every match
 
@@ -85,8 +91,10 @@ class ModelNames:
         the default, first among equals.
         """
         named = None if model is None else self._by_name.get(model.casefold())
-        if model is not None and named is None and self._strict and model not in self._aliases:
-            raise BadParameter(f"model: {model[:SHOWN]!r} is not served here; there is {self._shown()}")
+        if model is not None and named is None and model not in self._aliases:
+            self._check_unknown(model)
+        if language and not _LANGUAGE.fullmatch(language):
+            raise BadParameter(f"language: {language[:SHOWN]!r} is not a language tag such as en or es-419")
         preferred = named or self._aliased(model)
         if not language or language.lower() == MULTI:
             return preferred
@@ -99,6 +107,28 @@ class ModelNames:
         if not _closeness(language, self._served[closest]):
             raise BadParameter(f"language: {language[:SHOWN]!r} is not served here; there is {self._shown()}")
         return closest
+
+    def one_language(self, parameter: str, model: str | None, languages: Sequence[str]) -> str | None:
+        """Return the first of languages that may be spoken, all of which one model has; None for none.
+
+        Raises: BadParameter, which names the `parameter`.
+        """
+        try:
+            served = {self.choose(model, language) for language in languages}
+        except BadParameter as error:
+            raise BadParameter(str(error).replace("language: ", f"{parameter}: ", 1)) from error
+        if len(served) > 1:
+            shown = ", ".join(languages)[:SHOWN]
+            raise BadParameter(f"{parameter}: {shown!r} need several models ({', '.join(sorted(served))}); name one")
+        return next(iter(languages), None)
+
+    def _check_unknown(self, name: str) -> None:
+        """Refuse a name that stands for no served model where it must, or is of another kind. Raises: BadParameter."""
+        for beginning, why in OTHER_KINDS.items():
+            if re.split(r"[^a-z0-9]", name.casefold())[0] == beginning:
+                raise BadParameter(f"model: {name[:SHOWN]!r} is {why}; there is {self._shown()}")
+        if self._strict:
+            raise BadParameter(f"model: {name[:SHOWN]!r} is not served here; there is {self._shown()}")
 
     def _aliased(self, name: str | None) -> str:
         """The model that an alias points to, else the default."""

@@ -93,7 +93,7 @@ class Settings(BaseSettings):
 
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
     strict_models: bool = False
-    strict_features: bool = False  # refuse diarize, redact and the like, which are ignored and named otherwise
+    lenient_features: bool = False  # ignore and name diarize and the like, which are refused otherwise; never `redact`
 
     admin_keys: tuple[SecretStr, ...] = ()  # for /admin/…; none: from this machine alone, and no key
     admin_keys_file: Path | None = None  # one sha256 hex digest a line

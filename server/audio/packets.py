@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from server.audio.raw import PlainCodec, sample_bytes
-from server.errors import NoAudio
+from server.errors import NoAudio, Undecodable
 
 MAX_PACKET_BYTES = 2**16  # an Opus packet of the longest kind is 61,298 bytes. Source: RFC 6716, section 3.4
 MAX_SETUP_BYTES = 2**16

@@ -61,6 +61,13 @@ def serve(
     reproducible: Annotated[
         bool | None, typer.Option("--reproducible", help="Bit-identical log-probs in every batch, by fixed tiles.")
     ] = None,
+    lenient_features: Annotated[
+        bool | None,
+        typer.Option(
+            "--lenient-features",
+            help="Ignore and name features that are not there, such as diarize; never redact. For migrations.",
+        ),
+    ] = None,
     api_keys_file: Annotated[Path | None, typer.Option(help="Accepted keys, as `tutti keys` writes them.")] = None,
     resume_keys_file: Annotated[
         Path | None, typer.Option(help="Keys that all replicas share, so that streams move between them.")

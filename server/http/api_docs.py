@@ -25,6 +25,7 @@ from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
 from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
 from server.protocols.deepgram.transcript import Answer
+from server.protocols.features import FEATURES
 from server.protocols.handshake import RefusalBody
 from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAnswer
 from server.protocols.openai.form import GRANULARITIES
@@ -130,6 +131,7 @@ FORM: Schema = {
         "file": BINARY,
         "model": TEXT,
         "language": TEXT,
+        "languages": TEXTS,
         "response_format": {"enum": [form.value for form in AnswerFormat]},
         "timestamp_granularities": {"type": "array", "items": {"enum": list(GRANULARITIES)}},
         "stream": BOOLEAN,
@@ -140,12 +142,13 @@ FORM: Schema = {
 }
 ANSWER_HEADERS: Schema = {
     "dg-request-id": _header("Names the request, as in the answer's `metadata`"),
-    "x-ignored-params": {"description": "Parameters that were not understood", "schema": TEXT},
+    "x-ignored-params": {"description": "Parameters without effect here", "schema": TEXT},
 }
 EVENT_DATA = {"anyOf": [_ref(shape) for shape in (TextDelta, TextDone, ErrorBody)]}
 EVENT = _object(data=TEXT | {"contentMediaType": JSON, "contentSchema": EVENT_DATA})
 TRANSCRIPT: Schema = {
     "description": "The transcript, in the format asked for",
+    "headers": {"x-ignored-params": ANSWER_HEADERS["x-ignored-params"]},
     "content": _content({"anyOf": [_ref(PlainAnswer), _ref(VerboseAnswer)]}, JSON)
     | _content(TEXT, PLAIN, "text/vtt")
     | _content(EVENT, EVENTS),
@@ -294,7 +297,10 @@ frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The upload
 name `language` chooses, a tag such as `es` or `es-419`; one that no model has is refused. A model that is not `loaded`
 is loaded with the first request for it, which waits for that.
 
-**Query parameters.** What is not listed is accepted and named in the answer's `x-ignored-params` header.
+**Query parameters.** Each takes one value, unless it is repeatable, and none may be empty. A feature that this server
+lacks ({", ".join(f"`{name}`" for name in sorted(FEATURES))}) is refused by name, unless its value is `false`; so are
+`flux-…` models and the parameters of `/v2/listen`. A server with `--lenient-features` ignores and names features, but
+never `redact…` or `callback…`. What else is not listed is accepted and named in the answer's `x-ignored-params` header.
 
 {parameter_table()}
 
@@ -308,8 +314,8 @@ alphabet that cannot be spelled is refused by name.
 **Formatted text** is the `transcript`, and `punctuated_word` beside each word as it was recognised.
 
 **Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
-`keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); its
-`features` are ignored. `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why the old ones do:
-too many, one that cannot be spelled, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many changes: a full set at once is not, nor are 500
-characters for each second of audio.
+`keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); `features`
+cannot change (`CONFIGURE_NOT_SUPPORTED`). `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why
+the old ones do: too many, one that cannot be spelled, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many
+changes: a full set at once is not, nor are 500 characters for each second of audio.
 """

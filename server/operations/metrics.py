@@ -105,6 +105,10 @@ class Metrics:
         self.resumes = Counter("tutti_resumes", "Streams taken up again, or refused", ["outcome"], registry=registry)
         for outcome in ("resumed", "replayed", *TicketCode):
             self.resumes.labels(outcome)
+        skipped = Counter(
+            "tutti_messages_skipped", "Client messages that were not understood", ["protocol"], registry=registry
+        )
+        self.skipped = {name: skipped.labels(name) for name in PROTOCOLS if name != "upload"}
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
         )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from server.access.guard import CountedRefusal
-from server.errors import Refused
+from server.access.guard import CountedRefusal, Guard
+from server.errors import Refused, UnknownPath
 from server.model_service import ModelService
 from server.operations.logs import take_request_id
+from server.protocols.features import SHOWN
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.connection import Connection
@@ -34,6 +36,25 @@ def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
         headers["Retry-After"] = str(refusal.retry_after_s)
     body = msgspec.json.encode(RefusalBody(refusal.err_code, refusal.message, request_id))
     return Response(body, refusal.status, headers, media_type="application/json")
+
+
+class UnknownSocket:
+    """Answers handshakes at paths that have no protocol, in Deepgram's form: a server would send an empty 403."""
+
+    def __init__(self, guard: Guard, paths: Sequence[str], other: ASGIApp) -> None:
+        """`paths` are those that have one; `other` answers what is no WebSocket."""
+        self._guard = guard
+        self._paths = paths
+        self._other = other
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request that matched no route."""
+        if scope["type"] != "websocket":
+            await self._other(scope, receive, send)
+            return
+        error = UnknownPath(f"{scope['path'][:SHOWN]!r}: no protocol at this path; there is {', '.join(self._paths)}")
+        refusal = render_refusal(self._guard.refuse(error), take_request_id())
+        await WebSocket(scope, receive, send).send_denial_response(refusal)
 
 
 @dataclass(frozen=True, slots=True)

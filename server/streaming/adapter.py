@@ -53,6 +53,13 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """Count a message that is not understood and changes nothing of the audio's meaning."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Bias:
     """Bias the audio that follows towards these phrases, and no others; a failure goes to `Adapter.not_biased`."""
 
@@ -80,7 +87,7 @@ class Switch:
     refused: Callable[[str], Actions]
 
 
-Action = Say | Hear | Flush | Finish | HangUp | Bias | Endpoint | Switch
+Action = Say | Hear | Flush | Finish | HangUp | Skip | Bias | Endpoint | Switch
 Actions = Iterable[Action]
 
 

@@ -7,6 +7,7 @@ coroutines to each: it serves the handshake and ends there. `server.streaming.we
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.websockets import WebSocket
@@ -27,6 +28,14 @@ class MessageReceiver(Protocol):
         """The connection ends or has ended; may be called more than once."""
 
 
+@dataclass(frozen=True, slots=True)
+class MessageLimit:
+    """The largest message of a connection, and the text message that precedes the close after a larger one."""
+
+    max_bytes: int
+    refusal: bytes
+
+
 class Transport(Protocol):
     """One accepted WebSocket connection."""
 
@@ -36,6 +45,9 @@ class Transport(Protocol):
 
     def attach(self, receiver: MessageReceiver) -> None:
         """Call this receiver from now on, first with the messages that arrived before. Once, when accepted."""
+
+    def limit_messages(self, limit: MessageLimit) -> None:
+        """Take messages of another size than the server's configuration says."""
 
     def write(self, payload: bytes) -> None:
         """Write a text message of UTF-8; ignored once the connection ends."""

@@ -13,7 +13,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 
 from server.streaming.frames import WHOLE_PONG, audio_frame, frame_size, text_frame
-from server.streaming.transport import TRANSPORT_EXTENSION, MessageReceiver
+from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
 
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
 LINGER_S = 10.0  # for the client's own close frame, its end of a connection that failed, or to take what is unsent
@@ -26,6 +26,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _linger: asyncio.TimerHandle | None = None
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
+    _too_large: bytes | None = None  # written before the close after a message that is too large
     congested = False
     _reading = True  # False while the receiver leaves the client's data in the kernel
     _failed = False  # by what the client sent: nothing is written any more
@@ -177,6 +178,8 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             return
         if self._linger is not None:
             return
+        if closed.code == CloseCode.MESSAGE_TOO_BIG and self._too_large is not None:
+            self.write(self._too_large)
         self.queue.put_nowait({"type": "websocket.disconnect", "code": closed.code, "reason": closed.reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = self._failed = True
@@ -255,6 +258,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self._receive_more()
         self.read_paused = True  # so that uvicorn does not pause at each message: the receiver decides
         self._deliver()
+
+    def limit_messages(self, limit: MessageLimit) -> None:
+        """Take messages of another size than the server's configuration says."""
+        self.conn.max_message_size = limit.max_bytes
+        self._too_large = limit.refusal
 
     def write(self, payload: bytes) -> None:
         """Write a text message."""

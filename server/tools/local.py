@@ -70,7 +70,7 @@ class LocalTranscriber:
                 query_pairs(asked),
                 replica.settings.max_channels,
                 supports_keyterms=self._model.decoder.supports_bias,
-                strict_features=replica.settings.strict_features,
+                lenient_features=replica.settings.lenient_features,
                 english=self._model.english,
             )
             self._model.check_finals(self._request.finals, self._request.without_accurate)

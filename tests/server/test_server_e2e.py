@@ -65,13 +65,13 @@ def test_step_results_sends_a_result_for_every_step(live_server: Start) -> None:
 
 
 def test_the_handshake_names_the_request_and_the_ignored_parameters(live_server: Start) -> None:
-    with live_server().listen(smart_format="true", diarize="true", model="nova-3") as client:
+    with live_server().listen(smart_format="true", filler_words="true", model="nova-3") as client:
         assert client.socket.response is not None
         headers = client.socket.response.headers
         client.send(spell("a"))
         frames = client.finish()
     assert headers["dg-request-id"] == frames[0]["metadata"]["request_id"] == frames[-1]["request_id"]
-    assert headers["x-ignored-params"] == "diarize"
+    assert headers["x-ignored-params"] == "filler_words"
     assert "Sec-WebSocket-Extensions" not in headers
 
 

@@ -17,9 +17,10 @@ from server.errors import BadParameter, ClientGone, Refused
 from server.model_service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.live import DeepgramStream, Projector
-from server.protocols.deepgram.query import BIASING, ListenRequest, parse_query
+from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
+from server.protocols.features import ignored_header
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings, Wanted
 from server.replica import Replica
@@ -48,15 +49,16 @@ class QueryReader:
         An upload has endpoints only if it asks for them.
         """
         replica, query = self._replica, dict(pairs)
+        check_query(pairs, lenient=replica.settings.lenient_features)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
-        model.check_keyterms(sorted(name for name in BIASING & query.keys() if query[name].strip()))
+        model.check_keyterms(sorted(BIASING & query.keys()))
         model.check_grammar(query.get("grammar", ""))
         request = parse_query(
             pairs,
             replica.settings.max_channels,
             default_endpointing=live,
             supports_keyterms=model.decoder.supports_bias,
-            strict_features=replica.settings.strict_features,
+            lenient_features=replica.settings.lenient_features,
             english=model.english,
         )
         model.check_finals(request.finals, request.without_accurate)
@@ -69,8 +71,7 @@ class QueryReader:
 
 def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:
     """Return the headers of an answer that is no refusal."""
-    ignored = {"x-ignored-params": ",".join(request.ignored)} if request.ignored else {}
-    return {"dg-request-id": request_id, **ignored}
+    return {"dg-request-id": request_id, **ignored_header(request.ignored)}
 
 
 class Listen:

@@ -104,11 +104,11 @@ class DeepgramStream(Connection):
                 self._finalize(channel)
             case CloseStream():
                 self._transition(ConnectionEvent.CLIENT_CLOSES)
-            case Configure(keyterms):
-                self._decode_queue.then(lambda: self._configure(keyterms))
+            case Configure():
+                self._decode_queue.then(lambda: self._configure(action))
 
-    def _configure(self, keyterms: list[str] | None) -> None:
-        self._put(OutFrame(configure(self._session, self._projector, keyterms)))
+    def _configure(self, asked: Configure) -> None:
+        self._put(OutFrame(configure(self._session, self._projector, asked)))
 
     def on_samples(self, samples: PCM, arrived_s: float) -> None:
         """Count what was mended of the audio, then take it."""
@@ -136,9 +136,15 @@ class DeepgramStream(Connection):
             self._put(OutFrame(payload, kind, timing, flushed))
 
 
-def configure(session: Session, projector: Projector, phrases: Sequence[str] | None) -> bytes:
+def configure(session: Session, projector: Projector, asked: Configure) -> bytes:
     """Change the key terms, where other ones are given; return the answer, which names those in force."""
-    present = session.keyterms.phrases
+    phrases, present = asked.keyterms, session.keyterms.phrases
+    unmet = asked.unmet(projector.request.switches)
+    if unmet:
+        names = ", ".join(unmet)[:MAX_ECHO]
+        return projector.not_configured(
+            "CONFIGURE_NOT_SUPPORTED", f"{names}: cannot change within a stream; only keyterms can"
+        )
     if phrases is None or tuple(phrases) == present:
         return projector.configured(present)
     if phrases and not session.supports_keyterms:

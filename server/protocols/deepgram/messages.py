@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -149,10 +151,33 @@ class CloseStream(msgspec.Struct, tag_field="type", tag="CloseStream", frozen=Tr
     """Flush and end."""
 
 
+_OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that ask for nothing
+
+
 class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
-    """Change settings in mid-stream; `keyterms` is the only one."""
+    """Change settings in mid-stream; `keyterms` is the only one.
+
+    Fields of `/v2/listen` are read to be refused, as are `features` that would change.
+    """
 
     keyterms: list[str] | None = None
+    features: dict[str, object] | None = None
+    thresholds: object = None
+    language_hints: object = None
+    numerals: object = None
+    profanity_filter: object = None
+
+    def unmet(self, in_force: Mapping[str, bool]) -> tuple[str, ...]:
+        """Return the names of what this would change and no stream can; `in_force` has the switches of this one."""
+        switches = [
+            *(self.features or {}).items(),
+            ("numerals", self.numerals),
+            ("profanity_filter", self.profanity_filter),
+        ]
+        asked = {name: value not in _OFF for name, value in switches if value is not None}
+        changed = {name for name, on in asked.items() if on is not in_force.get(name, False)}
+        given = {name for name in ("thresholds", "language_hints") if getattr(self, name) not in _OFF}
+        return tuple(sorted(changed | given))
 
 
 MAX_CHARACTERS = 32_768  # of a frame: the largest set of key terms, escaped, is half of that

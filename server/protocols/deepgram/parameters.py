@@ -1,11 +1,15 @@
-"""Table of the query parameters of `/v1/listen`: names for the parser, schemas and texts for the API's documents."""
+"""Table of the query parameters of `/v1/listen`: names, kinds and values for the parser, schemas and texts for the
+documents.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from server.audio.formats import Encoding
+from server.protocols.features import FEATURES, OTHER_VERSION
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS
 
 Schema = dict[str, Any]
@@ -22,14 +26,25 @@ def _whole(allowed: range) -> Schema:
 
 BOOLEAN: Schema = {"type": "boolean"}
 TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number", "minimum": 0}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 MILLISECONDS = _whole(range(MAX_MS + 1))
 ENCODINGS: Schema = {"enum": [encoding.value for encoding in Encoding if encoding is not Encoding.CONTAINER]}
 
 
+class Kind(Enum):
+    """What a parameter is to this server."""
+
+    HONORED = "honored"
+    HARMLESS = "harmless"  # accepted without effect: the transcript means the same without it
+    UNMET = "unmet"  # the same, and named among the ignored: clients send it and do not need it
+    LACKING = "lacking"  # a feature that this server lacks: refused
+    OTHER_VERSION = "other version"  # of /v2/listen: refused
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter that the server honours, or accepts because real clients send it.
+    """A parameter. It takes one value, unless its schema is that of a list.
 
     `detail` is Markdown for the description's table; without it the row of the parameter before covers this one too.
     An upload reads parameters that are `live_only` and ignores them. Deepgram lacks those that are `ours`.
@@ -42,6 +57,12 @@ class Parameter:
     detail: str | None = None
     live_only: bool = False
     ours: bool = False
+    kind: Kind = Kind.HONORED
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may be given more than once."""
+        return self.schema.get("type") == "array"
 
     def openapi(self) -> Schema:
         """Return it as an OpenAPI parameter of the upload."""
@@ -65,7 +86,6 @@ PARAMETERS = (
         "a model of `GET /v1/models`; any other name is the default, unless the operator is strict"),
     Parameter("language", TEXT, "the model's", "A tag; it chooses a model that is not named.",
         "a tag such as `es-419`; it chooses the model where none is named, and is refused if no model has it"),
-    Parameter("version", TEXT, "–", "Accepted.", "accepted"),
     Parameter("keyterm", TEXTS, "–", "A word or phrase to listen for; repeatable. Greedy decoding ignores it.",
         "a word or phrase to listen for; repeatable. Greedy decoding ignores it, as the next"),
     Parameter("keywords", TEXTS, "–", "The older form: `word` or `word:boost`; repeatable.",
@@ -106,12 +126,37 @@ PARAMETERS = (
     Parameter("resumable", BOOLEAN, "`false`", "tickets, with which a lost stream goes on.",
         "tickets with which a stream goes on after a lost connection, on any replica; only with `linear16`, "
         "`linear32`, `mulaw`, `alaw`", live_only=True, ours=True),
-    Parameter("no_delay", TEXT, "–", "Accepted.", "accepted"),
-    Parameter("mip_opt_out", TEXT, "–", "Accepted."),
-    Parameter("extra", TEXT, "–", "Accepted."),
+    Parameter("filler_words", BOOLEAN, "`false`", "Accepted, and named in `x-ignored-params` where it is true.",
+        'accepted, and named in `x-ignored-params`: words such as "uh" are neither added nor removed', kind=Kind.UNMET),
+    Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),
+    Parameter("mip_opt_out", BOOLEAN, "–", "Accepted.", kind=Kind.HARMLESS),
+    Parameter("version", TEXT, "–", "Accepted.", kind=Kind.HARMLESS),
+    Parameter("utt_split", NUMBER, "–", "Accepted.", kind=Kind.HARMLESS),
+    Parameter("extra", TEXTS, "–", "Accepted; repeatable.", kind=Kind.HARMLESS),
     Parameter("tag", TEXTS, "–", "Names for the stream in the operator's logs; repeatable."),
 )
 # fmt: on
+LISTS = {
+    "custom_intent",
+    "custom_topic",
+    "detect_language",
+    "language_hint",
+    "language_hints",
+    "redact",
+    "replace",
+    "search",
+}  # fmt: skip
+
+
+def _refused(name: str, kind: Kind) -> Parameter:
+    return Parameter(name, TEXTS if name in LISTS else TEXT, "–", "Refused.", kind=kind)
+
+
+REFUSED = (
+    *(_refused(name, Kind.LACKING) for name in sorted(FEATURES)),
+    *(_refused(name, Kind.OTHER_VERSION) for name in sorted(OTHER_VERSION)),
+)
+TABLE = {parameter.name: parameter for parameter in (*PARAMETERS, *REFUSED)}
 
 
 def parameter_table() -> str:

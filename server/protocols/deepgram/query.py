@@ -1,39 +1,52 @@
 """Parser of the query of Deepgram's `/v1/listen`: text parameters to options, or a refusal. Pure.
 
-A value that would corrupt the result is refused. Features that the server lacks are accepted and named in `ignored`:
-real clients always send a dozen parameters that they can live without.
+A value that would corrupt the result is refused, and so is a feature that is not there: `server.protocols.features`.
+Parameters that clients send and can do without are accepted, and named in `ignored` where they ask for something.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
-from server.model_names import MULTI
-from server.protocols.deepgram.parameters import BUDGETS_MS, DOWNMIX_CHANNELS, MAX_MS, PARAMETERS, SAMPLE_RATES
+from server.protocols.deepgram.parameters import (
+    BOOLEAN,
+    BUDGETS_MS,
+    DOWNMIX_CHANNELS,
+    MAX_MS,
+    NUMBER,
+    SAMPLE_RATES,
+    TABLE,
+    Kind,
+)
+from server.protocols.features import (
+    OFF,
+    SHOWN,
+    boolean,
+    check_given,
+    check_single,
+    lacking,
+    named,
+    refuse_lacking,
+    whole_number,
+)
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, Finals, SessionOptions, finals_of
 from server.text.formatting import Style
 
 Pairs = Iterable[tuple[str, str]]
 
-_TRUE, _FALSE = {"true", "1"}, {"false", "0"}
-_FORMATTING = ("smart_format", "punctuate", "numerals", "dictation")
-KNOWN = frozenset(parameter.name for parameter in PARAMETERS)
+_FORMATTING = ("smart_format", "punctuate", "numerals")
+_REPEATABLE = frozenset(name for name, parameter in TABLE.items() if parameter.repeatable)
 BIASING = frozenset({"keyterm", "keywords"})
 MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # of an ignored parameter: safe in a header
+_LARGEST_RATE = 10**9 - 1  # in digits that `whole_number` reads
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
-MAX_IGNORED = 32
 MAX_TAGS, TAG_CHARACTERS = 8, 64  # tags are a client's own names for its stream, kept for logs
-FEATURES = {  # of Deepgram's, not ours, that change the transcript: refused by a server with `strict_features`
-    "diarize", "diarize_model", "diarize_version", "detect_entities", "detect_language", "language",
-    "profanity_filter", "redact", "replace", "search",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,13 @@ class ListenRequest:
     finals: Finals | None
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
+
+    @property
+    def switches(self) -> dict[str, bool]:
+        """Features of the text that are on."""
+        style = self.style
+        both = style.punctuate and style.numerals
+        return {"punctuate": style.punctuate, "numerals": style.numerals, "smart_format": both}
 
     @property
     def without_accurate(self) -> dict[str, object]:
@@ -93,24 +113,17 @@ def parse_query(
     *,
     default_endpointing: bool = True,
     supports_keyterms: bool = True,
-    strict_features: bool = False,
+    lenient_features: bool = False,
     english: bool = True,
 ) -> ListenRequest:
-    """Read the query of a request whose model is chosen. Raises: BadParameter.
-
-    Of a parameter given twice the last one counts, but key terms add up.
-    """
+    """Read the query of a request whose model is chosen. Raises: BadParameter."""
     given = list(pairs)
     query = dict(given)
-    for name in query:
-        if name.startswith("callback"):
-            raise BadParameter("callback: this server sends results on the connection only")
+    ignored = check_query(given, lenient=lenient_features)
+    if not supports_keyterms:
+        ignored |= BIASING & query.keys()
     multichannel = _boolean(query, "multichannel")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
-    known = KNOWN if supports_keyterms else KNOWN - BIASING
-    ignored = sorted(name for name, value in query.items() if _ignored(name, value, known))
-    if strict_features and not FEATURES.isdisjoint(ignored):
-        raise BadParameter(f"{min(FEATURES.intersection(ignored))}: this server does not do that")
     return ListenRequest(
         form=_form(query, channels),
         channels=channels,
@@ -125,28 +138,66 @@ def parse_query(
         endpointing_ms=_endpointing(query, default_endpointing),
         utterance_end_ms=_utterance_end(query),
         style=_style(query, english=english),
-        punctuated_words=any(_is_on(query, name) for name in _FORMATTING),
+        punctuated_words=any(_boolean(query, name) for name in _FORMATTING),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
         grammar=query.get("grammar", ""),
         finals=finals_of(query.get("finals", "")),
-        tags=tuple([_shown(value) for name, value in given if name == "tag" and value][:MAX_TAGS]),
-        ignored=tuple(ignored[:MAX_IGNORED]),
+        tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
+        ignored=named(ignored),
     )
 
 
+def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
+    """Check what all parameters have in common, and those without effect; return the names of what is ignored.
+
+    It needs no model, so that a query that is refused loads none.
+
+    Raises: BadParameter.
+    """
+    listed = [(name, value) for name, value in given if name in TABLE]
+    check_given(listed)
+    features = [feature for name, value in given if (feature := lacking(name, value)) is not None]
+    refuse_lacking(features, lenient=lenient)
+    check_single(listed, _REPEATABLE)
+    ignored = {feature.name for feature in features}
+    for name, value in given:
+        parameter = TABLE.get(name)
+        if parameter is None:
+            on = value.casefold() not in OFF
+        elif parameter.schema is BOOLEAN:
+            on = boolean(name, value) and parameter.kind is Kind.UNMET
+        else:
+            on = False
+            if parameter.schema is NUMBER:
+                _check_number(name, value)
+        if on:
+            ignored.add(name)
+    return ignored
+
+
+def _check_number(name: str, value: str) -> None:
+    """Raises: BadParameter."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise BadParameter(f"{name}: {value[:SHOWN]!r} is not a number of 0 or more")
+
+
 def _style(query: Mapping[str, str], *, english: bool) -> Style:
-    smart = _is_on(query, "smart_format")
+    smart = _boolean(query, "smart_format")
     return Style(
-        punctuate=smart or _is_on(query, "punctuate"),
-        numerals=smart or _is_on(query, "numerals"),
+        punctuate=smart or _boolean(query, "punctuate"),
+        numerals=smart or _boolean(query, "numerals"),
         english=english,
     )
 
 
 def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
-    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`; empty ones are skipped."""
-    keywords = [_keyword(value) for name, value in given if name == "keywords" and value.strip()]
+    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`."""
+    keywords = [_keyword(value) for name, value in given if name == "keywords"]
     return Keyterms.of_request("keyterm", (value for name, value in given if name == "keyterm"), keywords)
 
 
@@ -162,11 +213,13 @@ def _keyword(value: str) -> Keyword:
 
 
 def _form(query: Mapping[str, str], channels: int) -> AudioForm:
-    """Form of the audio. `sample_rate` is read, and checked, only with an encoding that does not carry it."""
+    """Form of the audio. `sample_rate` has an effect only with an encoding that does not carry it."""
     encoding = query.get("encoding")
-    raw = encoding is not None and encoding in RAW and "sample_rate" in query
-    rate = _integer(query, "sample_rate", SAMPLE_RATES, default=0) if raw else None
-    return audio_form(encoding, rate, channels)
+    if "sample_rate" not in query:
+        return audio_form(encoding, None, channels)
+    raw = encoding is not None and encoding in RAW
+    rate = _integer(query, "sample_rate", SAMPLE_RATES if raw else range(1, _LARGEST_RATE + 1), default=0)
+    return audio_form(encoding, rate if raw else None, channels)
 
 
 def _endpointing(query: Mapping[str, str], default: bool) -> float | None:
@@ -188,34 +241,15 @@ def _latency_budget(query: Mapping[str, str]) -> float | None:
     return float(_integer(query, "latency_budget_ms", BUDGETS_MS, default=0))
 
 
-def _ignored(name: str, value: str, known: AbstractSet[str]) -> bool:
-    """True for a parameter without effect here, unless its value asks for nothing, as `diarize=false` does."""
-    if name == "language":
-        return value.lower() == MULTI  # any other one chose the model
-    if name in known or not _NAME.fullmatch(name):
-        return False
-    return value.lower() not in _FALSE
-
-
 def _shown(tag: str) -> str:
     """A tag cut to its length in logs, unprintable characters replaced."""
     return "".join(c if c.isprintable() else "?" for c in tag[:TAG_CHARACTERS])
 
 
-def _is_on(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name, "false").lower() in _TRUE
-
-
 def _boolean(query: Mapping[str, str], name: str) -> bool:
-    if query.get(name, "false").lower() not in _TRUE | _FALSE:
-        raise BadParameter(f"{name}: must be true or false")
-    return _is_on(query, name)
+    return boolean(name, query.get(name, "false"))
 
 
 def _integer(query: Mapping[str, str], name: str, allowed: range, *, default: int) -> int:
     value = query.get(name)
-    if value is None:
-        return default
-    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) not in allowed:
-        raise BadParameter(f"{name}: must be a whole number from {allowed[0]} to {allowed[-1]}")
-    return int(value)
+    return default if value is None else whole_number(name, value, allowed)

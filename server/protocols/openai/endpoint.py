@@ -14,6 +14,7 @@ from server.audio.formats import Encoding
 from server.errors import BadParameter
 from server.model_service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
+from server.protocols.features import ignored_header, read_query
 from server.protocols.handshake import Admitted, serve
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
@@ -23,6 +24,7 @@ from server.recognition.session import Session, SessionOptions
 from server.replica import Replica
 from server.streaming.connection import Connection
 
+QUERY = frozenset({"intent", "model", "language"})
 SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers send a key
 
 
@@ -38,9 +40,11 @@ class RealtimeEndpoint:
 
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
-        replica, query = self._replica, socket.query_params
+        replica = self._replica
+        lenient = replica.settings.lenient_features
         credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
         replica.guard.enter(socket, credentials)
+        query, ignored = read_query(socket.query_params.multi_items(), QUERY, lenient=lenient)
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server transcribes; ask for intent=transcription")
         asked, language = query.get("model"), query.get("language")
@@ -51,6 +55,7 @@ class RealtimeEndpoint:
             replica.models.names,
             model_rate=model.config.sample_rate,
             min_silence_ms=replica.limits.min_endpoint_ms,
+            lenient=lenient,
         )
         session = self._session(model)
         stream = AdapterConnection(
@@ -62,8 +67,11 @@ class RealtimeEndpoint:
             encoding=Encoding.LINEAR16,
             request_id=request_id,
             open_other=self._open_other,
+            limit=adapter.limit,
         )
-        return Admitted(model, stream, session, credentials.subprotocol, {"x-request-id": request_id})
+        return Admitted(
+            model, stream, session, credentials.subprotocol, {"x-request-id": request_id, **ignored_header(ignored)}
+        )
 
     def _session(self, model: ModelService) -> Session:
         rate = model.config.sample_rate

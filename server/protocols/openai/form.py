@@ -9,52 +9,58 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from server.errors import BadParameter
+from server.protocols.features import SHOWN, boolean, named
 from server.protocols.openai.answers import AnswerFormat
+from server.protocols.openai.fields import check_fields
 from server.recognition.session import Finals, finals_of
 
 MAX_FIELDS = 256  # key terms among them
 MAX_FIELD_BYTES = 65_536
 GRANULARITIES = ("word", "segment")
-_TRUE = ("true", "1")
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionForm:
-    """Options of a request. Those that this server lacks are accepted and ignored; so are key terms by some models."""
+    """Options of a request. `ignored` are the names of those without effect here."""
 
     body: bytes
     model: str | None
-    language: str | None
+    languages: tuple[str, ...]  # that may be spoken; none: the model's
     answer: AnswerFormat
     granularities: tuple[str, ...]
     stream: bool
     keywords: tuple[str, ...]
     grammar: str  # ours, as is `finals`
     finals: Finals | None
+    ignored: tuple[str, ...]
 
 
-def parse_form(content_type: str, body: bytes) -> TranscriptionForm:
-    """Read a form. Raises: BadParameter."""
+def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> TranscriptionForm:
+    """Read a form; a `lenient` server ignores features that it lacks. Raises: BadParameter."""
     parts = _Parts()
     parts.read(content_type, body)
     if parts.file is None:
         raise BadParameter("file: missing")
+    ignored = check_fields(parts.fields, lenient=lenient)
     answer = parts.one("response_format", AnswerFormat.JSON.value)
     if answer not in set(AnswerFormat):
-        raise BadParameter(f"response_format: must be one of {', '.join(AnswerFormat)}")
+        raise BadParameter(f"response_format: {answer[:SHOWN]!r} is not one of {', '.join(AnswerFormat)}")
     granularities = parts.every("timestamp_granularities")
     if not set(granularities) <= set(GRANULARITIES):
         raise BadParameter(f"timestamp_granularities: must be of {', '.join(GRANULARITIES)}")
+    if granularities and answer != AnswerFormat.VERBOSE_JSON:
+        ignored = named({*ignored, "timestamp_granularities"})
     return TranscriptionForm(
         parts.file,
         parts.one("model", "") or None,
-        parts.one("language", "") or None,
+        tuple(filter(None, (*parts.every("language"), *parts.every("languages")))),
         AnswerFormat(answer),
         granularities,
-        parts.one("stream", "false").lower() in _TRUE,
+        boolean("stream", parts.one("stream", "false")),
         parts.every("keywords"),
         parts.one("grammar", ""),
         finals_of(parts.one("finals", "")),
+        ignored,
     )
 
 
@@ -63,7 +69,7 @@ class _Parts:
 
     def __init__(self) -> None:
         self.file: bytes | None = None
-        self._fields: list[tuple[str, str]] = []
+        self.fields: list[tuple[str, str]] = []
 
     def read(self, content_type: str, body: bytes) -> None:
         """Parse a whole body. Raises: BadParameter."""
@@ -85,18 +91,18 @@ class _Parts:
             raise BadParameter("the body is no multipart form, or an incomplete one") from error
 
     def one(self, name: str, default: str) -> str:
-        """Return the last value of a field."""
-        return ([value for key, value in self._fields if key == name] or [default])[-1]
+        """Return the value of a field."""
+        return next((value for key, value in self.fields if key == name), default)
 
     def every(self, name: str) -> tuple[str, ...]:
         """Return all values of a field, which clients write as a list, too: `name[]`."""
-        return tuple(value for key, value in self._fields if key in (name, f"{name}[]"))
+        return tuple(value for key, value in self.fields if key in (name, f"{name}[]"))
 
     def _on_field(self, field: Field) -> None:
         name, value = field.field_name or b"", field.value or b""
-        if len(self._fields) >= MAX_FIELDS or len(name) + len(value) > MAX_FIELD_BYTES:
+        if len(self.fields) >= MAX_FIELDS or len(name) + len(value) > MAX_FIELD_BYTES:
             raise BadParameter(f"at most {MAX_FIELDS} fields of {MAX_FIELD_BYTES} bytes each are taken")
-        self._fields.append((name.decode(errors="replace"), value.decode(errors="replace")))
+        self.fields.append((name.decode(errors="replace"), value.decode(errors="replace")))
 
     def _on_file(self, file: File) -> None:
         if file.field_name != b"file" or self.file is not None:

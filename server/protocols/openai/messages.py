@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
+from server.protocols.openai.session_fields import unknown_parameter
 
 MESSAGE, SERVER, KEY = "invalid_request_error", "server_error", "authentication_error"
 _CODES = {401: "invalid_api_key", 403: "insufficient_permissions", 429: "rate_limit_exceeded", 503: "server_overloaded"}
@@ -55,15 +56,49 @@ class ClientEvent(msgspec.Struct, frozen=True):
     session: msgspec.Raw | UnsetType = UNSET
 
 
+APPEND, UPDATE = "input_audio_buffer.append", "session.update"
+FIELDS = {
+    APPEND: frozenset({"type", "event_id", "audio"}),
+    UPDATE: frozenset({"type", "event_id", "session"}),
+    "input_audio_buffer.commit": frozenset({"type", "event_id"}),
+    "input_audio_buffer.clear": frozenset({"type", "event_id"}),
+}
+"""Fields of the events of a client that this server knows."""
+
+MAX_AUDIO_BYTES = 15 * 2**20  # of an append. Source: the type of the event in the `openai` package 3.51.0
+MAX_EVENT_BYTES = 2 * MAX_AUDIO_BYTES + 2 * 2**20  # of a message that is read: a larger append gets an error event
+
+
+class _Append(ClientEvent, frozen=True, forbid_unknown_fields=True):
+    """An event without unknown fields: checked while it is decoded, for most events are of audio."""
+
+
 _decode = msgspec.json.Decoder(ClientEvent).decode
+_decode_known = msgspec.json.Decoder(_Append).decode
 
 
 def parse_event(text: str) -> ClientEvent:
     """Read an event. Raises: BadFrame."""
     try:
+        return _decode_known(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        pass  # it may have an unknown field
+    try:
         return _decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise BadFrame("the event is not a JSON object with a type, or a field has the wrong type") from error
+
+
+def check_fields(event: ClientEvent, text: str) -> None:
+    """Refuse an event of an unknown type, and fields that those of its type do not have. Raises: BadFrame."""
+    if event.type not in FIELDS:
+        raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not an event of a transcription session")
+    if type(event) is _Append and event.type == APPEND and event.session is UNSET:
+        return
+    known = FIELDS[event.type]
+    unknown = [name for name in msgspec.json.decode(text, type=dict[str, msgspec.Raw]) if name not in known]
+    if unknown:
+        raise unknown_parameter(*unknown)
 
 
 def decode_audio(audio: str | None) -> bytes:
@@ -71,9 +106,12 @@ def decode_audio(audio: str | None) -> bytes:
     if audio is None:
         raise BadFrame("audio: missing")
     try:
-        return binascii.a2b_base64(audio, strict_mode=True)
+        data = binascii.a2b_base64(audio, strict_mode=True)
     except ValueError as error:  # binascii.Error, and text that is not ASCII
         raise BadFrame("audio: not base64") from error
+    if len(data) > MAX_AUDIO_BYTES:
+        raise BadFrame(f"audio: {len(data)} bytes; an append takes at most {MAX_AUDIO_BYTES} (15 MiB): send several")
+    return data
 
 
 class Usage(msgspec.Struct, tag_field="type", tag="duration"):

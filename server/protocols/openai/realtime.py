@@ -19,15 +19,18 @@ from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
 from server.protocols.openai.messages import (
     COMPLETED,
     DELTA,
-    MAX_ECHO,
+    MAX_AUDIO_BYTES,
+    MAX_EVENT_BYTES,
     SERVER,
     ClientEvent,
     RealtimeError,
     ServerEvent,
     Usage,
+    check_fields,
     decode_audio,
     parse_event,
 )
+from server.protocols.openai.session_fields import BadField
 from server.protocols.openai.settings import SessionSettings
 from server.recognition.events import (
     Closed,
@@ -41,13 +44,15 @@ from server.recognition.events import (
 )
 from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say, Switch
 from server.streaming.outbox import FrameKind
+from server.streaming.transport import MessageLimit
 
+PIECE_BYTES = 4_096  # of audio that is decoded at once
 MIN_COMMIT_S = 0.1  # Source: the service's own limit
 _ENDS = {
     CloseReason.IDLE: ("session_expired", "the session heard nothing for too long"),
     CloseReason.TOO_LONG: ("session_expired", "the session was open for as long as this server allows"),
-    CloseReason.DRAIN: ("server_restarting", "the server is restarting"),
 }
+"""Ends that an `error` event precedes. None precedes a drain's close: LiveKit's plugin never comes back after one."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,9 +60,17 @@ class RealtimeAdapter:
     """One session."""
 
     def __init__(
-        self, session_id: str, settings: SessionSettings, names: ModelNames, *, model_rate: int, min_silence_ms: float
+        self,
+        session_id: str,
+        settings: SessionSettings,
+        names: ModelNames,
+        *,
+        model_rate: int,
+        min_silence_ms: float,
+        lenient: bool = False,
     ) -> None:
-        """`min_silence_ms` is the least silence that ends a turn."""
+        """`min_silence_ms` is the least silence that ends a turn; `lenient` ignores settings that are not there."""
+        self._lenient = lenient
         self._id = session_id
         self._settings = settings
         self._names = names
@@ -73,18 +86,26 @@ class RealtimeAdapter:
         """Send `session.created`."""
         return (self._say("session.created", session=self._description()),)
 
+    @property
+    def limit(self) -> MessageLimit:
+        """The largest message, and the event that precedes the close after a larger one."""
+        message = f"audio: an append takes at most {MAX_AUDIO_BYTES} bytes (15 MiB), and this message is of many more"
+        error = RealtimeError(message, code="invalid_value", param="audio")
+        return MessageLimit(MAX_EVENT_BYTES, _encode(ServerEvent(f"event_{self._id}toolarge", "error", error=error)))
+
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
         """Refuse binary frames: audio comes as text in this protocol."""
-        return (self._complain(None, "binary frames are not taken: send input_audio_buffer.append"),)
+        return (self._complain(None, BadFrame("binary frames are not taken: send input_audio_buffer.append")),)
 
     def text(self, text: str) -> Actions:
         """Take an event of the client; an invalid one is answered by an error, and the session goes on."""
         event: ClientEvent | None = None
         try:
             event = parse_event(text)
+            check_fields(event, text)
             return self._take(event)
         except BadFrame as error:
-            return (self._complain(event, str(error)),)
+            return (self._complain(event, error),)
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
         """Render an event of recognition."""
@@ -113,14 +134,18 @@ class RealtimeAdapter:
     def _take(self, event: ClientEvent) -> Actions:
         match event.type:
             case "input_audio_buffer.append":
-                return (self._input.read(decode_audio(event.audio)),)
+                return self._append(decode_audio(event.audio))
             case "input_audio_buffer.commit":
                 return tuple(self._commit())
             case "input_audio_buffer.clear":
                 return tuple(self._clear())
-            case "session.update":
+            case _:
                 return tuple(self._update(event))
-        raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not an event of a transcription session")
+
+    def _append(self, audio: bytes) -> Iterator[Action]:
+        """Decode the audio piece by piece, as fast as the connection takes them: it may be of minutes."""
+        for start in range(0, len(audio), PIECE_BYTES):
+            yield self._input.read(audio[start : start + PIECE_BYTES])
 
     def _commit(self) -> Iterator[Action]:
         waiting_s = self._received_s - self._committed_s
@@ -146,7 +171,7 @@ class RealtimeAdapter:
     def _update(self, event: ClientEvent) -> Iterator[Action]:
         if not event.session:
             raise BadFrame("session: missing")
-        before, after = self._settings, self._settings.updated(event.session, self._names)
+        before, after = self._settings, self._settings.updated(event.session, self._names, lenient=self._lenient)
         if after.served != before.served:
             yield self._other_model(event, after)
             return
@@ -182,7 +207,7 @@ class RealtimeAdapter:
         yield self._say("session.updated", session=self._description())
 
     def _not_switched(self, event: ClientEvent, why: str) -> Actions:
-        return (self._complain(event, f"session.audio.input.transcription.model: {why}"),)
+        return (self._complain(event, BadFrame(f"session.audio.input.transcription.model: {why}")),)
 
     # Recognition to client
 
@@ -231,8 +256,9 @@ class RealtimeAdapter:
     def _ended(self, reason: CloseReason) -> Iterator[Action]:
         for item in self._items.abandoned():
             yield self._completed(item)
-        if reason in _ENDS:
+        if reason in _ENDS or reason is CloseReason.DRAIN:
             yield from self._end_turn(self._received_s)  # of text whose segment had ended, which no final follows
+        if reason in _ENDS:
             code, message = _ENDS[reason]
             yield self._error(RealtimeError(message, SERVER, code))
 
@@ -251,10 +277,13 @@ class RealtimeAdapter:
         text = item.text
         return self._say(COMPLETED, final=True, item_id=item.id, content_index=0, transcript=text, usage=usage)
 
-    def _complain(self, event: ClientEvent | None, message: str) -> Say:
+    def _complain(self, event: ClientEvent | None, error: BadFrame) -> Say:
+        message = str(error)
         field, colon, _ = message.partition(": ")
         code = "input_audio_buffer_commit_empty" if field == "buffer too small" else "invalid_value"
         param = field if colon and " " not in field else None
+        if isinstance(error, BadField):
+            code, param = error.code, error.param
         return self._error(RealtimeError(message, code=code, param=param, event_id=event.event_id if event else None))
 
     def _error(self, error: RealtimeError) -> Say:

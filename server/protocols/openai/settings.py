@@ -1,20 +1,22 @@
 """Settings of a Realtime transcription session: the client's updates, the values in force, their description. Pure.
 
-Settings that this server lacks (noise reduction, log probabilities, prompts) are accepted, and left out of the
-description. Source: the types of the `openai` package 3.51.0.
+`server.protocols.openai.session_fields` says which fields are taken. Source: the types of the `openai` package 3.51.0.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, BadParameter
 from server.model_names import ModelNames
+from server.protocols.features import lacking
+from server.protocols.openai.session_fields import checked, unsupported, walk
 
 RATE = 24_000  # of audio/pcm, unless the client says another one
 TELEPHONE_RATE = 8_000
@@ -31,12 +33,18 @@ class FormatIn(msgspec.Struct, frozen=True):
     rate: int | None = None
 
 
-class TranscriptionIn(msgspec.Struct, frozen=True):
-    """Model, language, and key terms as `keywords`."""
+Text = Annotated[str, Meta(min_length=1)]
 
-    model: str | None = None
-    language: str | None = None
+
+class TranscriptionIn(msgspec.Struct, frozen=True):
+    """Model, language or languages that may be spoken, and key terms as `keywords`."""
+
+    model: Text | None = None
+    language: Text | None = None
+    languages: Annotated[list[Text], Meta(min_length=1)] | UnsetType = UNSET
     keywords: list[str] | None = None
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    prompt: str | None = None
 
 
 class TurnDetection(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,6 +52,17 @@ class TurnDetection(msgspec.Struct, frozen=True, omit_defaults=True):
 
     type: Literal["server_vad", "semantic_vad"]
     silence_duration_ms: int | None = None
+    threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    prefix_padding_ms: Annotated[int, Meta(ge=0)] | None = None
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+
+
+class NoiseReductionIn(msgspec.Struct, frozen=True):
+    """Kind of microphone; it changes nothing here."""
+
+    type: Literal["near_field", "far_field"] | None = None
+    strength: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 DEFAULT_TURNS = TurnDetection("server_vad", SILENCE_MS)
@@ -55,6 +74,7 @@ class InputIn(msgspec.Struct, frozen=True):
     format: FormatIn | UnsetType = UNSET
     transcription: TranscriptionIn | UnsetType | None = UNSET
     turn_detection: TurnDetection | UnsetType | None = UNSET
+    noise_reduction: NoiseReductionIn | UnsetType | None = UNSET
 
 
 class AudioIn(msgspec.Struct, frozen=True):
@@ -83,23 +103,40 @@ class SessionSettings:
     rate: int = RATE
     language: str | None = None
     keywords: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # that may be spoken, if the client named several
     turns: TurnDetection | None = DEFAULT_TURNS
+    ignored: tuple[str, ...] = ()  # fields of the last update without effect
 
     @property
     def codec(self) -> PlainCodec:
         """Sample encoding."""
         return _CODECS[self.format]
 
-    def updated(self, raw: msgspec.Raw, names: ModelNames) -> SessionSettings:
-        """Return the settings after an update. Raises: BadFrame, whose message is meant for the client."""
+    def updated(self, raw: msgspec.Raw, names: ModelNames, *, lenient: bool = False) -> SessionSettings:
+        """Return the settings after an update; a `lenient` server ignores fields that it lacks.
+
+        Raises: BadFrame, whose message is meant for the client.
+        """
         try:
-            asked = msgspec.json.decode(raw, type=SessionIn)
+            fields = msgspec.json.decode(raw)
+            ignored = [] if _other_type(fields) else list(checked(list(walk(fields)), lenient=lenient))
+            asked = msgspec.convert(fields, SessionIn)
+        except msgspec.ValidationError as error:
+            why, _, at = str(error).partition(" - at `$")
+            raise BadFrame(f"session{_INDEX.sub('', at.rstrip('`'))}: {why}") from error
         except (msgspec.MsgspecError, RecursionError) as error:
             raise BadFrame(f"session: {error}") from error
         given = asked.audio.input
-        settings = self if given.format is UNSET else replace(self, format=given.format.type, rate=_rate(given.format))
+        if given.turn_detection and given.turn_detection.type == "semantic_vad":
+            path = "session.audio.input.turn_detection"
+            if not lenient:
+                raise unsupported(f"{path}.type", what="semantic_vad, with its eagerness, is ")
+            ignored.append(f"{path}.type")
+        settings = replace(self, ignored=tuple(ignored))
+        if given.format is not UNSET:
+            settings = replace(settings, format=given.format.type, rate=_rate(given.format))
         if given.transcription:
-            settings = _with_transcription(settings, given.transcription, names)
+            settings = _with_transcription(settings, given.transcription, names, lenient=lenient)
         if given.turn_detection is not UNSET:
             settings = replace(settings, turns=_turns(given.turn_detection))
         return settings
@@ -120,16 +157,28 @@ class SessionSettings:
                 turns |= {"threshold": 0.5, "prefix_padding_ms": 0, "silence_duration_ms": silence_ms}
         pcm = {"type": self.format, "rate": self.rate} if self.format == "audio/pcm" else {"type": self.format}
         transcription: dict[str, object] = {"model": self.model or self.served, "language": self.language}
+        if self.languages:
+            transcription["languages"] = self.languages
         if self.keywords:
             transcription["keywords"] = self.keywords
         audio = {"format": pcm, "noise_reduction": None, "transcription": transcription, "turn_detection": turns}
+        ignored = {"ignored_params": self.ignored} if self.ignored else {}
         return {
             "id": session_id,
             "object": "realtime.transcription_session",
             "type": "transcription",
             "audio": {"input": audio},
             "include": None,
+            **ignored,
         }
+
+
+_INDEX = re.compile(r"\[[^]]*\]")  # of a list in a path of msgspec's
+
+
+def _other_type(fields: object) -> bool:
+    """Whether an update is of another type of session, whose fields are others."""
+    return isinstance(fields, dict) and fields.get("type", "transcription") != "transcription"
 
 
 def _rate(given: FormatIn) -> int:
@@ -141,14 +190,27 @@ def _rate(given: FormatIn) -> int:
     return rate
 
 
-def _with_transcription(settings: SessionSettings, given: TranscriptionIn, names: ModelNames) -> SessionSettings:
+def _with_transcription(
+    settings: SessionSettings, given: TranscriptionIn, names: ModelNames, *, lenient: bool
+) -> SessionSettings:
+    path = "session.audio.input.transcription"
     keywords = settings.keywords if given.keywords is None else tuple(given.keywords)
-    model, language = given.model or settings.model, given.language or settings.language
+    model, languages = given.model or settings.model, settings.languages
+    if given.languages is not UNSET:
+        languages = tuple(given.languages)
+    elif given.language:
+        languages = ()
+    language = languages[0] if languages else given.language or settings.language
+    spoken = [*languages, *([given.language] if given.language else [])]
+    for name, values in (("model", [given.model or ""]), ("language", spoken)):
+        if not lenient and any(lacking(name, value) for value in values):
+            raise unsupported(f"{path}.{name}", what=f"{values[0]!r} is ")
     try:
+        names.one_language("languages" if languages else "language", model, spoken)
         served = names.choose(model, language)
     except BadParameter as error:
-        raise BadFrame(f"session.audio.input.transcription.{error}") from error
-    return replace(settings, served=served, model=model, language=language, keywords=keywords)
+        raise BadFrame(f"{path}.{error}") from error
+    return replace(settings, served=served, model=model, language=language, languages=languages, keywords=keywords)
 
 
 def _turns(given: TurnDetection | None) -> TurnDetection | None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 from fastapi import Request, Response
@@ -17,6 +18,7 @@ from server.audio.formats import audio_form
 from server.errors import REFUSALS, ClientGone, Refused
 from server.model_names import language_name
 from server.operations.logs import take_request_id
+from server.protocols.features import ignored_header, named
 from server.protocols.openai.answers import answer, text_of
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
@@ -63,7 +65,9 @@ class Transcriptions:
             with ExitStack() as place:
                 place.enter_context(self._recordings.place(request))
                 form = await self._form(request)
-                wanted = await self._wanted(form)
+                language = self._replica.models.names.one_language(*_spoken(form))
+                wanted, ignored = await self._wanted(form, language)
+                headers |= ignored_header(ignored)
                 if form.stream:
                     events = self._begin(request, form, wanted, place.pop_all())
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
@@ -73,27 +77,32 @@ class Transcriptions:
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that left
         (words,) = recognised.words
-        body, kind = answer(
-            form.answer, words, recognised.audio_s, form.granularities, _language(wanted, form.language)
-        )
+        body, kind = answer(form.answer, words, recognised.audio_s, form.granularities, _language(wanted, language))
         return Response(body, headers=headers, media_type=kind)
 
     async def _form(self, request: Request) -> TranscriptionForm:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
-        return await asyncio.to_thread(parse_form, kind, body)
+        lenient = self._replica.settings.lenient_features
+        return await asyncio.to_thread(partial(parse_form, kind, body, lenient=lenient))
 
-    async def _wanted(self, form: TranscriptionForm) -> Wanted:
-        """Return the model and the options that a form asks for. Raises: BadParameter, ServerNotReady."""
-        model = await self._replica.models.obtain(form.model, form.language)
+    async def _wanted(self, form: TranscriptionForm, language: str | None) -> tuple[Wanted, tuple[str, ...]]:
+        """Return the model and the options that a form asks for, and the fields that it ignores.
+
+        Raises: BadParameter, ServerNotReady.
+        """
+        model = await self._replica.models.obtain(form.model, language)
         model.check_keyterms(["keywords"] if form.keywords else [])
         model.check_grammar(form.grammar)
         model.check_finals(form.finals, {"grammar": form.grammar})
-        keyterms = Keyterms.of_request("keywords", form.keywords) if model.decoder.supports_bias else NO_KEYTERMS
+        biased = model.decoder.supports_bias
+        keyterms = Keyterms.of_request("keywords", form.keywords) if biased else NO_KEYTERMS
+        ignored = form.ignored if biased or not form.keywords else named({*form.ignored, "keywords"})
         style = replace(STYLE, english=model.english)
         audio = audio_form(None, None)
-        return Wanted(
+        wanted = Wanted(
             model, audio, False, DEFAULT_ENDPOINTING_MS, keyterms, style, grammar=form.grammar, finals=form.finals
         )
+        return wanted, ignored
 
     def _begin(
         self, request: Request, form: TranscriptionForm, wanted: Wanted, place: ExitStack
@@ -129,6 +138,11 @@ async def _events(
         yield _last_event(running)
     finally:
         running.cancel()
+
+
+def _spoken(form: TranscriptionForm) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return the languages that a form names, with their parameter and the model that has to have them."""
+    return "languages" if len(form.languages) > 1 else "language", form.model, form.languages
 
 
 def _language(wanted: Wanted, asked: str | None) -> str:

@@ -13,16 +13,18 @@ import msgspec
 from server.errors import BadFrame
 from server.protocols.deepgram.live import Projector
 from server.protocols.twilio.messages import (
-    CODECS,
     CallEvent,
     Message,
-    check_start,
-    decode_payload,
     encode,
+    event_of,
+    form_of,
+    ids_of,
+    media_of,
     parse_message,
+    text_of,
 )
 from server.recognition.events import Closed, Event, StepTiming
-from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say
+from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say, Skip
 from server.streaming.outbox import kind_of
 
 TRACKS = ("inbound", "outbound")
@@ -70,37 +72,41 @@ class TwilioAdapter:
         return ()
 
     def _take(self, message: Message) -> Iterator[Action]:
-        match message.event:
+        match event_of(message):
             case "start":
                 yield from self._start(message)
             case "media":
                 yield from self._media(message)
-            case "dtmf" if message.dtmf is not None:
-                yield Say(self._frame("dtmf", digit=message.dtmf.digit))
-            case "mark" if message.mark is not None:
-                yield Say(self._frame("mark", name=message.mark.name))
+            case "dtmf":
+                digit = text_of(message, "dtmf", "digit")
+                yield Skip("dtmf without a digit") if digit is None else Say(self._frame("dtmf", digit=digit))
+            case "mark":
+                name = text_of(message, "mark", "name")
+                yield Skip("mark without a name") if name is None else Say(self._frame("mark", name=name))
             case "stop":
                 yield from self._input.tail() if self._input is not None else ()
                 yield Finish()
+            case "connected":
+                pass  # the first message of a call; it says nothing of use
             case _:
-                pass  # `connected`, and events that Twilio may add
+                yield Skip("unknown event")
 
     def _start(self, message: Message) -> Iterator[Action]:
         if self._input is not None:
             raise BadFrame("start: a stream begins once")
-        start = check_start(message)
-        form = start.media_format
-        self._input = PlainInput(CODECS[form.encoding], form.sample_rate, self._model_rate)
-        self._stream_sid, self._call_sid = message.stream_sid, start.call_sid
+        form = form_of(message)
+        self._stream_sid, self._call_sid = ids_of(message)
+        self._input = PlainInput(form.codec, form.rate, self._model_rate)
         yield Say(self._frame("start"))
 
     def _media(self, message: Message) -> Iterator[Action]:
         if self._input is None:
             raise BadFrame("media: before start")
-        audio = decode_payload(message.media)
-        assert message.media is not None
-        if message.media.track == self._track:
-            yield self._input.read(audio)
+        media = media_of(message)
+        if media.track == self._track:
+            yield self._input.read(media.audio)
+        elif media.track not in TRACKS:
+            yield Skip("media of an unknown track")
 
     def _frame(
         self, event: str, *, result: msgspec.Raw | None = None, digit: str | None = None, name: str | None = None

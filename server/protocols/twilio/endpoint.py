@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +17,20 @@ from server.errors import BadParameter, Close, NotAuthorised
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.live import Projector
+from server.protocols.features import SHOWN, boolean, check_given, check_single, whole_number
 from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
 from server.protocols.twilio.forward import Forward
+from server.protocols.twilio.messages import RATES
 from server.recognition.active_session import ActiveSession
 from server.replica import Replica
 from server.streaming.closing import ConnectionEvent
 from server.streaming.outbox import OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
-_OWN = {"key", "reply", "track"}
-_IN_START = {"encoding", "sample_rate", "channels", "multichannel"}  # the `start` message says what the audio is
+OWN = frozenset({"key", "reply", "track"})
+IN_START = frozenset({"encoding", "sample_rate", "channels", "multichannel"})  # the `start` message has the values
+ENCODINGS = ("mulaw", "alaw")
 UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered", "error")
 
 
@@ -68,15 +72,19 @@ class TwilioEndpoint:
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         self._check_caller(socket)
-        replica, query = self._replica, socket.query_params
-        reply, url = query.get("reply", "false").lower() in ("true", "1"), replica.settings.twilio_forward_url
+        replica, pairs = self._replica, socket.query_params.multi_items()
+        own = [pair for pair in pairs if pair[0] in OWN | IN_START]
+        check_single(own, ())
+        check_given(own)
+        query = dict(own)
+        reply, url = boolean("reply", query.get("reply", "false")), replica.settings.twilio_forward_url
         if not reply and url is None:
             raise BadParameter("reply: this server sends text nowhere else; ask for reply=true")
         track = query.get("track", TRACKS[0])
         if track not in TRACKS:
-            raise BadParameter(f"track: must be one of {', '.join(TRACKS)}")
-        pairs = [pair for pair in query.multi_items() if pair[0] not in _OWN | _IN_START]
-        request, model = await self._queries.read(pairs, live=True)
+            raise BadParameter(f"track: {track[:SHOWN]!r} is not one of {', '.join(TRACKS)}")
+        _check_form(query)
+        request, model = await self._queries.read([pair for pair in pairs if pair not in own], live=True)
         rate = model.config.sample_rate
         session = model.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
         projector = Projector(request, 1, request_id, created_now(), model.card)
@@ -101,6 +109,17 @@ class TwilioEndpoint:
         url = settings.twilio_public_url or str(socket.url)
         check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())
         guard.refuse_if_unavailable()
+
+
+def _check_form(query: Mapping[str, str]) -> None:
+    """Refuse an address that asks for audio in a form that no call has. Raises: BadParameter."""
+    encoding = query.get("encoding", ENCODINGS[0])
+    if encoding not in ENCODINGS:
+        raise BadParameter(f"encoding: {encoding[:SHOWN]!r} is not one of {', '.join(ENCODINGS)}")
+    whole_number("sample_rate", query.get("sample_rate", str(RATES[0])), RATES)
+    whole_number("channels", query.get("channels", "1"), range(1, 2))
+    if boolean("multichannel", query.get("multichannel", "false")):
+        raise BadParameter("multichannel: a stream of a call has one channel; choose it by track=inbound or outbound")
 
 
 def signature(url: str, auth_token: str) -> str:

@@ -1,97 +1,179 @@
-"""Twilio's messages as wire structs. Pure. Source: twilio.com/docs/voice/media-streams/websocket-messages."""
+"""Twilio's messages, and those of services that speak nearly its protocol. Pure.
+
+Names count in any case, with or without underscores, and `null` as left out. What says what the audio is has to be
+understood; anything else that is not is skipped, and counted.
+
+Source: twilio.com/docs/voice/media-streams/websocket-messages; Telnyx's and Plivo's pages on media streaming.
+"""
 
 from __future__ import annotations
 
 import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame
 
-CODECS = {"audio/x-mulaw": PlainCodec.MULAW, "audio/x-alaw": PlainCodec.ALAW}  # the second: of its look-alikes
+CODECS = {
+    "audio/x-mulaw": PlainCodec.MULAW, "audio/mulaw": PlainCodec.MULAW, "audio/pcmu": PlainCodec.MULAW,
+    "mulaw": PlainCodec.MULAW, "ulaw": PlainCodec.MULAW, "pcmu": PlainCodec.MULAW,
+    "audio/x-alaw": PlainCodec.ALAW, "audio/alaw": PlainCodec.ALAW, "audio/pcma": PlainCodec.ALAW,
+    "alaw": PlainCodec.ALAW, "pcma": PlainCodec.ALAW,
+}  # fmt: skip
 RATES = range(8_000, 48_001)
+RATE = 8_000
 MAX_ID_CHARACTERS = 128
+MAX_TEXT_CHARACTERS = 256  # of a mark's name or a digit: it is sent on
+SHOWN = 24  # characters of a value that a close reason repeats, with room for what is wrong with it
+FORM_NAMES = ("mediaformat", "audioformat")  # of the object that says what the audio is
+ENCODING, SAMPLE_RATE, CHANNELS = ("encoding", "codec", "type"), ("samplerate", "rate"), ("channels", "channelcount")
+OUTSIDE = ("encoding", "codec", "samplerate", "channels")  # names that mean the audio beside that object, too
+
+Message = Mapping[str, Any]
 
 
-class MediaFormat(msgspec.Struct, frozen=True, rename="camel"):
-    """Audio format."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Form of the audio of a call."""
 
-    encoding: str = "audio/x-mulaw"
-    sample_rate: int = 8_000
-    channels: int = 1
-
-
-class Start(msgspec.Struct, frozen=True, rename="camel"):
-    """Call and audio format of a stream."""
-
-    call_sid: str = ""
-    tracks: list[str] = []
-    media_format: MediaFormat = MediaFormat()
+    codec: PlainCodec
+    rate: int
 
 
-class Media(msgspec.Struct, frozen=True):
-    """Audio of one track, in base64."""
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Audio of one track; no track: not understood."""
 
-    payload: str
-    track: str = "inbound"
-
-
-class Digit(msgspec.Struct, frozen=True):
-    """A key pressed on the telephone."""
-
-    digit: str
+    audio: bytes
+    track: str | None
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """Name of a point in the audio sent to Twilio, which has played up to there."""
-
-    name: str
-
-
-class Message(msgspec.Struct, frozen=True, rename="camel"):
-    """Any message; which fields matter depends on `event`."""
-
-    event: str
-    stream_sid: str = ""
-    start: Start | None = None
-    media: Media | None = None
-    dtmf: Digit | None = None
-    mark: Mark | None = None
-
-
-_decode = msgspec.json.Decoder(Message).decode
+_decode = msgspec.json.Decoder().decode
 
 
 def parse_message(text: str) -> Message:
     """Read a message. Raises: BadFrame."""
     try:
-        return _decode(text)
+        message = _decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise BadFrame("a message must be JSON with an event") from error
+    if not isinstance(message, dict) or not any(_plain(name) == "event" for name in message):
+        raise BadFrame("a message must be JSON with an event")
+    return message
 
 
-def check_start(message: Message) -> Start:
-    """Return the body of `start`. Raises: BadFrame for audio in a format that is not taken."""
-    start = message.start
-    if start is None:
-        raise BadFrame("start: missing")
-    form = start.media_format
-    if form.encoding not in CODECS or form.sample_rate not in RATES or form.channels != 1:
-        raise BadFrame("mediaFormat: one channel of audio/x-mulaw is taken")
-    if max(len(message.stream_sid), len(start.call_sid)) > MAX_ID_CHARACTERS:
+def values(given: object, *names: str) -> list[Any]:
+    """Return what an object has under these names in any spelling, nulls left out; nothing of what is no object."""
+    if not isinstance(given, dict):
+        return []
+    return [value for name, value in given.items() if value is not None and _plain(name) in names]
+
+
+def event_of(message: Message) -> str | None:
+    """Return the name of a message's event, None if it is no text."""
+    return next((event.casefold() for event in values(message, "event") if isinstance(event, str)), None)
+
+
+def form_of(message: Message) -> Form:
+    """Return the form of the audio that `start` describes; Twilio's where it says nothing. Raises: BadFrame."""
+    places = [message, *_starts(message)]
+    forms = [form for place in places for form in values(place, *FORM_NAMES)]
+    if not all(isinstance(form, dict) for form in forms):
+        raise BadFrame("mediaFormat: must be an object with encoding, sampleRate and channels")
+    if not all(values(form, *ENCODING) for form in forms):
+        raise BadFrame("mediaFormat.encoding: missing; send audio/x-mulaw or audio/x-alaw")
+
+    def said(names: tuple[str, ...], default: object) -> Any:
+        found = [value for form in forms for value in values(form, *names)]
+        found += [value for place in places for value in values(place, *(set(names) & set(OUTSIDE)))]
+        for value in found:
+            if _comparable(value) != _comparable(found[0]):
+                raise BadFrame(f"mediaFormat: {names[0]} is both {_shown(found[0])} and {_shown(value)}")
+        return found[0] if found else default
+
+    encoding, sample_rate, channels = said(ENCODING, "audio/x-mulaw"), said(SAMPLE_RATE, RATE), said(CHANNELS, 1)
+    codec = CODECS.get(encoding.casefold()) if isinstance(encoding, str) else None
+    if codec is None:
+        raise BadFrame(f"mediaFormat.encoding: {_shown(encoding)} is not taken; send audio/x-mulaw or audio/x-alaw")
+    rate = _whole(sample_rate)
+    if rate is None or rate not in RATES:
+        raise BadFrame(f"mediaFormat.sampleRate: {_shown(sample_rate)} is not from {RATES[0]} to {RATES[-1]}")
+    if _whole(channels) != 1:
+        raise BadFrame(f"mediaFormat.channels: {_shown(channels)} is not 1")
+    return Form(codec, rate)
+
+
+def ids_of(message: Message) -> tuple[str, str]:
+    """Return the ids of the stream and of the call of a `start`, empty where there are none. Raises: BadFrame."""
+    places = [message, *_starts(message)]
+    stream, call = _id(places, "streamsid", "streamid"), _id(places, "callsid", "callid", "callcontrolid")
+    if max(len(stream), len(call)) > MAX_ID_CHARACTERS:
         raise BadFrame("streamSid: too long")
-    return start
+    return stream, call
 
 
-def decode_payload(media: Media | None) -> bytes:
-    """Return the audio of a message. Raises: BadFrame."""
-    if media is None:
+def media_of(message: Message) -> Media:
+    """Return the audio of a `media`. Raises: BadFrame."""
+    media = values(message, "media")
+    payloads = [payload for one in media for payload in values(one, "payload")]
+    if not payloads:
         raise BadFrame("media: missing")
+    tracks = [track for one in media for track in values(one, "track")] or ["inbound"]
+    track = tracks[0].casefold().removesuffix("_track") if isinstance(tracks[0], str) else None
     try:
-        return binascii.a2b_base64(media.payload, strict_mode=True)
-    except ValueError as error:
+        return Media(binascii.a2b_base64(payloads[0], strict_mode=True), track)
+    except (ValueError, TypeError) as error:
         raise BadFrame("media: the payload is not base64") from error
+
+
+def text_of(message: Message, event: str, name: str) -> str | None:
+    """Return a text of an event that is sent on, a number as text; None if there is none."""
+    for value in (value for one in values(message, event) for value in values(one, name)):
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            text = value if isinstance(value, str) else f"{value:.15g}"
+            return text if 0 < len(text) <= MAX_TEXT_CHARACTERS else None
+    return None
+
+
+def _starts(message: Message) -> list[Any]:
+    """Raises: BadFrame."""
+    starts = [start for start in values(message, "start") if isinstance(start, dict)]
+    if not starts:
+        raise BadFrame("start: missing")
+    return starts
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def _comparable(value: object) -> object:
+    if isinstance(value, str) and value.casefold() in CODECS:
+        return CODECS[value.casefold()]
+    whole = _whole(value)
+    return value if whole is None else whole
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number that a field says, as number or text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return None
+    return int(value)
+
+
+def _id(places: list[Any], *names: str) -> str:
+    found = (value for place in places for value in values(place, *names))
+    return next((str(value) for value in found if isinstance(value, str | int) and not isinstance(value, bool)), "")
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:SHOWN]
 
 
 class CallEvent(msgspec.Struct, omit_defaults=True, rename="camel"):

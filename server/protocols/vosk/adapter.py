@@ -15,15 +15,16 @@ from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
 from server.protocols.vosk.messages import DEFAULT_RATE, Config, final_frame, key_terms, parse_frame, partial_frame
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
-from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say
+from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say, Skip
 from server.streaming.outbox import FrameKind
 
 
 class VoskAdapter:
     """One connection."""
 
-    def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE) -> None:
-        """`rate` in Hz is in force until the client names another."""
+    def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE, lenient: bool = False) -> None:
+        """`rate` in Hz is in force until the client names another; `lenient` ignores settings that are not there."""
+        self._lenient = lenient
         self._model_rate = model_rate
         self._input = PlainInput(PlainCodec.S16, rate, model_rate)
         self._heard = False
@@ -39,11 +40,11 @@ class VoskAdapter:
     def text(self, text: str) -> Actions:
         """Configure, flush or end."""
         try:
-            frame = parse_frame(text)
+            frame, ignored = parse_frame(text, lenient=self._lenient)
         except BadFrame as error:
             return (HangUp(str(error)),)  # the protocol has no error to answer with
         if frame.config is not None:
-            return self._configure(frame.config)
+            return (*(Skip(f"{name} ignored") for name in ignored), *self._configure(frame.config))
         if frame.eof:
             return (*self._input.tail(), Finish())
         self._resets.append(0)

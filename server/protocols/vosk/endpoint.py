@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from fastapi import FastAPI, WebSocket
@@ -12,13 +12,16 @@ from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, NotAllowed
+from server.errors import NotAllowed
 from server.protocols.adapter_connection import AdapterConnection
+from server.protocols.features import ignored_header, read_query, whole_number
 from server.protocols.handshake import Admitted, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
 from server.recognition.session import SessionOptions, finals_of
 from server.replica import Replica
+
+QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals"})
 
 
 class VoskEndpoint:
@@ -49,7 +52,9 @@ class VoskEndpoint:
 
     async def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: BadParameter, ServerNotReady."""
-        replica, query = self._replica, socket.query_params
+        replica = self._replica
+        lenient = replica.settings.lenient_features
+        query, ignored = read_query(socket.query_params.multi_items(), QUERY, lenient=lenient)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         rate = model.config.sample_rate
         grammar, finals = query.get("grammar", ""), finals_of(query.get("finals", ""))
@@ -59,23 +64,19 @@ class VoskEndpoint:
         stream = AdapterConnection(
             socket,
             session,
-            VoskAdapter(rate, rate=_rate(socket, replica.settings.vosk_sample_rate)),
+            VoskAdapter(rate, rate=_rate(query, replica.settings.vosk_sample_rate), lenient=lenient),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="vosk",
             encoding=Encoding.LINEAR16,
             request_id=request_id,
         )
-        return Admitted(model, stream, session)
+        return Admitted(model, stream, session, headers=ignored_header(ignored))
 
 
-def _rate(socket: WebSocket, default: int) -> int:
+def _rate(query: Mapping[str, str], default: int) -> int:
     """Return the sample rate before the client's `config` names another. Raises: BadParameter."""
-    given = socket.query_params.get("sample_rate")
-    if given is None:
-        return default
-    if not (given.isascii() and given.isdecimal() and len(given) < 9 and int(given) in RATES):
-        raise BadParameter(f"sample_rate: must be a whole number from {RATES[0]} to {RATES[-1]}")
-    return int(given)
+    given = query.get("sample_rate")
+    return default if given is None else whole_number("sample_rate", given, RATES)
 
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")

@@ -5,7 +5,7 @@ Source: vosk-server's websocket/asr_server.py at c2e82f0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,6 +14,7 @@ from model.ctc.words import Word, joined
 from model.text.letters import unspellable
 from model.text.spelled import spoken
 from server.errors import BadFrame
+from server.protocols.features import NEVER_IGNORED
 from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
 
 RATES = range(8_000, 48_001)
@@ -21,6 +22,7 @@ DEFAULT_RATE = 8_000  # the reference server's
 MAX_FRAME_CHARACTERS = 262_144  # a grammar may list thousands of phrases
 MAX_ALTERNATIVES = 100
 MAX_PHRASE_WORDS = 20
+MAX_NAME = 32  # characters of an unknown setting that a close reason repeats
 UNKNOWN = "[unk]"  # a grammar's word for everything else
 
 
@@ -41,8 +43,13 @@ class ClientFrame(msgspec.Struct, frozen=True):
     reset: bool | None = None
 
 
-def parse_frame(text: str) -> ClientFrame:
-    """Read a text frame. Raises: BadFrame."""
+COMMANDS = frozenset(ClientFrame.__struct_fields__)
+SETTINGS = frozenset(Config.__struct_fields__)
+NOT_ASKED: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values of a setting that ask for nothing
+
+
+def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple[str, ...]]:
+    """Return a text frame, and the settings that a `lenient` server ignores. Raises: BadFrame."""
     if len(text) > MAX_FRAME_CHARACTERS:
         raise BadFrame(f"the text has more than {MAX_FRAME_CHARACTERS} characters")
     try:
@@ -52,9 +59,27 @@ def parse_frame(text: str) -> ClientFrame:
         raise BadFrame("a text frame must be JSON: config, eof or reset") from error
     if frame.config is None and not frame.eof and not frame.reset:
         raise BadFrame("a text frame must say config, eof or reset")
+    ignored = list(_lacking(raw, COMMANDS, "", lenient=lenient))
+    ignored += _lacking(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
     if frame.config is not None:
         _check(frame.config)
-    return frame
+    return frame, tuple(ignored)
+
+
+def _lacking(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
+    """Yield the settings that are asked for and not there, those of a lenient server; refuse others. Raises: BadFrame.
+
+    The model of `config` is one of them: the address chooses it.
+    """
+    for name, value in given.items():
+        if name in known or value in NOT_ASKED:
+            continue
+        shown = f"{path}{name[:MAX_NAME]}".encode("ascii", "replace").decode()
+        if lenient and not name.casefold().startswith(NEVER_IGNORED):
+            yield shown
+        else:
+            instead = "choose it by ?model= in the address" if name == "model" else "leave it out"
+            raise BadFrame(f"{shown}: not supported by this server; {instead}")
 
 
 def _check(config: Config) -> None:

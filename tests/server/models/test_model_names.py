@@ -55,9 +55,37 @@ def test_a_language_that_is_not_served_is_refused_with_what_is(model: str | None
 
 def test_the_closest_tag_wins_and_a_model_of_unknown_languages_takes_what_is_left() -> None:
     served: dict[str, tuple[str, ...]] = {"any": (), "zh-CN": ("zh-CN",), "zh-TW": ("zh-TW",), "en": ("en",)}
-    chosen = {tag: names(served).choose(None, tag) for tag in ("zh-TW", "zh-CN", "zh", "en-US", "sw", "x!")}
-    assert chosen == {"zh-TW": "zh-TW", "zh-CN": "zh-CN", "zh": "zh-CN", "en-US": "en", "sw": "any", "x!": "any"}
+    chosen = {tag: names(served).choose(None, tag) for tag in ("zh-TW", "zh-CN", "zh", "en-US", "sw", "x")}
+    assert chosen == {"zh-TW": "zh-TW", "zh-CN": "zh-CN", "zh": "zh-CN", "en-US": "en", "sw": "any", "x": "any"}
     assert names(served).choose("ANY", "es") == "any"
+
+
+@pytest.mark.parametrize("language", ["x!", "-1", "1e3", "en us", "en\n", "٣"])
+def test_what_is_no_language_tag_is_refused_by_every_model(language: str) -> None:
+    with pytest.raises(BadParameter, match=r"^language: .* is not a language tag"):
+        names({"any": ()}).choose(None, language)
+
+
+@pytest.mark.parametrize(
+    "name", ["flux-general-en", "flux-general-multi", "Flux-General-EN", "flux", "aura-2-thalia-en"]
+)
+def test_a_model_of_another_kind_is_refused_by_name_unless_the_operator_maps_it(name: str) -> None:
+    for strict in (False, True):
+        with pytest.raises(BadParameter, match=f"^model: '{name}' is a "):
+            ModelNames({"tiny": ("en",)}, {"*": "tiny"}, strict=strict).choose(name, None)
+    assert ModelNames({"tiny": ("en",)}, {name: "tiny"}, strict=True).choose(name, None) == "tiny"
+    assert ModelNames({name: ("en",)}, {}, strict=True).choose(name, None) == name
+    assert ModelNames({"tiny": ("en",)}, {"*": "tiny"}, strict=False).choose("fluxus-1", None) == "tiny"
+
+
+def test_several_languages_are_those_of_one_model() -> None:
+    served = names({"english": ("en",), "iberia": ("es", "pt")})
+    assert served.one_language("languages", None, ["pt", "es"]) == "pt"
+    assert served.one_language("languages", None, []) is None
+    with pytest.raises(BadParameter, match=r"^languages: 'en, es' need several models"):
+        served.one_language("languages", None, ["en", "es"])
+    with pytest.raises(BadParameter, match=r"^languages: 'de' is not served here"):
+        served.one_language("languages", None, ["de"])
 
 
 def test_the_default_is_first_among_models_of_one_language() -> None:

@@ -54,7 +54,6 @@ def refusal(server: LiveServer, path: str) -> tuple[int, Any]:
         ({"model": "nova-3", "language": "es-MX"}, "es"),
         ({"model": "nova-3", "language": "en-US"}, "en"),
         ({"model": "nova-3"}, "en"),
-        ({"language": "multi"}, "en"),
     ],
 )
 def test_a_live_stream_and_an_upload_have_the_model_that_they_ask_for(

@@ -39,6 +39,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_batch_rows": ("counter", {"model"}),
     "tutti_errors": ("counter", {"stage"}),
     "tutti_slow_consumer_closes": ("counter", set()),
+    "tutti_messages_skipped": ("counter", {"protocol"}),
     "tutti_log_lines_lost": ("counter", set()),
     "tutti_file_descriptor_shortages": ("counter", set()),
     "tutti_result_latency_seconds": ("histogram", {"kind"}),

@@ -175,7 +175,7 @@ def test_a_drain_completes_pending_items_and_closes_with_1012(live_server: Start
         append(socket, spell("half a sen", RATE))
         until(socket, ".delta")
         server.server.handle_exit(15, None)
-        events = until(socket, "error")
+        events = until(socket, ".completed")
         assert [event["transcript"] for event in events if "transcript" in event] == ["half a sen"]
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=WAIT_S)

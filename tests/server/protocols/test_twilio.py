@@ -266,26 +266,39 @@ def test_calls_need_a_key_or_twilios_signature(live_server: Start) -> None:
         assert refused.value.response.status_code == 401
 
 
-def test_strict_features_refuse_calls_too(live_server: Start) -> None:
-    server = live_server(strict_features=True)
+def test_calls_that_ask_for_features_that_are_not_there_are_refused(live_server: Start) -> None:
+    server = live_server()
     with pytest.raises(InvalidStatus) as refused:
         dial(server, "?reply=true&diarize=true")
     assert refused.value.response.status_code == 400
-    assert refused.value.response.headers["dg-error"] == "diarize: this server does not do that"
+    assert refused.value.response.headers["dg-error"].startswith("diarize: not supported by this server")
     with dial(server, "?reply=true&key=mine&track=outbound&encoding=mulaw") as socket:
         assert socket.response is not None
         assert "x-ignored-params" not in socket.response.headers
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["encoding=linear16", "sample_rate=nan", "channels=2", "multichannel=true", "reply=maybe", "track="],
+)
+def test_a_parameter_of_a_call_with_an_impossible_value_is_refused_by_name(live_server: Start, query: str) -> None:
+    reply = "" if "reply" in query else "reply=true&"
+    with pytest.raises(InvalidStatus) as refused:
+        dial(live_server(), f"?{reply}{query}")
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"].startswith(query.partition("=")[0] + ": ")
+
+
 def test_ignored_parameters_of_calls_are_named_in_the_answer_and_logged_once(live_server: Start) -> None:
-    server = live_server()
+    server = live_server(lenient_features=True)
     with capture_logs() as lines:
         for _ in range(2):
-            with dial(server, "?reply=true&diarize=true&redact=pci") as socket:
+            with dial(server, "?reply=true&diarize=true&filler_words=true") as socket:
                 assert socket.response is not None
-                assert socket.response.headers["x-ignored-params"] == "diarize,redact"
+                assert socket.response.headers["x-ignored-params"] == "diarize,filler_words"
         server.wait_idle()
-    assert [line["name"] for line in lines if line["event"] == "query parameter ignored"] == ["diarize", "redact"]
+    names = [line["name"] for line in lines if line["event"] == "query parameter ignored"]
+    assert names == ["diarize", "filler_words"]
 
 
 def test_garbage_closes_with_1008(live_server: Start) -> None:
@@ -294,3 +307,16 @@ def test_garbage_closes_with_1008(live_server: Start) -> None:
         socket.send("hello")
         assert close_of(socket) == 1008
     assert httpx.get(f"http://{server.host}/v1/twilio", timeout=WAIT_S).status_code in (404, 405)
+
+
+def test_skipped_messages_are_counted_and_the_first_is_logged(live_server: Start) -> None:
+    server = live_server()
+    with capture_logs() as lines, dial(server, "?reply=true") as socket:
+        socket.send(start())
+        for _ in range(3):
+            socket.send('{"event":"mark","mark":{}}')
+        socket.send(STOP)
+        assert close_of(socket) == 1000
+        server.wait_idle()
+    assert server.metric('tutti_messages_skipped_total{protocol="twilio"}') == 3
+    assert [line["reason"] for line in lines if line["event"] == "message skipped"] == ["mark without a name"]

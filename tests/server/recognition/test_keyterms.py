@@ -48,7 +48,7 @@ def query(text: str, *, supports_keyterms: bool = True) -> ListenRequest:
     [
         ("", (), ()),
         ("keyterm=foo+bar&keyterm=baz", ("foo bar", "baz"), ()),
-        ("keyterm=foo%20bar&model=nova-3&keyterm=&keyterm=+baz+", ("foo bar", "baz"), ()),
+        ("keyterm=foo%20bar&model=nova-3&keyterm=+baz+", ("foo bar", "baz"), ()),
         ("keywords=snow:2&keywords=rain", (), (("snow", 2.0), ("rain", None))),
         ("keywords=snow:-1.5&keywords=ice+cream:3", (), (("snow", -1.5), ("ice cream", 3.0))),
         ("keyterm=sun&keywords=snow:2", ("sun",), (("snow", 2.0),)),
@@ -199,7 +199,7 @@ def test_configure_is_answered_with_the_current_terms(live_server: Start) -> Non
     with live_server(decoder=WaveringDecoder()).listen(keyterm="foo") as client:
         answers = []
         for keyterms in (None, ["bar", "baz"], ["x"] * (MAX_TERMS + 1), None, []):
-            client.say("Configure", keyterms=keyterms, features={"numerals": True})
+            client.say("Configure", keyterms=keyterms, features={"numerals": False})
             answers.append(client.receive())
         client.finish()
     kinds = [a["type"] for a in answers]
@@ -207,6 +207,33 @@ def test_configure_is_answered_with_the_current_terms(live_server: Start) -> Non
     assert [a.get("keyterms") for a in answers] == [["foo"], ["bar", "baz"], None, ["bar", "baz"], []]
     assert answers[2]["code"] == "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"
     assert len({a["request_id"] for a in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"features": {"diarize": True, "numerals": True}}, "diarize"),
+        ({"features": {"numerals": True}}, None),
+        ({"features": {"numerals": False}}, "numerals"),
+        ({"features": {"profanity_filter": False}}, None),
+        ({"thresholds": {"eot_threshold": 0.7}}, "thresholds"),
+        ({"language_hints": ["es"]}, "language_hints"),
+        ({"profanity_filter": True}, "profanity_filter"),
+        ({"thresholds": {}, "language_hints": [], "numerals": None}, None),
+    ],
+)
+def test_configure_that_would_change_what_no_stream_can_change_fails_by_name(
+    live_server: Start, asked: dict[str, Any], named: str | None
+) -> None:
+    with live_server(decoder=WaveringDecoder()).listen(keyterm="foo", numerals="true") as client:
+        client.say("Configure", keyterms=["bar"], **asked)
+        answer = client.receive()
+        client.finish()
+    if named is None:
+        assert (answer["type"], answer["keyterms"]) == ("ConfigureSuccess", ["bar"])
+    else:
+        assert (answer["type"], answer["code"]) == ("ConfigureFailure", "CONFIGURE_NOT_SUPPORTED")
+        assert answer["description"].startswith(named)
 
 
 def test_rapid_configure_frames_are_refused_until_audio_arrives(live_server: Start) -> None:

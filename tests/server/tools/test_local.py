@@ -28,10 +28,12 @@ def replica(**settings: Any) -> Replica:
     )
 
 
-def test_a_feature_that_is_not_there_is_refused_under_strict_features() -> None:
+def test_a_feature_that_is_not_there_is_refused_unless_the_settings_are_lenient() -> None:
     with pytest.raises(NotRecognised, match="diarize"):
-        LocalTranscriber(replica(strict_features=True), diarize=True)
-    LocalTranscriber(replica(), diarize=True)  # ignored
+        LocalTranscriber(replica(), diarize=True)
+    LocalTranscriber(replica(lenient_features=True), diarize=True)  # ignored
+    with pytest.raises(NotRecognised, match="redact"):
+        LocalTranscriber(replica(lenient_features=True), redact="pci")
 
 
 def test_a_bad_parameter_and_useless_key_terms_are_refused() -> None:

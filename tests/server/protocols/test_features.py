@@ -1,0 +1,186 @@
+"""Features that this server lacks: refused by name on every protocol, unless the operator is lenient."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from adapters import RATE
+from fakes import WAIT_S
+from listen_query import RAW, query
+from live_server import LiveServer
+from spelling import spell
+from uploaded import encoded
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from server.errors import BadFrame, BadParameter
+from server.protocols.features import FEATURES, OTHER_VERSION
+from server.protocols.openai.fields import check_fields
+from server.protocols.vosk.adapter import VoskAdapter
+from server.protocols.vosk.messages import parse_frame
+from server.streaming.adapter import HangUp, Skip
+
+Start = Callable[..., LiveServer]
+WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(FEATURES | OTHER_VERSION)]
+OFF = ("false", "False", "0")
+SWITCHES = sorted(FEATURES - {"callback", "callback_method"})
+
+
+@pytest.mark.parametrize(("name", "value"), WITH_VALUES)
+def test_a_feature_that_is_not_there_is_refused_by_name(name: str, value: str) -> None:
+    shown = "callback" if name.startswith("callback") else name
+    for spelled in (name, name.upper(), f"{name}[]"):
+        with pytest.raises(BadParameter, match=f"^{shown}: "):
+            query(f"{RAW}&{spelled}={value}")
+        with pytest.raises(BadParameter, match=f"^{shown}: "):
+            check_fields([("file", "x"), (spelled, value)], lenient=False)
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_feature_that_is_switched_off_is_no_request(name: str) -> None:
+    for off in OFF:
+        assert query(f"{RAW}&{name}={off}").ignored == ()
+        assert check_fields([(name, off)], lenient=False) == ()
+
+
+def test_a_refusal_names_every_feature() -> None:
+    with pytest.raises(BadParameter, match=r"^diarize: not supported .*redact, search"):
+        query(RAW + "&search=a&diarize=true&redact=pci")
+
+
+@pytest.mark.parametrize(("name", "value"), WITH_VALUES)
+def test_a_lenient_server_ignores_and_names_features_but_never_what_would_leak(name: str, value: str) -> None:
+    if name.startswith(("redact", "callback")):
+        with pytest.raises(BadParameter, match=r"^(redact|callback): "):
+            query(f"{RAW}&{name}={value}", lenient_features=True)
+        with pytest.raises(BadParameter, match=r"^(redact|callback): "):
+            check_fields([(name, value)], lenient=True)
+    else:
+        assert query(f"{RAW}&{name}={value}", lenient_features=True).ignored == (name,)
+        assert check_fields([(name, value)], lenient=True) == (name,)
+
+
+@pytest.mark.parametrize("name", ["redact", "Redact", "REDACT[]", "redact_pii", "redaction", "callback_url"])
+def test_other_spellings_of_what_would_leak_are_refused_too(name: str) -> None:
+    for lenient in (False, True):
+        with pytest.raises(BadParameter, match=r"^(redact|callback)\w*: "):
+            query(f"{RAW}&{name}=pci", lenient_features=lenient)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mip_opt_out=true", "no_delay=true", "tag=a&tag=b", "extra=a:b&extra=c:d", "version=latest", "utt_split=0.8",
+        "profanity_filter=false&diarize=false&detect_entities=false&dictation=false&numerals=false",
+        "unheard_of=false", "alternatives=1",
+    ],
+)  # fmt: skip
+def test_what_changes_no_transcript_is_taken_without_a_word(text: str) -> None:
+    assert query(f"{RAW}&{text}").ignored == ()
+
+
+def test_what_clients_always_send_and_is_not_done_is_named() -> None:
+    assert query(RAW + "&filler_words=true&unheard_of=1").ignored == ("filler_words", "unheard_of")
+    assert query(RAW + "&filler_words=false").ignored == ()
+
+
+def test_several_languages_at_once_are_a_feature() -> None:
+    with pytest.raises(BadParameter, match=r"^language: 'multi' is not supported"):
+        query(RAW + "&language=multi")
+    assert query(RAW + "&language=multi", lenient_features=True).ignored == ("language",)
+
+
+FORM_FEATURES = [
+    ("prompt", "names of plants"),
+    ("include[]", "logprobs"),
+    ("known_speaker_names[]", "Ada"),
+    ("model", "gpt-4o-transcribe-diarize"),
+    ("redact", "pci"),
+    ("language", "multi"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORM_FEATURES)
+def test_a_form_that_asks_for_a_feature_is_refused_by_name(live_server: Start, name: str, value: str) -> None:
+    answer = post(live_server(), **{name: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name.removesuffix("[]")
+
+
+def test_a_form_names_what_it_ignores(live_server: Start) -> None:
+    server = live_server()
+    answer = post(server, temperature="0.2", unheard_of="1", prompt="", keywords="porch")
+    assert answer.status_code == 200
+    assert answer.headers["x-ignored-params"] == "keywords,temperature,unheard_of"
+    unused = post(server, **{"timestamp_granularities[]": "word"})
+    assert unused.headers["x-ignored-params"] == "timestamp_granularities", "only verbose_json has them"
+    lenient = post(live_server(lenient_features=True), prompt="names of plants")
+    assert (lenient.status_code, lenient.headers["x-ignored-params"]) == (200, "prompt")
+    assert "x-ignored-params" not in post(server).headers
+
+
+def post(server: LiveServer, **fields: str) -> httpx.Response:
+    file = {"file": ("a.wav", encoded(spell("hi"), "WAV"))}
+    return server.http.post("/v1/audio/transcriptions", data=fields, files=file)
+
+
+SOCKETS = ["/v1/listen?", "/v1/twilio?reply=true&", "/v1/realtime?intent=transcription&", "/vosk?"]
+
+
+@pytest.mark.parametrize("path", SOCKETS)
+def test_every_address_refuses_features_or_names_them(live_server: Start, path: str) -> None:
+    form = RAW + "&" if "listen" in path else ""
+    strict, lenient = live_server(), live_server(lenient_features=True)
+    for server, asked in ((strict, "diarize=true"), (strict, "redact=pci"), (lenient, "redact=pci&diarize=true")):
+        with pytest.raises(InvalidStatus) as refused:
+            dial(server, f"{path}{form}{asked}")
+        assert refused.value.response.status_code == 400
+        assert ("redact" if "redact" in asked else "diarize") in refused.value.response.body.decode()
+    with dial(lenient, f"{path}{form}diarize=true&unheard_of=1") as socket:
+        assert socket.response.headers["x-ignored-params"] == "diarize,unheard_of"
+
+
+def dial(server: LiveServer, path: str) -> Any:
+    return connect(f"ws://{server.host}{path}", compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"config": {"diarize": 1}},
+        {"config": {"redact": "pci"}},
+        {"config": {"model": "vosk-model-fr"}},
+        {"config": {"spk_model": "x", "sample_rate": 16_000}},
+        {"config": {}, "speaker": True},
+    ],
+)
+def test_a_vosk_config_with_a_setting_that_is_not_there_is_refused_by_name(frame: dict[str, Any]) -> None:
+    (action,) = VoskAdapter(RATE).text(json.dumps(frame))
+    assert isinstance(action, HangUp)
+    name = next(n for part in (frame["config"], frame) for n in part if n not in ("config", "sample_rate"))
+    assert name in action.why
+    if name != "redact":
+        (skipped, *_) = VoskAdapter(RATE, lenient=True).text(json.dumps(frame))
+        assert isinstance(skipped, Skip)
+        assert name in skipped.why
+    else:
+        with pytest.raises(BadFrame):
+            parse_frame(json.dumps(frame), lenient=True)
+
+
+def test_a_vosk_client_that_switches_features_off_is_served() -> None:
+    assert not list(VoskAdapter(RATE).text('{"config": {"sample_rate": 16000, "diarize": 0, "spk_model": null}}'))
+
+
+def test_a_refused_vosk_config_closes_with_1008_and_its_name(live_server: Start) -> None:
+    with dial(live_server(), "/vosk") as socket:
+        socket.send('{"config": {"diarize": 1}}')
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=WAIT_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        assert "config.diarize" in closed.value.rcvd.reason

@@ -1,0 +1,307 @@
+"""Every field of a Realtime session's events: read, named as ignored, or refused by its path."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from adapters import RATE, audio_of, frames_of, other_actions
+from fakes import WAIT_S
+from live_server import LiveServer
+from spelling import silence, spell
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from server.model_names import ModelNames
+from server.protocols.openai.messages import FIELDS, MAX_AUDIO_BYTES, MAX_EVENT_BYTES
+from server.protocols.openai.realtime import RealtimeAdapter
+from server.protocols.openai.session_fields import SESSION, FieldKind, Tree
+from server.protocols.openai.settings import SessionSettings
+from server.streaming.adapter import Bias, Switch
+
+Start = Callable[..., LiveServer]
+Json = dict[str, Any]
+MODELS = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {}, strict=False)
+
+
+def adapter(*, lenient: bool = False) -> RealtimeAdapter:
+    made = SessionSettings("english")
+    return RealtimeAdapter("s1", made, MODELS, model_rate=RATE, min_silence_ms=400.0, lenient=lenient)
+
+
+def send(talk: RealtimeAdapter, event: Json) -> tuple[list[Json], list[Any]]:
+    """Frames and other actions that answer an event."""
+    actions = list(talk.text(json.dumps(event)))
+    return frames_of(actions), other_actions(actions)
+
+
+def update(session: Json, *, lenient: bool = False) -> Json:
+    """The only frame that answers an update of a fresh session."""
+    (frame,), _ = send(adapter(lenient=lenient), {"type": "session.update", "session": session})
+    return frame
+
+
+def of_input(**fields: Any) -> Json:
+    return {"type": "transcription", "audio": {"input": fields}}
+
+
+def nested(path: str, value: Any) -> Json:
+    """The session in which the field at a path has a value."""
+    _, *parents, name = path.split(".")
+    session: Json = {name: value}
+    if path.startswith("session.audio.input.turn_detection."):
+        session = {"type": "server_vad"} | session
+    for parent in reversed(parents):
+        session = {parent: session}
+    return session
+
+
+def paths(tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, FieldKind | None]]:
+    """Every field with its kind, None for an object's."""
+    for name, below in tree.items():
+        here = f"{path}.{name}"
+        if isinstance(below, FieldKind):
+            yield here, below
+        else:
+            yield here, None
+            yield from paths(below, here)
+
+
+OBJECTS = ["session", *(path for path, kind in paths() if kind is None)]
+BETA = {
+    "input_audio_format": "g711_ulaw", "input_audio_transcription": {"model": "whisper-1"}, "modalities": ["text"],
+    "turn_detection": {"type": "server_vad", "silence_duration_ms": 300}, "instructions": "be brief", "voice": "alloy",
+    "input_audio_noise_reduction": {"type": "near_field"}, "redact": "pci", "diarize": True, "tools": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("name", BETA)
+def test_a_field_of_the_retired_beta_is_an_unknown_parameter(name: str, lenient: bool) -> None:
+    frame = update({"type": "transcription", name: BETA[name]}, lenient=lenient)
+    assert frame["type"] == "error"
+    assert frame["error"]["code"] == "unknown_parameter"
+    assert frame["error"]["param"] == f"session.{name}"
+    assert frame["error"]["message"] == f"Unknown parameter: 'session.{name}'."
+    assert frame["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", OBJECTS)
+def test_an_unknown_field_at_any_depth_is_named_by_its_path(path: str) -> None:
+    for value in (None, 1, "x", {}, [1]):
+        frame = update(nested(f"{path}.unheard_of", value))
+        assert (frame["error"]["code"], frame["error"]["param"]) == ("unknown_parameter", f"{path}.unheard_of")
+
+
+def test_every_unknown_field_of_an_update_is_named_and_nothing_changes() -> None:
+    talk = adapter()
+    session = of_input(format={"type": "audio/pcmu", "bits": 8}, vad=1) | {"voice": "alloy"}
+    (error,), others = send(talk, {"type": "session.update", "event_id": "mine", "session": session})
+    for path in ("session.audio.input.format.bits", "session.audio.input.vad", "session.voice"):
+        assert path in error["error"]["message"]
+    assert error["error"]["event_id"] == "mine"
+    assert not others
+    (updated,), _ = send(talk, {"type": "session.update", "session": {}})
+    assert updated["session"]["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
+
+
+@pytest.mark.parametrize("event", FIELDS)
+def test_an_unknown_field_of_an_event_is_named(event: str) -> None:
+    for name in ("unheard_of", *({"audio", "session"} - FIELDS[event])):
+        (error,), others = send(
+            adapter(), {"type": event, "audio": "AAAA", "session": {}, "unheard_of": 1} | {name: "x"}
+        )
+        assert error["error"]["code"] == "unknown_parameter"
+        assert error["error"]["param"] in {"unheard_of", "audio", "session"} - FIELDS[event]
+        assert not others
+
+
+LACKED = {
+    "session.include": ["item.input_audio_transcription.logprobs"],
+    "session.audio.input.transcription.prompt": "names of plants",
+    "session.audio.input.turn_detection.idle_timeout_ms": 5_000,
+    "session.audio.input.turn_detection.eagerness": "low",
+    "session.audio.input.turn_detection.type": "semantic_vad",
+    "session.audio.input.transcription.language": "multi",
+    "session.audio.input.transcription.model": "gpt-4o-transcribe-diarize",
+}
+
+
+def test_the_fields_that_are_lacked_are_those_of_this_test() -> None:
+    values = {"type", "language", "model"}  # of which some values are lacked
+    lacked = {path for path, kind in paths() if kind is FieldKind.LACKED}
+    assert lacked == {path for path in LACKED if path.rpartition(".")[2] not in values}
+
+
+@pytest.mark.parametrize("path", LACKED)
+def test_a_field_that_this_server_lacks_is_refused_by_its_path_unless_it_is_lenient(path: str) -> None:
+    frame = update(nested(path, LACKED[path]))
+    assert (frame["error"]["code"], frame["error"]["param"]) == ("unsupported_parameter", path)
+    assert (
+        "not supported by this server" in frame["error"]["message"] or "are not supported" in frame["error"]["message"]
+    )
+    assert update(nested(path, LACKED[path]), lenient=True)["type"] == "session.updated"
+    if path.rpartition(".")[2] not in ("type", "language", "model"):
+        assert update(nested(path, None))["type"] == "session.updated", "null asks for nothing"
+
+
+def test_semantic_vad_and_its_eagerness_are_named() -> None:
+    error = update(of_input(turn_detection={"type": "semantic_vad", "eagerness": "low"}))["error"]
+    assert error["code"] == "unsupported_parameter"
+    assert error["param"].startswith("session.audio.input.turn_detection.")
+    assert "eagerness" in error["message"]
+
+
+HARMLESS = {
+    "session.audio.input.turn_detection.threshold": 0.4,
+    "session.audio.input.turn_detection.prefix_padding_ms": 600,
+    "session.audio.input.turn_detection.create_response": True,
+    "session.audio.input.turn_detection.interrupt_response": True,
+    "session.audio.input.transcription.delay": "low",
+    "session.audio.input.noise_reduction.type": "near_field",
+    "session.audio.input.noise_reduction.strength": 0.5,
+}
+
+
+@pytest.mark.parametrize("path", HARMLESS)
+def test_a_field_that_changes_no_text_is_taken_and_named(path: str) -> None:
+    assert set(HARMLESS) == {path for path, kind in paths() if kind is FieldKind.HARMLESS}
+    assert update(nested(path, HARMLESS[path]))["session"]["ignored_params"] == [path]
+    assert "ignored_params" not in update({})["session"]
+
+
+WRONG = [
+    ("session.audio.input.turn_detection.threshold", (-0.1, 1.5, "0.5", True, [])),
+    ("session.audio.input.turn_detection.prefix_padding_ms", (-1, 0.5, "600")),
+    ("session.audio.input.turn_detection.silence_duration_ms", (-1, 0, 10**9, "500", 0.5)),
+    ("session.audio.input.turn_detection.create_response", ("true", 1)),
+    ("session.audio.input.turn_detection.type", ("none", "", 1, None)),
+    ("session.audio.input.noise_reduction.type", ("loud", 1)),
+    ("session.audio.input.noise_reduction.strength", (-1, 2, "x")),
+    ("session.audio.input.transcription.delay", ("long", 1)),
+    ("session.audio.input.transcription.language", ("", 1, "-1", "de")),
+    ("session.audio.input.transcription.languages", ([], None, "en", [""], [1], ["de"], ["en", "es"])),
+    ("session.audio.input.transcription.model", ("", 1, "flux-general-en")),
+    ("session.audio.input.transcription.keywords", ("porch", [1], {})),
+    ("session.audio.input.format.rate", (-1, 0, 7_999, 48_001, "24000", 1e9)),
+    ("session.audio.input.format.type", ("audio/opus", "", None, "pcm16")),
+    ("session.audio.input.format", ("pcm16", 1, [])),
+    ("session.audio.input.transcription", ("whisper-1", [])),
+    ("session.audio.input", (None, 1, "x")),
+    ("session.audio", (None, 1)),
+    ("session.type", ("realtime", None, "")),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in WRONG for value in values])
+def test_a_value_that_a_field_does_not_take_is_refused_by_its_path(path: str, value: Any) -> None:
+    error = update(nested(path, value))["error"]
+    assert error["code"] == "invalid_value"
+    assert error["param"] == path
+
+
+def test_languages_are_taken_as_language() -> None:
+    """What livekit-plugins-openai 1.8.9 sends by default for gpt-live-transcribe."""
+    turns = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 600, "silence_duration_ms": 350}
+    transcription = {"model": "gpt-live-transcribe", "languages": ["pt"], "keywords": ["porto"]}
+    session = of_input(format={"type": "audio/pcm", "rate": 24_000}, transcription=transcription, turn_detection=turns)
+    talk = adapter()
+    frames, (switch,) = send(talk, {"type": "session.update", "session": session})
+    assert not frames
+    assert isinstance(switch, Switch)
+    assert (switch.model, switch.language) == ("iberia", "pt")
+    done = list(switch.done(RATE))
+    assert Bias(("porto",)) in done
+    told = frames_of(done)[0]["session"]["audio"]["input"]["transcription"]
+    assert (told["language"], told["languages"]) == ("pt", ["pt"])
+    (updated,), _ = send(
+        talk, {"type": "session.update", "session": of_input(transcription={"languages": ["es", "pt"]})}
+    )
+    assert updated["session"]["audio"]["input"]["transcription"]["languages"] == ["es", "pt"]
+    (updated,), _ = send(talk, {"type": "session.update", "session": of_input(transcription={"language": "es"})})
+    assert "languages" not in updated["session"]["audio"]["input"]["transcription"]
+
+
+# Large appends
+
+
+def append(data: bytes) -> str:
+    return json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()})
+
+
+def test_an_append_takes_fifteen_mebibytes_and_no_more() -> None:
+    talk = adapter()
+    assert len(audio_of(talk.text(append(bytes(MAX_AUDIO_BYTES))))) == pytest.approx(MAX_AUDIO_BYTES / 3, abs=400)
+    (error,) = frames_of(talk.text(append(bytes(MAX_AUDIO_BYTES + 1))))
+    assert (error["error"]["code"], error["error"]["param"]) == ("invalid_value", "audio")
+    assert "15 MiB" in error["error"]["message"]
+
+
+def dial(server: LiveServer) -> ClientConnection:
+    url = f"ws://{server.host}/v1/realtime?intent=transcription"
+    return connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, max_size=None)
+
+
+def until(socket: ClientConnection, ending: str) -> Json:
+    while True:
+        event: Json = json.loads(socket.recv(timeout=WAIT_S))
+        if event["type"].endswith(ending):
+            return event
+
+
+def manual(socket: ClientConnection) -> None:
+    session = of_input(format={"type": "audio/pcm", "rate": 16_000}, turn_detection=None)
+    socket.send(json.dumps({"type": "session.update", "session": session}))
+    until(socket, "session.updated")
+
+
+def test_an_append_of_minutes_is_heard_whole_and_in_order(live_server: Start) -> None:
+    audio = np.concatenate([spell("first "), silence(90.0), spell("last")])
+    assert len(audio) * 2 > 2**20
+    with dial(live_server(max_backlog_s=6.0)) as socket:
+        manual(socket)
+        socket.send(append(audio.tobytes()))
+        socket.send('{"type":"input_audio_buffer.commit"}')
+        assert until(socket, ".completed")["transcript"] == "first last"
+
+
+def test_an_append_beyond_the_limit_gets_an_error_event_and_the_session_goes_on(live_server: Start) -> None:
+    with dial(live_server()) as socket:
+        manual(socket)
+        socket.send(append(bytes(MAX_AUDIO_BYTES + 2)))
+        assert until(socket, "error")["error"]["param"] == "audio"
+        socket.send(append(spell("more").tobytes()))
+        socket.send('{"type":"input_audio_buffer.commit"}')
+        assert until(socket, ".completed")["transcript"] == "more"
+
+
+def test_a_message_that_is_not_read_whole_gets_an_error_event_before_1009(live_server: Start) -> None:
+    server = live_server()
+    with dial(server) as socket:
+        manual(socket)
+        socket.send("x" * (MAX_EVENT_BYTES + 1))
+        error = until(socket, "error")["error"]
+        assert (error["param"], error["code"]) == ("audio", "invalid_value")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=WAIT_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+    server.wait_idle()
+
+
+def test_a_drain_while_a_large_append_waits_closes_with_1012(live_server: Start) -> None:
+    server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0, max_backlog_s=3.0)
+    with dial(server) as socket:
+        manual(socket)
+        socket.send(append(silence(400.0).tobytes()))
+        socket.send(append(spell("never").tobytes()))
+        server.server.handle_exit(15, None)
+        with pytest.raises(ConnectionClosed) as closed:
+            until(socket, "error")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+    server.join()

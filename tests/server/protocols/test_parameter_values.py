@@ -1,0 +1,172 @@
+"""Values that no parameter takes: for each parameter of each protocol, made from what its table says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from adapters import RATE
+from fakes import WAIT_S
+from listen_query import query
+from live_server import LiveServer
+from spelling import spell
+from uploaded import encoded
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from server.errors import BadParameter
+from server.protocols.deepgram.parameters import BOOLEAN, NUMBER, TABLE, TEXT, TEXTS, Kind, Schema
+from server.protocols.openai import endpoint as realtime
+from server.protocols.openai.fields import HARMLESS, LACKED, LISTS, READ, check_fields
+from server.protocols.openai.fields import TEXTS as MAY_BE_EMPTY
+from server.protocols.twilio import endpoint as twilio
+from server.protocols.vosk import endpoint as vosk
+from server.protocols.vosk.adapter import VoskAdapter
+from server.streaming.adapter import HangUp
+
+Start = Callable[..., LiveServer]
+EMPTY = ("", " ", "\t")
+NO_NUMBERS = (
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "Infinity",
+    "-1",
+    "-0.5",
+    "1e999",
+    "0x10",
+    "1_000",
+    "٣",
+    "²",
+    "maybe",
+    "null",
+)
+NO_SWITCHES = ("nan", "inf", "-1", "2", "maybe", "on", "yes", "null", "truefalse")
+
+
+def impossible(schema: Schema) -> tuple[str, ...]:
+    """Return values that a schema excludes, the empty ones aside."""
+    if schema is BOOLEAN:
+        return NO_SWITCHES
+    if schema in (TEXT, TEXTS):
+        return ()
+    if "anyOf" in schema:
+        return tuple(value for value in NO_NUMBERS if value not in ("true", "false"))
+    if "enum" in schema:
+        return ("nan", "inf", "-1", "x", "null")
+    if schema is NUMBER:
+        return tuple(value for value in NO_NUMBERS if value not in ("1_000", "٣"))
+    return (*NO_NUMBERS, "1.5", "1e3", "+5", f"{schema['minimum'] - 1}", f"{schema['maximum'] + 1}", "9" * 30)
+
+
+def bad_queries() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """For each parameter of `/v1/listen`, queries in which it alone is wrong."""
+    for name, parameter in TABLE.items():
+        wrong = (*EMPTY, *impossible(parameter.schema))
+        for value in wrong:
+            yield name, [(name, value)]
+        if not parameter.repeatable:
+            for value in ("1", "false"):
+                yield name, [(name, value), (name, value)]
+
+
+@pytest.mark.parametrize(("name", "pairs"), list(bad_queries()))
+def test_a_value_that_a_parameter_does_not_take_is_refused_by_its_name(name: str, pairs: list[tuple[str, str]]) -> None:
+    form = [pair for pair in (("encoding", "linear16"), ("sample_rate", "16000")) if pair[0] != name]
+    for lenient in (False, True):
+        with pytest.raises(BadParameter) as refused:
+            query(urlencode(form + pairs), lenient_features=lenient)
+        shown = "callback" if name.startswith("callback") and pairs[0][1].strip() else name
+        assert str(refused.value).startswith(f"{shown}: ")
+        assert len(str(refused.value)) < 400
+
+
+def test_every_parameter_of_the_table_has_a_kind_and_what_is_not_refused_is_documented() -> None:
+    kinds = {kind: [name for name, p in TABLE.items() if p.kind is kind] for kind in Kind}
+    assert all(kinds.values())
+    assert "redact" in kinds[Kind.LACKING]
+    assert "eot_threshold" in kinds[Kind.OTHER_VERSION]
+
+
+ADDRESSES = {
+    "/vosk": (vosk.QUERY, {}),
+    "/v1/realtime": (realtime.QUERY, {"intent": "transcription"}),
+    "/v1/twilio": (twilio.OWN | twilio.IN_START, {"reply": "true"}),
+}
+VALUES = {"sample_rate": NO_NUMBERS, "channels": NO_NUMBERS, "reply": NO_SWITCHES, "multichannel": NO_SWITCHES,
+          "language": ("-1", "1.5", "e n"), "finals": ("nan",), "grammar": ("nan",), "intent": ("nan",),
+          "track": ("nan", "both"), "encoding": ("nan", "linear16"), "model": ("flux-general-en",)}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_an_address_of_another_protocol_refuses_them_too(live_server: Start, path: str) -> None:
+    server = live_server()
+    names, needed = ADDRESSES[path]
+    for name in sorted(names):
+        given = {key: value for key, value in needed.items() if key != name}
+        wrong: list[list[tuple[str, str]]] = [[(name, value)] for value in (*EMPTY, *VALUES.get(name, ()))]
+        wrong.append([(name, needed.get(name, "1")), (name, needed.get(name, "1"))])
+        for pairs in wrong:
+            with pytest.raises(InvalidStatus) as refused:
+                connect(
+                    f"ws://{server.host}{path}?{urlencode([*given.items(), *pairs])}",
+                    compression=None,
+                    open_timeout=WAIT_S,
+                )
+            assert refused.value.response.status_code == 400, pairs
+            body = json.loads(refused.value.response.body)
+            message = body["err_msg"] if "err_msg" in body else body["error"]["message"]
+            assert message.startswith(f"{name}: "), pairs
+
+
+def bad_forms() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """For each field of a form, fields in which it alone is wrong."""
+    for name in sorted(READ | HARMLESS | LACKED):
+        if name not in MAY_BE_EMPTY | LACKED:
+            yield from ((name, [(name, value)]) for value in EMPTY)
+        if name not in LISTS:
+            yield name, [(name, "1"), (name, "1")]
+    yield from (("temperature", [("temperature", value)]) for value in (*NO_NUMBERS, "1.5"))
+
+
+@pytest.mark.parametrize(("name", "fields"), [case for case in bad_forms() if case[1][0][1] not in ("1_000", "٣")])
+def test_a_field_of_a_form_refuses_them_too(name: str, fields: list[tuple[str, str]]) -> None:
+    with pytest.raises(BadParameter, match=f"^{name}: "):
+        check_fields(fields, lenient=False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream": "maybe"},
+        {"response_format": "nan"},
+        {"timestamp_granularities[]": "nan"},
+        {"language": "-1"},
+        {"languages[]": "-1"},
+        {"finals": "nan"},
+        {"grammar": "nan"},
+        {"temperature": "inf"},
+        {"model": "flux-general-en"},
+    ],
+)
+def test_a_form_that_is_posted_with_one_is_refused_by_its_name(live_server: Start, fields: dict[str, str]) -> None:
+    file = {"file": ("a.wav", encoded(spell("hi"), "WAV"))}
+    answer = live_server().http.post("/v1/audio/transcriptions", data=fields, files=file)
+    assert answer.status_code == 400
+    (name,) = fields
+    assert answer.json()["error"]["param"] in (name.removesuffix("[]"), "language")
+
+
+NO_SETTINGS = (float("nan"), float("inf"), -8_000.0, "nan", "inf", "", "٣", 1e300, {}, [[]])
+SETTINGS = ("sample_rate", "max_alternatives", "phrase_list", "words")
+
+
+@pytest.mark.parametrize("value", NO_SETTINGS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_vosk_refuses_them_too(name: str, value: Any) -> None:
+    actions = list(VoskAdapter(RATE).text(json.dumps({"config": {name: value}})))
+    assert [type(action) for action in actions] == [HangUp]
