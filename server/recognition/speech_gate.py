@@ -1,7 +1,7 @@
 """Gate on words and starts of speech: a doubtful word counts only where the level of the audio moves as speech does.
 
-A recognizer finds symbols in noise, tones and digital silence, too, and never with confidence. Speech alternates between
-loud and quiet within a second, by 10 dB at least; what hums or hisses does not, however loud it is. So the gate needs
+A recognizer finds symbols in noise, tones and digital silence, too, with little confidence. Speech alternates between
+loud and quiet within a second, by 6 dB at least; steady hum or hiss does not, however loud it is. So the gate needs
 neither a noise floor nor a level of speech, and quiet recordings pass as loud ones do.
 
 A level is that of the difference of neighboring samples: a constant offset has none, and the slow swings of pink noise
@@ -135,7 +135,7 @@ def levels(step: PCM, count: int, limits: NDArray[np.float64]) -> bytes:
     samples = step[: size * count].reshape(count, size).astype(np.float64)  # (count, size)
     moves = samples[:, 1:] - samples[:, :-1]  # (count, size - 1)
     energies = np.einsum("ij,ij->i", moves, moves)  # (count,)
-    return limits.searchsorted(energies, side="right").astype(np.uint8).tobytes()
+    return bytes(limits.searchsorted(energies, side="right").tolist())
 
 
 @functools.cache
