@@ -41,6 +41,8 @@ channels = st.builds(
     times,
     st.booleans(),
     st.none() | times,
+    counts,
+    st.binary(max_size=200),
 )
 streams = st.lists(
     st.tuples(st.builds(SavedCutter, counts, counts, counts, st.booleans()), channels, st.binary(max_size=500)),
