@@ -39,6 +39,8 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     cursor_s: float
     speaking: bool
     last_word_end_s: float | None
+    levels_from: int  # of `SpeechGate`
+    levels: bytes
 
 
 class SavedInput(msgspec.Struct, array_like=True, frozen=True):

@@ -18,6 +18,7 @@ from server.recognition.held_steps import OpenFinal, Result
 from server.recognition.partials import PartialFilter, WordPlacer, placed
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segment_audio import SegmentAudio
+from server.recognition.speech_gate import Levels, SpeechGate
 from server.recognition.steps import Marker, StepTag
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class Segmenter:
         self._decoder = decoder
         self._two_pass = decoder if isinstance(decoder, TwoPass) else None
         self._audio = SegmentAudio(config) if self._two_pass is not None and self._two_pass.rereads else None
+        self._gate = SpeechGate(config)
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self._settings = PendingChanges(ChannelSettings(bias, rules))
         self._rules = rules  # the current ones
@@ -117,6 +119,7 @@ class Segmenter:
     def sent(self, step: PCM) -> None:
         """Note a step that is sent to the engine."""
         self.steps_sent += 1
+        self._gate.sent(step)
         if self._audio is not None:
             self._audio.add(step)
 
@@ -127,6 +130,7 @@ class Segmenter:
     def saved(self, default: Bias) -> SavedChannel:
         """Return a snapshot, taken between two steps. The bias is omitted if it equals `default`, the query's."""
         bias = self._settings.current.bias
+        levels_from, levels = self._gate.saved()
         return SavedChannel(
             decoder=self._decoder.save(self.state),
             bias=None if bias == default else bias.phrases,
@@ -136,6 +140,8 @@ class Segmenter:
             cursor_s=self.cursor_s,
             speaking=self._speaking,
             last_word_end_s=self._last_word_end_s,
+            levels_from=levels_from,
+            levels=levels,
         )
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
@@ -148,6 +154,7 @@ class Segmenter:
         self.release()
         self.state, self._settings = state, PendingChanges(ChannelSettings(bias, self._rules))
         self._partials.restore(saved.partials)
+        self._gate.restore(saved.levels_from, saved.levels)
         self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
         self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
 
@@ -206,6 +213,7 @@ class Segmenter:
         """Return the results of this step; the decoder state has been advanced over it."""
         events: list[Result] = []
         self._steps_answered += 1
+        self._gate.answered()
         if self._audio is not None:
             self._audio.answered()
         self.cursor_s = tag.end_s
@@ -225,10 +233,10 @@ class Segmenter:
         return events
 
     def _detect_text(self, events: list[Result]) -> None:
-        """Without a voice-activity model, the first letter after an endpoint is the start of speech."""
-        if not self._speaking and self.state.has_text:
+        """Without a voice-activity model, the first word after an endpoint is the start of speech."""
+        if not self._speaking and self.state.has_text and (words := self._words()):
             self._speaking = True
-            events.append(SpeechStarted(self.index, self._absolute(self._decoder.words(self.state)[0]).start_s))
+            events.append(SpeechStarted(self.index, self._absolute(words[0]).start_s))
 
     def _detect_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Result]) -> None:
         before_s = speech.follow(tag.end_sample)
@@ -245,7 +253,7 @@ class Segmenter:
         needed_s = self._rules.utterance_gap_s
         if needed_s is None:
             return False
-        has_text = self.state.has_text
+        has_text = self.state.has_text and bool(self._words())
         freezes = has_text and self._silence_s() >= needed_s and not self._at_endpoint()
         if freezes:
             events.append(self._final(FinalReason.MAX_LEN))
@@ -263,12 +271,14 @@ class Segmenter:
 
     def _extend_segment(self, events: list[Result]) -> None:
         """Close the segment behind silence or because it is too long; send a partial otherwise."""
-        rules, has_text = self._rules, self.state.has_text
-        if has_text:
-            if self._at_endpoint():
+        rules = self._rules
+        if self.state.has_text and self._at_endpoint():
+            if self._speaking or self._words():
                 events.append(self._final(FinalReason.ENDPOINT))
                 return
-        else:
+            self._take(None)  # nobody said it, and the segment goes on without it
+        has_text = self.state.has_text
+        if not has_text:
             until_s = self._silent_until_s()
             if rules.ends_silence(until_s - self._start_s, self._voiceless_s()):
                 events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
@@ -308,6 +318,7 @@ class Segmenter:
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
             self.state = self._decoder.start(self._delay_frames, self._settings.current.bias)
+            self._gate.restart()
             if self._audio is not None:
                 self._audio.restart()
         self._base_s = self.cursor_s
@@ -325,11 +336,9 @@ class Segmenter:
         """
         end_s = self.cursor_s if until_s is None else until_s
         again = self._open_again() if count is None else None
-        words = tuple(self._absolute(word) for word in self._decoder.take(self.state, count))
+        words = tuple(self._absolute(word) for word in self._take(count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
-        opened = OpenFinal(final, partial(_placed_again, again, self._place)) if words and again is not None else None
-        if count is None and self._audio is not None:
-            self._audio.taken()
+        opened = OpenFinal(final, again) if words and again is not None else None
         self._start_s = end_s
         self._placer.restart()
         self._partials.restart(end_s)
@@ -339,15 +348,29 @@ class Segmenter:
             self._last_word_end_s = words[-1].end_s
         return opened or final
 
+    def _words(self) -> tuple[Word, ...]:
+        """Words of the open segment that pass the gate, in decoder time."""
+        return self._gate.speech(self._decoder.words(self.state))
+
+    def _take(self, count: int | None) -> tuple[Word, ...]:
+        """Take the first `count` words, None for all, from the decoder; return those that pass the gate."""
+        taken = self._decoder.take(self.state, count)
+        words = self._gate.speech(taken)
+        self._gate.taken(self.state.frames * self._frame_s if count is None else taken[-1].end_s)
+        if count is None and self._audio is not None:
+            self._audio.taken()
+        return words
+
     def _open_again(self) -> SecondPass | None:
-        """What decodes the open segment again, if the decoder can."""
+        """Return what decodes the open segment again, if the decoder can, with its words in stream time."""
         if self._two_pass is None:
             return None
-        return self._two_pass.again(self.state, None if self._audio is None else self._audio.heard())
+        again = self._two_pass.again(self.state, None if self._audio is None else self._audio.heard())
+        return None if again is None else partial(_placed_again, again, self._gate.frozen(), self._place)
 
     def _partial(self, stable: int) -> Partial:
-        words = self._placer.place(self._decoder.words(self.state), self._base_s, self._start_s, self.cursor_s)
-        return Partial(self.index, self._start_s, self.cursor_s - self._start_s, words, stable)
+        words = self._placer.place(self._words(), self._base_s, self._start_s, self.cursor_s)
+        return Partial(self.index, self._start_s, self.cursor_s - self._start_s, words, self._gate.said(stable))
 
     @property
     def _place(self) -> tuple[float, float, float]:
@@ -364,6 +387,6 @@ class Segmenter:
         return self.state.silence_frames * self._frame_s
 
 
-def _placed_again(again: SecondPass, place: tuple[float, float, float]) -> tuple[Word, ...]:
-    """Decode again; return the words in stream time."""
-    return tuple(placed(word, *place) for word in again())
+def _placed_again(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:
+    """Decode again; return the words that pass the gate, in stream time."""
+    return tuple(placed(word, *place) for word in again() if levels.has_speech(word))

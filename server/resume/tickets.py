@@ -16,7 +16,7 @@ from server.errors import TicketCode, TicketRefused
 from server.recognition.saved_state import SavedStream
 from server.resume.seal import Seal, Unsealed
 
-VERSION = 1  # of everything inside; a change of `saved_state`, or of the meaning of its bytes, needs another
+VERSION = 2  # of everything inside; a change of `saved_state`, or of the meaning of its bytes, needs another
 MAX_BYTES = 4 * 2**20  # of a ticket's plain form: many channels, large models
 COMPRESSION = 1  # a model's state does not compress; the rest gains nearly all at the lowest level
 DIGEST_BYTES = 16

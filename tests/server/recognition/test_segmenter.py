@@ -381,3 +381,38 @@ def test_steps_carry_the_stream_time_of_their_last_sample_at_any_rate() -> None:
     assert tags[-1].end_s == 1.0
     assert tags[-1].marker is Marker.CLOSE
     assert [t.end_s for t in tags] == sorted(t.end_s for t in tags)
+
+
+def doubtful(bench: SessionBench) -> SessionBench:
+    """Let the model be sure of nothing: each letter has a probability of 0.13."""
+    sure = bench.model.step
+
+    def step(inputs: Any, state: Any) -> Any:
+        outputs, after = sure(inputs, state)
+        return outputs - 2.0, after
+
+    bench.model.step = step  # type: ignore[method-assign]
+    return bench
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+def test_doubtful_words_in_audio_of_one_level_are_neither_speech_nor_text(every_step: bool) -> None:
+    """Silence after them closes no utterance either, but the segment, as without any letter."""
+    bench = doubtful(SessionBench(every_step=every_step, utterance_end_ms=1_000))
+    bench.send(np.concatenate([spell("and"), silence(1.0), spell("the"), silence(2.0)]))
+    bench.close()
+    bench.answer()
+    assert bench.text() == ""
+    assert all(not partial.words and not partial.stable_words for partial in bench.partials())
+    assert not [e for e in bench.events if isinstance(e, SpeechStarted | UtteranceGap)]
+    assert [final.reason for final in bench.finals()] == [FinalReason.ENDPOINT, FinalReason.CLOSE]
+
+
+def test_doubtful_words_in_audio_whose_level_moves_are_speech() -> None:
+    sway = np.concatenate([np.tile([a, -a], 320) for a in (200, 20) * 20]).astype(np.int16)
+    bench = doubtful(SessionBench())
+    bench.send(spell("yes") + sway[: len(spell("yes"))])
+    bench.close()
+    bench.answer()
+    assert bench.text() == "yes"
+    assert isinstance(bench.events[0], SpeechStarted)

@@ -41,6 +41,8 @@ channels = st.builds(
     times,
     st.booleans(),
     st.none() | times,
+    counts,
+    st.binary(max_size=200),
 )
 streams = st.lists(
     st.tuples(st.builds(SavedCutter, counts, counts, counts, st.booleans()), channels, st.binary(max_size=500)),
@@ -61,7 +63,7 @@ def service(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: Fak
 
 
 def some_stream() -> SavedStream:
-    channel = SavedChannel(b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None)
+    channel = SavedChannel(b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"")
     return SavedStream(
         SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0)), (channel,), (b"x" * 99,), 3
     )

@@ -1,0 +1,145 @@
+"""Gate on words and starts of speech: a doubtful word counts only where the level of the audio moves as speech does.
+
+A recognizer finds symbols in noise, tones and digital silence, too, with little confidence. Speech alternates between
+loud and quiet within a second, by 6 dB at least; steady hum or hiss does not, however loud it is. So the gate needs
+neither a noise floor nor a level of speech, and quiet recordings pass as loud ones do.
+
+A level is that of the difference of neighboring samples: a constant offset has none, and the slow swings of pink noise
+count for little. Levels are whole numbers of a step's own samples, so they depend neither on the batch, the processor
+nor on how the audio was cut into messages. Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.ctc.words import Word
+from model.description import ModelDescription
+from server.audio.pcm import PCM
+
+# Source: model/LOG.md, "2026-11-26: a gate on the level's movement (kept)".
+SURE = 0.5  # confidence from which a word needs no evidence of its level
+RISE_DB = 6  # between the quiet and the loud levels around a word
+CONTEXT_S = 1.0  # of audio before a word that counts, too
+LEVEL_S = 0.02  # audio of one level
+LOUDEST = 3  # the level that so many reach is the loud one: a click is shorter
+QUIET_SHARE = 10  # one in so many levels lies at or below the quiet one
+SILENT_DB = -3  # mean square of the difference, against one unit: quieter is digital silence, and not counted
+LEVELS = 100  # steps of 1 dB above it
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Levels of a stretch of audio in dB above digital silence, 0 for that; `first` is the number of the first one."""
+
+    values: bytes | bytearray
+    first: int
+    rate: float  # levels a second
+    lead_s: float  # of silence before the audio
+
+    def has_speech(self, word: Word) -> bool:
+        """Whether a word, timed from the start of the decoder state, is one that was said."""
+        if word.confidence >= SURE:
+            return True
+        begin = int((word.start_s - CONTEXT_S + self.lead_s) * self.rate) - self.first
+        end = int((word.end_s + self.lead_s) * self.rate) - self.first
+        heard = sorted(level for level in self.values[max(0, begin) : max(0, end)] if level)
+        return len(heard) >= LOUDEST and heard[-LOUDEST] - heard[len(heard) // QUIET_SHARE] >= RISE_DB
+
+
+class SpeechGate:
+    """Owns the levels of a channel's open segment and of what lies just before it, and the verdicts on its words."""
+
+    def __init__(self, config: ModelDescription) -> None:
+        step_s = config.step_samples / config.sample_rate
+        self._per_step = max(1, round(step_s / LEVEL_S))
+        self._rate, self._lead_s = self._per_step / step_s, config.lead_samples / config.sample_rate
+        self._limits = _limits(config.step_samples // self._per_step)
+        self._values = bytearray()  # of all steps sent, from level `_first` of the decoder state on
+        self._first = 0
+        self._answered = 0  # levels of the decoder state's steps that are decoded
+        self._words: tuple[Word, ...] = ()  # judged last
+        self._verdicts: list[bool] = []
+
+    def sent(self, step: PCM) -> None:
+        """Take a step (S,) that is sent to the engine."""
+        self._values += levels(step, self._per_step, self._limits)
+
+    def answered(self) -> None:
+        """Note that the next of the steps was decoded."""
+        self._answered += self._per_step
+
+    def speech(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
+        """Return the words of the open segment that were said; times count from the start of the decoder state."""
+        kept = min(len(words), len(self._words))
+        while words[:kept] != self._words[:kept]:
+            kept -= 1  # hardly ever more than the last word changes
+        if kept < len(words):
+            judge = self._levels(self._values)
+            self._verdicts[kept:] = [judge.has_speech(word) for word in words[kept:]]
+        else:
+            del self._verdicts[kept:]
+        self._words = words
+        return words if all(self._verdicts) else tuple(w for w, said in zip(words, self._verdicts, strict=True) if said)
+
+    def said(self, count: int) -> int:
+        """Return how many of the first `count` words judged last were said."""
+        return sum(self._verdicts[:count])
+
+    def frozen(self) -> Levels:
+        """Return the levels decoded so far, for words of a second pass."""
+        return self._levels(bytes(self._values[: self._answered - self._first]))
+
+    def taken(self, until_s: float) -> None:
+        """Forget the audio of words that end before `until_s`, in the decoder's time."""
+        self._forget_words()
+        self._drop(int((until_s - CONTEXT_S + self._lead_s) * self._rate))
+
+    def restart(self) -> None:
+        """Start anew with the decoder state: the next step is its first."""
+        self._forget_words()
+        self._drop(self._answered)
+        self._first = self._answered = 0
+
+    def saved(self) -> tuple[int, bytes]:
+        """Return the number of the first level kept, and all levels decoded from there on."""
+        return self._first, bytes(self._values[: self._answered - self._first])
+
+    def restore(self, first: int, values: bytes) -> None:
+        """Continue from what `saved` returned."""
+        self._forget_words()
+        self._values, self._first, self._answered = bytearray(values), first, first + len(values)
+
+    def _levels(self, values: bytes | bytearray) -> Levels:
+        return Levels(values, self._first, self._rate, self._lead_s)
+
+    def _forget_words(self) -> None:
+        self._words, self._verdicts = (), []
+
+    def _drop(self, until: int) -> None:
+        count = min(until, self._answered) - self._first
+        if count > 0:
+            del self._values[:count]
+            self._first += count
+
+
+def levels(step: PCM, count: int, limits: NDArray[np.float64]) -> bytes:
+    """Return `count` levels of a step (S,), one byte each. The sums are whole numbers below 2^53, in any order."""
+    size = len(step) // count
+    samples = step[: size * count].reshape(count, size).astype(np.float64)  # (count, size)
+    moves = samples[:, 1:] - samples[:, :-1]  # (count, size - 1)
+    energies = np.einsum("ij,ij->i", moves, moves)  # (count,)
+    return bytes(limits.searchsorted(energies, side="right").tolist())
+
+
+@functools.cache
+def _limits(samples: int) -> NDArray[np.float64]:
+    """Least energies of the levels from 1 on, for levels of this many samples; whole numbers, the same everywhere."""
+    ratios: Sequence[Decimal] = [Decimal(10) ** (Decimal(SILENT_DB + level) / 10) for level in range(LEVELS)]
+    return np.array([int(ratio * samples) + 1 for ratio in ratios], np.float64)
