@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS
 from server.model_entries import ModelEntry, is_named, named_models, read_models
+from server.settings_variables import listed
 
 SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
 AUTO_SLOTS = 1_024  # more streams than one replica carries
@@ -18,7 +20,15 @@ AUTO_SLOTS = 1_024  # more streams than one replica carries
 class Settings(BaseSettings):
     """Every field has a `TUTTI_` variable of the same name."""
 
-    model_config = SettingsConfigDict(env_prefix="TUTTI_", frozen=True, extra="forbid", protected_namespaces=())
+    model_config = SettingsConfigDict(
+        env_prefix="TUTTI_",
+        env_ignore_empty=True,  # compose's ${X:-} means: not set
+        enable_decoding=False,  # lists are read below, not as JSON alone
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,  # it may be a key
+        protected_namespaces=(),
+    )
 
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65_535)
@@ -103,6 +113,23 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     access_log: bool = True  # a line for each HTTP request; those of probes at level debug
+
+    @field_validator("api_keys", "token_keys", "resume_keys", "admin_keys", "allowed_origins", mode="before")
+    @classmethod
+    def _read_list(cls, given: Any) -> Any:
+        """Let a list be JSON, or texts with commas, spaces or new lines between them."""
+        return listed(given) if isinstance(given, str) else given
+
+    @field_validator("models", "model_aliases", mode="before")
+    @classmethod
+    def _read_json(cls, given: Any) -> Any:
+        """Let a table be JSON."""
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given)
+        except ValueError:
+            raise ValueError("is not JSON") from None
 
     @model_validator(mode="before")
     @classmethod

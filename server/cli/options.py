@@ -5,6 +5,7 @@ Defaults in help texts are looked up in the settings when help is shown; nothing
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -127,7 +128,13 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     from pydantic import ValidationError
 
     from server.settings import Settings
+    from server.settings_variables import check_names
 
+    try:
+        check_names(os.environ, Settings.model_fields)
+    except ValueError as error:
+        typer.echo(f"tutti: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE) from None
     try:
         return Settings(**{name: value for name, value in options.items() if value not in (None, [])})
     except ValidationError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -36,6 +36,7 @@ class Metrics:
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         """`max_streams` is the number of slots of each model."""
+        disable_created_metrics()  # a second series for every counter, which nothing reads
         self._max_streams = max_streams
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from live_server import LiveServer
 from websockets.exceptions import InvalidStatus
 
-from server.access.origins import check_origin, origin_of
+from server.access.origins import allow_pages, check_origin, origin_of
 from server.errors import NotAllowed, SettingsError
+from server.settings import Settings
 
 Start = Callable[..., LiveServer]
 LISTED = frozenset({"https://shop.example", "http://other.example:81"})
@@ -98,3 +101,17 @@ def test_only_pages_of_the_list_get_cors_headers(live_server: Start) -> None:
     answer = server.http.post("/v1/auth/grant", headers={"Origin": "https://shop.example"})
     assert answer.headers["access-control-allow-origin"] == "https://shop.example"
     assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.parametrize("listed", ["*", "https://app.example"])
+def test_a_preflight_of_an_sdk_is_answered_for_allowed_pages_alone(listed: str) -> None:
+    """Browsers ask first whether an SDK's own headers may be sent."""
+    app = FastAPI()
+    allow_pages(app, Settings(allowed_origins=(listed,)))
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
+    http = TestClient(app)
+    answer = http.options("/v1/listen", headers={"Origin": "https://app.example", **asked})
+    assert answer.status_code == 200
+    assert "x-stainless-os" in answer.headers["access-control-allow-headers"]
+    if listed != "*":
+        assert http.options("/v1/listen", headers={"Origin": "https://other.example", **asked}).status_code == 400

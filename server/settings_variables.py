@@ -1,0 +1,43 @@
+"""`TUTTI_…` variables: which names are known, and how the texts of lists are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+PREFIX = "TUTTI_"
+OTHERS = frozenset(
+    f"{PREFIX}{name}"
+    for name in ("API_KEY", "ADMIN_KEY", "CERT", "TLS_PORT", "STOP_GRACE", "STATEFUL_STEPS", "PEER_OPTIONS")
+)
+"""Variables that are no settings: of clients, compose files, and tests."""
+SERVICE_LINK = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
+"""Variables that Kubernetes and Docker links add for a service that is called tutti. Source: Kubernetes, Service."""
+
+
+def check_names(names: Iterable[str], settings: Collection[str]) -> None:
+    """Check that every `TUTTI_…` variable is known. Raises: ValueError that names the first one that is not."""
+    known = {f"{PREFIX}{name}".upper() for name in settings}
+    for name in sorted(names):
+        upper = name.upper()
+        if not upper.startswith(PREFIX) or upper in known | OTHERS or SERVICE_LINK.fullmatch(upper):
+            continue
+        close = get_close_matches(upper, sorted(known | OTHERS), n=1)
+        advice = f"did you mean {close[0]}?" if close else "remove it; server/settings.py lists the settings"
+        raise ValueError(f"{name[:60]} is not a setting: {advice}")
+
+
+def listed(text: str) -> tuple[Any, ...]:
+    """Return the items of a list: a JSON array, or texts separated by commas, spaces or new lines.
+
+    Comments (from `#` to the end of a line) are left out. Raises: ValueError, which never holds the text.
+    """
+    if text.lstrip().startswith("["):
+        try:
+            return tuple(json.loads(text))
+        except ValueError:
+            raise ValueError("begins with [ but is not a JSON array") from None
+    return tuple(re.sub(r"(?m)(?:^|\s)#.*$", " ", text).replace(",", " ").split())
