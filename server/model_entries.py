@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.config import MAX_BEAMS, shipped_named
+from model.text_files import read_text
 from server.errors import SettingsError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # safe in a URL, in a metric label and in a header
@@ -63,8 +64,8 @@ def is_named(text: str) -> bool:
 def read_models(file: Path) -> tuple[ModelEntry, ...]:
     """Read the tables `[[model]]` of a file, the default first; paths are relative to it. Raises: SettingsError."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        document = tomllib.loads(read_text(file, lambda problem: SettingsError(f"models_file: {problem}")))
+    except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"models_file: {file}: {error}") from error
     tables = document.pop(TABLE, None)
     if document or not isinstance(tables, list) or not tables:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model import text_files
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
@@ -60,11 +61,8 @@ def read_lines(path: Path, *, as_written: bool = False) -> tuple[str, ...]:
 
     Raises: LanguageModelError when it cannot be read or has no words.
     """
-    try:
-        spell = _folded if as_written else spoken
-        lines = tuple(spell(line) for line in path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"cannot read {path}: {error}") from error
+    spell = _folded if as_written else spoken
+    lines = tuple(spell(line) for line in text_files.read_lines(path, LanguageModelError))
     if not any(lines):
         raise LanguageModelError(f"{path} has no words")
     return lines
