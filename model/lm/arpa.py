@@ -119,7 +119,7 @@ class _Reader:
         return LanguageModelError(f"{self._path}:{self._number}: {what}")
 
     def _find_data(self) -> None:
-        """Read up to \\data\\, before which SRILM allows text. Raises: LanguageModelError, which names what it is."""
+        """Read up to the header, before which SRILM allows text. Raises: LanguageModelError naming what it is."""
         for line in self._file:
             self._number += 1
             if line.strip() == b"\\data\\":
