@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from model import text_files
+from model.ctc.tokens import IDEOGRAPHS, has_ideographs
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
@@ -23,8 +26,12 @@ from model.lm_training.pair_counts import SUFFIX as COUNTS_SUFFIX
 from model.lm_training.pair_counts import pair_model, read_counts
 from model.lm_training.pruning import prune
 from model.machine.compiled import DoubleArray
+from model.normalization import plain
 
+_CHINESE = re.compile(rf"[{IDEOGRAPHS}]|[a-z']+|[0-9]")
+_DIGITS = "零一二三四五六七八九"
 Report = Callable[[str], None]
+NO_TEXTS = (COUNTS_SUFFIX, *MODEL_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class TrainingOptions:
     vocabulary_size: int | None = None
     threshold: float = 0.0
     as_written: bool = False
+    mix: tuple[Path, float] | None = None  # a model of ours to mix all texts with, and its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ def read_lines(path: Path, *, as_written: bool = False) -> tuple[str, ...]:
 
     Raises: LanguageModelError when it cannot be read or has no words.
     """
-    spell = _folded if as_written else spoken
+    spell = _folded if as_written else _spoken
     lines = tuple(spell(line) for line in text_files.read_lines(path, LanguageModelError))
     if not any(lines):
         raise LanguageModelError(f"{path} has no words")
@@ -69,7 +77,16 @@ def read_lines(path: Path, *, as_written: bool = False) -> tuple[str, ...]:
 
 
 def _folded(line: str) -> str:
-    return " ".join(line.split())
+    return plain(line)
+
+
+def _spoken(line: str) -> str:
+    """Words as said; of Chinese each character, digits as they are said one by one, and Latin words as they are."""
+    text = plain(line)
+    if has_ideographs(text):
+        parts = _CHINESE.findall(unicodedata.normalize("NFKC", text).lower())
+        return " ".join(_DIGITS[int(part)] if part.isdigit() else part for part in parts)
+    return spoken(text)
 
 
 def read_source(path: Path, *, as_written: bool = False) -> Source:
@@ -91,6 +108,10 @@ def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ng
     held_out = [line for path in options.held_out for line in read_lines(path, as_written=options.as_written)]
     if not (held_out or options.weights):
         sources = [Source("text", tuple(line for source in sources for line in source.lines))]
+    if options.mix is not None:
+        model, share = options.mix
+        sources.append(Source("shipped", model=read_arpa(model)))
+        options = replace(options, weights=(1 - share, share))
     report(f"{len(sources)} source(s), {sum(len(source.lines) for source in sources)} sentences")
     words = _vocabulary(sources, options, held_out)
     report(f"vocabulary: {len(words)} words")
@@ -116,9 +137,12 @@ def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
         raise LanguageModelError("weights are either given or tuned on a held-out text, not both")
     if options.weights and (len(options.weights) != len(paths) or min(options.weights) <= 0):
         raise LanguageModelError("each text needs a weight above 0, or none has one")
-    no_texts = (COUNTS_SUFFIX, *MODEL_SUFFIXES)
-    if not (options.weights or options.held_out) and any(path.name.endswith(no_texts) for path in paths):
+    if not (options.weights or options.held_out) and any(path.name.endswith(NO_TEXTS) for path in paths):
         raise LanguageModelError("counts and models are mixed with texts by weights or a held-out text only")
+    if options.mix is not None and (options.weights or options.held_out):
+        raise LanguageModelError("a mixture by --mix excludes weights and held-out texts: name the model as a source")
+    if options.mix is not None and not 0 < options.mix[1] < 1:
+        raise LanguageModelError(f"the share of the shipped model is {options.mix[1]}, not between 0 and 1")
     if options.order < 1:
         raise LanguageModelError("the order is at least 1")
 
