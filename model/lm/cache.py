@@ -93,8 +93,10 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         if head[: len(_MAGIC)] != _MAGIC:
             raise LanguageModelError(f"{path} is not a language model of this version")
         length = int.from_bytes(head[len(_MAGIC) :], "little")
-        text = file.read(min(length, os.fstat(file.fileno()).st_size))
-        base = _aligned(len(head) + length)
+        base, size = _aligned(len(head) + length), os.fstat(file.fileno()).st_size
+        if base > size:
+            raise LanguageModelError(f"{path} is damaged: it ends within its header")
+        text = file.read(length)
         file.seek(base)
         content = np.fromfile(file, np.uint8)  # aligned to 16 bytes or more
     content.flags.writeable = False
