@@ -226,7 +226,7 @@ converted-zh: setup  ## Mandarin training speech in other voices: ten minutes
 
 grammars: setup  ## make the grammars of digits anew
 	@for language in en zh; do $(BIN)/python -m model.synthesis.digits $$language build/digits-$$language.txt && \
-		$(BIN)/tutti lm train build/digits-$$language.txt --order 2 --digits 3 \
+		$(BIN)/tutti lm train build/digits-$$language.txt --order 2 --digits 3 --mix none \
 		--out model/weights/grammars/$$language-digits.arpa || exit; done
 
 lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew

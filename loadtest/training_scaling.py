@@ -32,6 +32,7 @@ from model.config import ModelConfig
 from model.errors import ModelError
 from model.recordings import read_manifests
 from model.training.data.corpus import Corpus
+from model.training.data.transcripts import spelled
 from model.training.parallel import launch
 from model.training.parallel.team import Team
 from model.training.recipe import RECIPES, Recipe, read_recipe
@@ -79,9 +80,11 @@ class Job:
 
 
 def _work(job: Job, team: Team, _: object) -> bool:
-    corpus = Corpus([u for u in read_manifests(job.manifests) if u.text], job.cache, job.config.sample_rate)
+    corpus = Corpus(spelled(read_manifests(job.manifests), job.config), job.cache, job.config.sample_rate)
     recipe = replace(job.recipe, stop=WARM_UP + job.updates)
-    trainer = Trainer(job.config, recipe, corpus, read_manifests(job.noise), torch.device("cpu"), team=team)
+    trainer = Trainer(
+        job.config, recipe, corpus, read_manifests(job.noise, texts=False), torch.device("cpu"), team=team
+    )
     trainer.fit_features()
     trainer.start_from(trainer.network)  # else the first epoch would go from short to long
     rows = []

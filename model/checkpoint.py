@@ -34,6 +34,12 @@ SEGMENT_MODELS = (WEIGHTS / "tutti-large.safetensors",)
 """Shipped models that read whole segments, for accurate finals, and serve no streams."""
 
 
+WHAT_MODELS_ARE = (
+    "a model is a file NAME.safetensors with NAME.json beside it, a folder with .onnx graphs and tokens.txt, "
+    f"or the name of a shipped one: {', '.join(path.stem.removeprefix('tutti-') for path in SHIPPED_MODELS)}"
+)
+
+
 def shipped_for(language: str) -> Path:
     """The shipped model of a language, by its tag: `zh-CN` has that of `zh`. Raises: CheckpointError."""
     first = language.replace("_", "-").partition("-")[0].lower()
@@ -159,12 +165,9 @@ def read(path: Path) -> tuple[ModelConfig, bytes]:
     """Return a checkpoint's configuration and its tensors as they are stored. Raises: CheckpointError."""
     try:
         blob = path.read_bytes()
-        return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))), blob
+        return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_bytes())), blob
     except OSError as error:
-        raise CheckpointError(
-            f"cannot read {error.filename}: {error.strerror}; `--model` takes a .safetensors file "
-            "that has its .json beside it"
-        ) from error
+        raise CheckpointError(f"cannot read {error.filename}: {error.strerror}; {WHAT_MODELS_ARE}") from error
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
 

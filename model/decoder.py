@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -19,7 +20,7 @@ from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.ctc.words import Decoder
-from model.errors import LexiconError, PublishedModelError
+from model.errors import LanguageModelError, LexiconError, PublishedModelError
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
@@ -30,6 +31,8 @@ from model.segment_reader import reader_for
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # beside it, by language
 GRAMMARS = SHIPPED_LM.with_name("grammars")  # LANGUAGE-NAME.arpa
+GRAMMAR_SUFFIXES = (".arpa", ".arpa.gz")
+_GRAMMAR_NAME = re.compile(r"[a-z]{2,3}-[A-Za-z0-9_.-]+")
 WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
@@ -128,14 +131,30 @@ def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None
     if isinstance(acoustic, PublishedModel):
         return {}
     config, begin = acoustic.config, f"{acoustic.config.language}-"
-    paths = [path for place in (GRAMMARS, folder) if place is not None for path in place.glob(f"{begin}*.arpa")]
-    found = {path.stem.removeprefix(begin): path for path in paths}
+    paths = [*_grammar_files(GRAMMARS), *([] if folder is None else _grammar_files(folder))]
+    named = {path.name.partition(".arpa")[0]: path for path in paths}
+    found = {name.removeprefix(begin): path for name, path in named.items() if name.startswith(begin)}
     searches = {}
     for name, path in sorted(found.items()):
         language = Language.load(path, config.phones, config.language)
         searches[name] = own_search(config, beams, language, keeps_blank=True)
         searches[name].warm_up()
     return searches
+
+
+def _grammar_files(folder: Path) -> list[Path]:
+    """The grammars of a folder. Raises: LanguageModelError for no folder, and for a name that says no language."""
+    if not folder.is_dir():
+        raise LanguageModelError(f"--grammars {folder}: there is no such folder")
+    paths = sorted(path for path in folder.iterdir() if path.name.endswith(GRAMMAR_SUFFIXES))
+    for path in paths:
+        if not _GRAMMAR_NAME.fullmatch(path.name.partition(".arpa")[0]):
+            raise LanguageModelError(
+                f"--grammars: {path} is not named LANGUAGE-NAME.arpa or LANGUAGE-NAME.arpa.gz, such as en-digits.arpa"
+            )
+    if not paths:
+        raise LanguageModelError(f"--grammars {folder}: it has no LANGUAGE-NAME.arpa or LANGUAGE-NAME.arpa.gz")
+    return paths
 
 
 def own_search(config: ModelConfig, beams: int, language: Language, **options: Any) -> BeamDecoder:

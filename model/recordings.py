@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
@@ -14,47 +15,131 @@ import soxr
 from numpy.typing import NDArray
 
 from model.errors import AudioError, ManifestError
+from model.text_files import read_lines
 
 PCM = NDArray[np.int16]
+AUDIO_KEYS = ("audio", "audio_filepath")  # ours, and NeMo's
+_TEXT_ALIKE = ("sentence", "transcript", "transcription", "reference", "raw_text", "normalized_text", "label", "Text")
+_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One recording and its transcript (lowercase a-z, apostrophe, space)."""
+    """One recording and its transcript, as it was written; `where` is its file and line in a manifest."""
 
     audio: Path
     text: str
     source: str
     speaker: str
     duration_s: float
+    where: str = field(default="", compare=False)
 
 
-def read_manifest(path: Path) -> list[Utterance]:
-    """Read one manifest. Raises: ManifestError naming the file and line."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ManifestError(f"cannot read manifest {path}: {error.strerror}") from error
-    return [_utterance(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+def read_manifest(path: Path, *, texts: bool = True) -> list[Utterance]:
+    """Read one manifest; with `texts`, each row must have one. Raises: ManifestError naming file, line and key."""
+    lines = read_lines(path, ManifestError)
+    found = [_utterance(path, number, line, texts) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise ManifestError(f"{path}: no recordings in it; a manifest has a JSON object a line")
+    return found
 
 
-def read_manifests(paths: Iterable[Path]) -> list[Utterance]:
-    """Read several manifests, in order."""
-    return [utterance for path in paths for utterance in read_manifest(path)]
+def read_manifests(paths: Iterable[Path], *, texts: bool = True) -> list[Utterance]:
+    """Read several manifests, in order. Raises: ManifestError."""
+    return [utterance for path in paths for utterance in read_manifest(path, texts=texts)]
 
 
-def _utterance(path: Path, number: int, line: str) -> Utterance:
+def _utterance(path: Path, number: int, line: str, texts: bool) -> Utterance:
+    where = f"{path}:{number}"
     try:
         row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{where}: not JSON ({error}): {_shown(line)}") from None
+    if not isinstance(row, dict):
+        raise ManifestError(f'{where}: not a JSON object, such as {{"audio": …, "text": …}}: {_shown(line)}')
+    try:
         return Utterance(
-            audio=path.parent / row["audio"],
-            text=row.get("text", ""),
-            source=row.get("source", path.stem),
-            speaker=row.get("speaker", "unknown"),
-            duration_s=float(row.get("duration", 0.0)),
+            audio=path.parent / _audio(row),
+            text=_text(row, texts),
+            source=_name(row, "source", path.stem),
+            speaker=_name(row, "speaker", "unknown"),
+            duration_s=_seconds(row, "duration"),
+            where=where,
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"{path}:{number}: not a manifest line: {error!r}") from error
+    except ValueError as error:
+        raise ManifestError(f"{where}: {error}") from None
+
+
+def _audio(row: Mapping[str, Any]) -> str:
+    given = {key: row[key] for key in AUDIO_KEYS if key in row}
+    if not given:
+        raise ValueError(f"audio: missing (or NeMo's audio_filepath); this line has {_keys(row)}")
+    for key, value in given.items():
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise ValueError(f"{key}: {_shown(value)} is not a path")
+    if len(set(given.values())) > 1:
+        raise ValueError("audio and audio_filepath name different files; leave one out")
+    if _seconds(row, "offset"):
+        raise ValueError(f"offset: {_shown(row['offset'])}: parts of a file are not read; cut the recording")
+    return str(next(iter(given.values())))
+
+
+def _text(row: Mapping[str, Any], required: bool) -> str:
+    if "text" not in row:
+        if not required:
+            return ""
+        other = next((key for key in _TEXT_ALIKE if key in row), None)
+        hint = f"; rename its {other!r} to 'text'" if other else ""
+        raise ValueError(f"text: missing; this line has {_keys(row)}{hint}")
+    text = row["text"]
+    if not isinstance(text, str):
+        raise ValueError(f"text: {_shown(text)} is not a string")  # noqa: TRY004 - of what a file holds
+    if required and not text.strip():
+        raise ValueError("text: empty; write what is said, or leave the line out")
+    return text
+
+
+def _name(row: Mapping[str, Any], key: str, default: str) -> str:
+    value = row.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError(f"{key}: {_shown(value)} is not a string")  # noqa: TRY004 - of what a file holds
+    return str(value)
+
+
+def _seconds(row: Mapping[str, Any], key: str) -> float:
+    value = row.get(key, 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{key}: {_shown(value)} is not a number of seconds")  # noqa: TRY004 - of what a file holds
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"{key}: {_shown(value)} is not a number of seconds, 0 or more")
+    return seconds
+
+
+def _keys(row: Mapping[str, Any]) -> str:
+    return _shown(", ".join(row), quoted=False) or "no keys"
+
+
+def _shown(value: object, *, quoted: bool = True) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str) if quoted else str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def check_audio(utterances: Iterable[Utterance]) -> None:
+    """Look at each recording's header: there, and not without samples. Raises: ManifestError naming file and line."""
+    for utterance in utterances:
+        begin = f"{utterance.where}: " if utterance.where else ""
+        if not utterance.audio.is_file():
+            raise ManifestError(f"{begin}audio: there is no file {utterance.audio}")
+        try:
+            frames = soundfile.info(utterance.audio).frames
+        except (soundfile.LibsndfileError, RuntimeError):
+            continue  # what reads it says what is wrong
+        if not frames:
+            raise ManifestError(f"{begin}audio: {utterance.audio} has no samples")
 
 
 def read_pcm(source: Path | BinaryIO, sample_rate: int = 16_000) -> PCM:
@@ -63,6 +148,8 @@ def read_pcm(source: Path | BinaryIO, sample_rate: int = 16_000) -> PCM:
         samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, OSError, RuntimeError) as error:
         raise AudioError(f"cannot decode {source}: {error}") from error
+    if not len(samples):
+        raise AudioError(f"{source} has no samples")
     mono = samples.mean(axis=1)  # (S,)
     if rate != sample_rate:
         mono = soxr.resample(mono, rate, sample_rate, quality="HQ")

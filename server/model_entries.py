@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from model.config import MAX_BEAMS, shipped_named
+from model.text_files import read_text
 from server.errors import SettingsError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # safe in a URL, in a metric label and in a header
+NAME_SAID = "1 to 64 letters A-Z and a-z, digits, '_', '.' and '-', the first a letter or a digit"
 _NAMED = re.compile(rf"({NAME})=(.+)")
 TABLE = "model"  # of the file: an array of tables
 
@@ -51,7 +53,7 @@ def named_models(texts: Sequence[str]) -> tuple[ModelEntry, ...]:
     found = [_NAMED.fullmatch(part) for part in given]
     for part, match in zip(given, found, strict=True):
         if match is None:
-            raise ValueError(f"{part!r} is not NAME=PATH, as each of several models has to be")
+            raise ValueError(f"{part!r} is not NAME=PATH, as each of several models has to be; NAME: {NAME_SAID}")
     return distinct(ModelEntry(name=match[1], path=Path(match[2])) for match in found if match is not None)
 
 
@@ -63,8 +65,8 @@ def is_named(text: str) -> bool:
 def read_models(file: Path) -> tuple[ModelEntry, ...]:
     """Read the tables `[[model]]` of a file, the default first; paths are relative to it. Raises: SettingsError."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        document = tomllib.loads(read_text(file, lambda problem: SettingsError(f"models_file: {problem}")))
+    except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"models_file: {file}: {error}") from error
     tables = document.pop(TABLE, None)
     if document or not isinstance(tables, list) or not tables:
@@ -85,11 +87,19 @@ def _entry(file: Path, number: int, table: Any) -> ModelEntry:
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"]) or "the table"
-        said = "is not a key of a model" if problem["type"] == "extra_forbidden" else problem["msg"].lower()
+        said = _said(problem)
         raise SettingsError(f"models_file: {file}: [[{TABLE}]] {number}{called}: {key}: {said}") from None
     lm = entry.lm if entry.lm is None or entry.lm == "off" else file.parent / entry.lm
     second_lm = None if entry.second_lm is None else file.parent / entry.second_lm
     return entry.model_copy(update={"path": _path(file.parent, entry.path), "lm": lm, "second_lm": second_lm})
+
+
+def _said(problem: Any) -> str:
+    if problem["type"] == "extra_forbidden":
+        return f"is not a key of a model; valid are {', '.join(ModelEntry.model_fields)}"
+    if problem["type"] == "string_pattern_mismatch":
+        return f"{str(problem['input'])[:70]!r} is not a name: {NAME_SAID}"
+    return str(problem["msg"]).lower()
 
 
 def _path(folder: Path, path: Path) -> Path:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+import structlog
+
 from batching.slot_model import SlotModel
 from model import checkpoint
 from model.acoustic import load_model
@@ -16,10 +18,13 @@ from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription, Place
 from model.machine.runtime import set_up_torch
 from model.published.files import is_published
+from model.published.published_model import PublishedModel
 from server.errors import SettingsError
 from server.model_entries import ModelEntry
 from server.model_names import is_language
 from server.settings import Settings
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.served_model")
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
@@ -50,6 +55,11 @@ def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
 def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load one model and its decoder by its own settings. Raises: ModelError."""
     model = load_model(settings.model, device=settings.device, precision=settings.precision, threads=settings.threads)
+    if isinstance(model, PublishedModel) and model.contract.one_row:
+        _log.warning(
+            "model takes one stream at a time: batches are stepped row by row, which carries fewer streams",
+            model=model.config.name,
+        )
     decoder = decoder_of(
         model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from model.ctc.bias import Bias, Letters
 from model.lexicon.lexicon import Lexicon
 from model.lm.cache import SUFFIX, cache_dirs, kept
@@ -15,6 +17,8 @@ from model.lm.language_model import LanguageModel
 from model.lm.pronounced import MOST_ALIKE, PhoneTrie, build_phones
 from model.text.letters import is_ideograph
 
+UNSPELLED = "[unk]"  # as vosk writes it
+LEAST_SPOKEN = 0.5  # share of a language model's words that have pronunciations: below it is another language's
 MANY = 10_000
 """Words of a language model whose trie is kept: that of fewer is made as fast as it is read."""
 
@@ -39,6 +43,13 @@ class Sounds:
         if path is not None and len(lm.words) >= MANY:
             places = [folder / f"{path.name}-{key}.phones{SUFFIX}" for folder in cache_dirs(path)]
         trie = kept(places, PhoneTrie.mapped, lambda: _trie(phones, lexicon, lm), PhoneTrie.save)
+        plain = sum(word[0] != "<" for word in lm.words)
+        spoken = len(np.unique(trie.words))
+        if spoken < LEAST_SPOKEN * plain:
+            raise ValueError(
+                f"the lexicon pronounces {spoken} of its {plain} words, the others can never be recognized: put "
+                "NAME.lexicon.gz beside it (python -m model.lexicon.table), or spell its words as the lexicon does"
+            )
         return cls(tuple(phones), lexicon, trie)
 
     def of(self, bias: Bias) -> Bias:
@@ -48,13 +59,13 @@ class Sounds:
     def spell(self, bias: Bias, symbols: Sequence[int]) -> str:
         """The key term's word that has these phones, or that begins with them.
 
-        Where none does, because the key terms were replaced, the phones themselves, until the search leaves them.
+        Where none does, as in speech that has no word of the language model, `UNSPELLED`: phones are no text.
         """
         sounds = tuple(symbol - 1 for symbol in symbols)
         if sounds in bias.spelled:
             return bias.spelled[sounds]
         begun = (word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds)
-        return next(begun, "".join(self.phones[column] for column in sounds))
+        return next(begun, UNSPELLED)
 
 
 def _trie(phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel) -> PhoneTrie:

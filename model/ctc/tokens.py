@@ -14,11 +14,13 @@ from pathlib import Path
 
 from model.errors import PublishedModelError
 from model.text.letters import is_ideograph
+from model.text_files import read_lines
 
 BLANKS = ("<blk>", "<eps>", "<blank>")
 WORD_START = "▁"
 SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_FIELD = re.compile(r"[^ \t\r\n\f\v]+")  # U+3000 and U+00A0 are symbols, not spaces between fields
 _NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols that are no text
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
 
@@ -85,12 +87,8 @@ class Tokens:
 
 def _read_lines(path: Path) -> dict[int, str]:
     found: dict[int, str] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PublishedModelError(f"{path} cannot be read: {error}") from error
-    for place, line in enumerate(lines, start=1):
-        parts = line.strip(" \t\r\n\f\v").split()
+    for place, line in enumerate(read_lines(path, PublishedModelError), start=1):
+        parts = _FIELD.findall(line)
         if not parts:
             continue
         symbol, number = (parts[0], parts[1]) if len(parts) == 2 else (" ", parts[0])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.errors import ModelError
+from model.text_files import read_text
 
 LARGEST = 1e6  # a sum over a long text stays far from the largest double
 
@@ -45,8 +46,8 @@ class DecodingWeights:
     def load(cls, path: Path) -> DecodingWeights:
         """Read the JSON that `save` writes. Raises: ModelError naming the file."""
         try:
-            return cls(**{name: float(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()})
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            return cls(**{name: float(value) for name, value in json.loads(read_text(path, ValueError)).items()})
+        except (ValueError, TypeError, AttributeError) as error:
             raise ModelError(f"cannot read decoding weights {path}: {error}") from error
 
     def save(self, path: Path) -> None:

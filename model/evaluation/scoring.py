@@ -28,6 +28,9 @@ class Score:
     character_errors: int = 0
     characters: int = 0
     utterances: int = 0
+    insertions: int = 0  # of words: these three add up to `word_errors`
+    deletions: int = 0
+    substitutions: int = 0
 
     def __add__(self, other: Score) -> Score:
         """Pool two scores."""
@@ -37,6 +40,9 @@ class Score:
             self.character_errors + other.character_errors,
             self.characters + other.characters,
             self.utterances + other.utterances,
+            self.insertions + other.insertions,
+            self.deletions + other.deletions,
+            self.substitutions + other.substitutions,
         )
 
     @property
@@ -56,11 +62,21 @@ def score(reference: str, hypothesis: str) -> Score:
         from model.mandarin.text import characters_of
 
         left, right = characters_of(reference), characters_of(hypothesis)
-        errors = edit_distance(left, right)
-        return Score(errors, len(left), errors, len(left), 1)
+        kinds = _kinds(left, right)
+        errors = sum(kinds)
+        return Score(errors, len(left), errors, len(left), 1, *kinds)
     expected, found = reference.split(), hypothesis.split()
     left, right = " ".join(expected), " ".join(found)
-    return Score(edit_distance(expected, found), len(expected), edit_distance(left, right), len(left), 1)
+    kinds = _kinds(expected, found)
+    return Score(sum(kinds), len(expected), edit_distance(left, right), len(left), 1, *kinds)
+
+
+def _kinds(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int]:
+    """Insertions, deletions and substitutions along one cheapest alignment."""
+    pairs = aligned(reference, hypothesis)
+    inserted = sum(left is None for left, _ in pairs)
+    deleted = sum(right is None for _, right in pairs)
+    return inserted, deleted, sum(left != right for left, right in pairs) - inserted - deleted
 
 
 def by_source(rows: Iterable[tuple[str, str, str]]) -> dict[str, Score]:
@@ -78,10 +94,20 @@ def report(sources: dict[str, Score]) -> dict[str, object]:
         "wer": round(total.wer, 4),
         "cer": round(total.cer, 4),
         "utterances": total.utterances,
+        **_errors(total),
         "by_source": {
-            name: {"wer": round(s.wer, 4), "cer": round(s.cer, 4), "utterances": s.utterances}
+            name: {"wer": round(s.wer, 4), "cer": round(s.cer, 4), "utterances": s.utterances, **_errors(s)}
             for name, s in sources.items()
         },
+    }
+
+
+def _errors(score: Score) -> dict[str, int]:
+    return {
+        "words": score.words,
+        "insertions": score.insertions,
+        "deletions": score.deletions,
+        "substitutions": score.substitutions,
     }
 
 

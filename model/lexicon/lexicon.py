@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +24,7 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
+from model import text_files
 from model.errors import LexiconError
 from model.lexicon.letter_to_sound import LetterToSound, RuleError
 
@@ -55,8 +55,8 @@ class Lexicon:
         """Read and check the file. Raises: LexiconError naming file and line."""
         try:
             raw = path.read_bytes()
-            text = gzip.decompress(raw).decode()
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            text = text_files.read_text(path, ValueError)
+        except (OSError, ValueError) as error:
             raise LexiconError(f"cannot read lexicon {path}: {error}; {_REMEDY}") from error
         return _Reader(path, text, hashlib.sha256(raw).hexdigest()).read()
 

@@ -18,6 +18,7 @@ from model.lexicon.alignment import align
 from model.lexicon.espeak import pronounce
 from model.lexicon.letter_to_sound import LetterToSound
 from model.lexicon.lexicon import Pronunciations, write_lexicon
+from model.text_files import read_lines
 
 MOST_PHONES = 254  # that the search holds beside a blank
 
@@ -45,10 +46,7 @@ def build(table: Path, out: Path, voice: str | None = None) -> Summary:
 
 def read_table(table: Path, voice: str | None = None) -> Mapping[str, Pronunciations]:
     """Words with their pronunciations. Raises: LexiconError, TrainingError."""
-    try:
-        lines = table.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LexiconError(f"cannot read {table}: {error}") from error
+    lines = read_lines(table, LexiconError)
     words: dict[str, Pronunciations] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -7,10 +7,12 @@ Source: SRILM's ngram-format(5); an absent `<unk>` and absent contexts are handl
 from __future__ import annotations
 
 import gzip
+import lzma
 import math
+import unicodedata
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -19,12 +21,25 @@ import numpy as np
 
 from model.errors import LanguageModelError
 from model.lm.trie import SPECIAL_WORDS, NgramTable
+from model.text_files import open_utf8
 
 LN10 = math.log(10.0)
 # KenLM's value for a word that a model without <unk> does not know: 10 ** -100.
 ABSENT_LOG10 = -100.0
 # Rounding in the file may put the logarithm of a certain word a little above 0.
 _LARGEST_LOG10 = 1e-3
+
+
+_SPECIAL = {"<unk>": "<unk>", "[unk]": "<unk>", "<s>": "<s>", "[cls]": "<s>", "</s>": "</s>", "[sep]": "</s>"}
+_BINARIES = {  # first bytes of other toolkits' models
+    b"mmap lm http://kheafield.com/code": "a KenLM binary",
+    b"SRILM_BINARY_NGRAM": "an SRILM binary",
+    b"blmt": "an IRSTLM binary",
+    b"Qblmt": "an IRSTLM binary",
+    b"Trie Language Model": "a CMU Sphinx binary",
+    b"Darpa Trigram LM": "a CMU Sphinx binary",
+    b"tuttilm": "tutti's own form of a model, a cache, whose name ends in .lm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +53,9 @@ class Ngrams:
 def read_arpa(path: Path) -> Ngrams:
     """Read and check an ARPA file. Raises: LanguageModelError naming file and line."""
     try:
-        with _open(path) as file:
+        with open_utf8(path, LanguageModelError) as file:
             return _Reader(path, file).read()
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise LanguageModelError(f"cannot read language model {path}: {error}") from error
 
 
@@ -61,12 +76,6 @@ def write_arpa(path: Path, model: Ngrams, *, digits: int = 4) -> None:
 
 def _compressed(raw: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0))
-
-
-def _open(path: Path) -> BinaryIO:
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb")
 
 
 def _lines(words: Sequence[str], table: NgramTable, digits: int, *, longest: bool) -> Iterator[bytes]:
@@ -109,10 +118,22 @@ class _Reader:
     def _error(self, what: str) -> LanguageModelError:
         return LanguageModelError(f"{self._path}:{self._number}: {what}")
 
+    def _find_data(self) -> None:
+        """Read up to the header, before which SRILM allows text. Raises: LanguageModelError naming what it is."""
+        for line in self._file:
+            self._number += 1
+            if line.strip() == b"\\data\\":
+                return
+            kind = next((kind for mark, kind in _BINARIES.items() if line.startswith(mark)), None)
+            if kind is not None:
+                raise LanguageModelError(f"{self._path} is {kind}: give the ARPA file that it was made of")
+            if b"\0" in line:
+                raise LanguageModelError(f"{self._path} is a binary file, not ARPA, the text form of language models")
+        raise LanguageModelError(f"{self._path} is not an ARPA file: the file ends early, without the line \\data\\")
+
     def _counts(self) -> list[int]:
         """Read the header up to and with the title of the unigrams."""
-        while self._line() != b"\\data\\":  # SRILM allows text before it
-            pass
+        self._find_data()
         counts: list[int] = []
         while (line := self._line()).startswith(b"ngram "):
             order, _, count = line[6:].partition(b"=")
@@ -127,18 +148,23 @@ class _Reader:
 
     def _unigrams(self, count: int) -> NgramTable:
         rows: dict[str, tuple[float, float]] = {}
+        as_read: dict[bytes, str] = {}
         for _ in range(count):
             name, log_prob, backoff = self._ngram(1)
-            word = self._decoded(name[0])
-            word = word.lower() if word.lower() in SPECIAL_WORDS else word
+            word = unicodedata.normalize("NFC", self._decoded(name[0]))
+            word = _SPECIAL.get(word.lower(), word)
             if word in rows:
                 raise self._error(f"the word {word} is there twice")
             rows[word] = log_prob, backoff
+            as_read[name[0]] = word
+        small = _small_letters(rows)
+        rows = {small.get(word, word): row for word, row in rows.items()}
         for word in SPECIAL_WORDS:
             rows.setdefault(word, (ABSENT_LOG10 * LN10, 0.0))
         self._words = (*SPECIAL_WORDS, *sorted(rows.keys() - set(SPECIAL_WORDS)))
         self._ids = {word.encode(): i for i, word in enumerate(self._words)}
         self._ids |= {word.upper().encode(): i for i, word in enumerate(SPECIAL_WORDS)}
+        self._ids |= {name: self._ids[small.get(word, word).encode()] for name, word in as_read.items()}
         values = np.array([rows[word] for word in self._words], np.float32)  # (words, 2)
         return NgramTable(np.arange(len(rows), dtype=np.int32)[:, None], values[:, 0].copy(), values[:, 1].copy())
 
@@ -177,7 +203,16 @@ class _Reader:
         try:
             return word.decode()
         except UnicodeDecodeError:
-            raise self._error(f"not UTF-8: {_shown(word)}") from None
+            raise self._error(f"not UTF-8: {_shown(word)}; save the file as UTF-8") from None
+
+
+def _small_letters(words: Iterable[str]) -> Mapping[str, str]:
+    """The words in small letters if all are in capitals, as some toolkits write them; else nothing."""
+    plain = [word for word in words if word not in SPECIAL_WORDS]
+    if any(word != word.upper() for word in plain):
+        return {}
+    small = {word: word.lower() for word in plain}
+    return small if len(set(small.values())) == len(small) else {}
 
 
 def _shown(line: bytes) -> str:

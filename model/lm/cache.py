@@ -1,4 +1,7 @@
-"""What is made of a file, kept as one file of arrays, mapped into memory, so that only the pages in use are read.
+"""What is made of a file, kept as one file of arrays, read into memory of the process's own.
+
+It is not mapped: a file that is overwritten in place or cut while it is mapped ends the process (SIGBUS), or changes
+numbers under a search. The checksum reads every byte at the start anyway.
 
 Layout: magic, length of the header, header (JSON: order, digest of the source, place of each array), arrays aligned to
 64 bytes. Written under a temporary name and renamed, so readers see a whole file or none.
@@ -8,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import tempfile
 import zlib
@@ -85,19 +87,23 @@ def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Map the file and return its header and its arrays, read-only. Raises: LanguageModelError, OSError."""
+    """Read the file and return its header and its arrays, read-only. Raises: LanguageModelError, OSError."""
     with path.open("rb") as file:
         head = file.read(len(_MAGIC) + 8)
         if head[: len(_MAGIC)] != _MAGIC:
             raise LanguageModelError(f"{path} is not a language model of this version")
         length = int.from_bytes(head[len(_MAGIC) :], "little")
-        text = file.read(min(length, os.fstat(file.fileno()).st_size))
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    base = _aligned(len(head) + length)
+        base, size = _aligned(len(head) + length), os.fstat(file.fileno()).st_size
+        if base > size:
+            raise LanguageModelError(f"{path} is damaged: it ends within its header")
+        text = file.read(length)
+        file.seek(base)
+        content = np.fromfile(file, np.uint8)  # aligned to 16 bytes or more
+    content.flags.writeable = False
     try:
         header = json.loads(text)
-        arrays = {name: _view(mapped, base, place) for name, place in header["arrays"].items()}
-        whole = len(mapped) == base + header["bytes"] and _checksum(arrays) == header["crc32"]
+        arrays = {name: _view(content, place) for name, place in header["arrays"].items()}
+        whole = len(content) == header["bytes"] and _checksum(arrays) == header["crc32"]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # any JSON at all
         raise LanguageModelError(f"{path} is damaged: {error}") from error
     if not whole:
@@ -105,11 +111,11 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     return header, arrays
 
 
-def _view(mapped: mmap.mmap, base: int, place: Mapping[str, Any]) -> NDArray[Any]:
+def _view(content: NDArray[np.uint8], place: Mapping[str, Any]) -> NDArray[Any]:
     shape = tuple(place["shape"])
     count = int(np.prod(shape))
     dtype = np.dtype(place["dtype"])
-    return np.frombuffer(mapped, dtype, count, base + place["offset"]).reshape(shape)
+    return np.frombuffer(content, dtype, count, place["offset"]).reshape(shape)
 
 
 def _checksum(arrays: Arrays) -> int:

@@ -62,7 +62,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path, *, cache_dirs: Sequence[Path] | None = None) -> LanguageModel:
-        """Read an ARPA file through its memory-mapped form (a cache, made at first), or such a form itself.
+        """Read an ARPA file through its form as arrays (a cache, made at first), or such a form itself.
 
         `cache_dirs` are tried in order; by default the file's own folder, then one in the user's home.
         Raises: LanguageModelError when the file is missing, damaged or not a model.
@@ -134,7 +134,7 @@ class LanguageModel:
         return Perplexity(sentences, words, unknown, total)
 
     def save(self, path: Path) -> None:
-        """Write the memory-mapped form. Raises: OSError."""
+        """Write the form as arrays. Raises: OSError."""
         trie, characters = self.trie, self.characters
         arrays: dict[str, NDArray[Any]] = {name: getattr(trie, name) for name in _TRIE}
         arrays |= {f"letters_{name}": getattr(characters.spelling, name) for name in _LETTERS}
@@ -144,7 +144,7 @@ class LanguageModel:
 
     @classmethod
     def _mapped(cls, path: Path, digest: str | None = None) -> LanguageModel:
-        """Map the file; with a digest, of that source. Raises: LanguageModelError, OSError."""
+        """Read the file; with a digest, of that source. Raises: LanguageModelError, OSError."""
         header, arrays = read_cache(path)
         if digest not in (None, header.get("digest")):
             raise LanguageModelError(f"{path} is of another source")

@@ -34,7 +34,7 @@ class PhoneTrie:
 
     @classmethod
     def mapped(cls, path: Path) -> PhoneTrie:
-        """Map what `save` wrote. Raises: LanguageModelError, OSError."""
+        """Read what `save` wrote. Raises: LanguageModelError, OSError."""
         _, arrays = read_cache(path)
         try:
             spelling = SpellingTrie(*(arrays[name] for name in _SPELLING))
@@ -43,7 +43,7 @@ class PhoneTrie:
             raise LanguageModelError(f"{path} is not a trie of this version: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write it as a file to be mapped. Raises: OSError."""
+        """Write it as a file of arrays. Raises: OSError."""
         arrays = {name: getattr(self.spelling, name) for name in _SPELLING}
         write_cache(path, {}, arrays | {"first": self.first, "words": self.words, "likeliest": self.likeliest})
 

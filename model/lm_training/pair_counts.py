@@ -11,6 +11,7 @@ from model.errors import LanguageModelError
 from model.lm.arpa import ABSENT_LOG10, LN10
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID, NgramTable
 from model.lm_training.mixture import normalised
+from model.text_files import read_lines
 
 SUFFIX = ".counts"
 # Counts do not include ends of sentences: one in twenty words, about as in written English.
@@ -25,11 +26,7 @@ def read_counts(path: Path) -> tuple[dict[str, int], dict[tuple[str, str], int]]
     """Read lines of one or two words and a count. Raises: LanguageModelError naming file and line."""
     words: dict[str, int] = {}
     pairs: dict[tuple[str, str], int] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"cannot read {path}: {error}") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, LanguageModelError), 1):
         match line.split():
             case [word, count] if count.isdigit():
                 words[word] = int(count)

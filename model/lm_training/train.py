@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from model import text_files
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.trie import SPECIAL_WORDS, NgramTable, build_trie
@@ -21,9 +22,17 @@ from model.lm_training.pair_counts import SUFFIX as COUNTS_SUFFIX
 from model.lm_training.pair_counts import pair_model, read_counts
 from model.lm_training.pruning import prune
 from model.machine.compiled import DoubleArray
+from model.text.letters import unspellable
+from model.text.normalization import plain
 from model.text.spelled import spoken
 
 Report = Callable[[str], None]
+NO_TEXTS = (COUNTS_SUFFIX, *MODEL_SUFFIXES)
+MOST_SHOWN = 40  # letters
+
+
+def _say_nothing(_: str) -> None:
+    """The default report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,7 @@ class TrainingOptions:
     vocabulary_size: int | None = None
     threshold: float = 0.0
     as_written: bool = False
+    mix: tuple[Path, float] | None = None  # a model of ours to mix all texts with, and its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +65,32 @@ class Source:
     model: Ngrams | None = None
 
 
-def read_lines(path: Path, *, as_written: bool = False) -> tuple[str, ...]:
+def read_lines(path: Path, *, as_written: bool = False, report: Report = _say_nothing) -> tuple[str, ...]:
     """Return the sentences of a text, one a line, as written, or spelled as the English acoustic model spells.
 
-    Raises: LanguageModelError when it cannot be read or has no words.
+    Letters of other alphabets, which that cannot spell, are reported. Raises: LanguageModelError when it cannot be read
+    or has no words.
     """
-    try:
-        spell = _folded if as_written else spoken
-        lines = tuple(spell(line) for line in path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise LanguageModelError(f"cannot read {path}: {error}") from error
+    written = text_files.read_lines(path, LanguageModelError)
+    lost = "" if as_written else unspellable("".join(written))
+    if lost:
+        report(f"{path}: letters that cannot be spelled are left out: {lost[:MOST_SHOWN]}; --as-written keeps them")
+    spell = _folded if as_written else _spoken
+    lines = tuple(spell(line) for line in written)
     if not any(lines):
         raise LanguageModelError(f"{path} has no words")
     return lines
 
 
 def _folded(line: str) -> str:
-    return " ".join(line.split())
+    return plain(line)
 
 
-def read_source(path: Path, *, as_written: bool = False) -> Source:
+def _spoken(line: str) -> str:
+    return spoken(plain(line))
+
+
+def read_source(path: Path, *, as_written: bool = False, report: Report = _say_nothing) -> Source:
     """Read a text, counts when the name ends in .counts, or a model when it ends in .arpa or .arpa.gz."""
     if path.name.endswith(MODEL_SUFFIXES):
         return Source(
@@ -83,16 +99,20 @@ def read_source(path: Path, *, as_written: bool = False) -> Source:
     if path.suffix == COUNTS_SUFFIX:
         words, pairs = read_counts(path)
         return Source(path.stem, (), words, pairs)
-    return Source(path.stem, read_lines(path, as_written=as_written))
+    return Source(path.stem, read_lines(path, as_written=as_written, report=report))
 
 
 def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ngrams:
     """Make a model. Raises: LanguageModelError for texts or options that cannot be used."""
     _check(paths, options)
-    sources = [read_source(path, as_written=options.as_written) for path in paths]
+    sources = [read_source(path, as_written=options.as_written, report=report) for path in paths]
     held_out = [line for path in options.held_out for line in read_lines(path, as_written=options.as_written)]
     if not (held_out or options.weights):
         sources = [Source("text", tuple(line for source in sources for line in source.lines))]
+    if options.mix is not None:
+        model, share = options.mix
+        sources.append(Source("shipped", model=read_arpa(model)))
+        options = replace(options, weights=(1 - share, share))
     report(f"{len(sources)} source(s), {sum(len(source.lines) for source in sources)} sentences")
     words = _vocabulary(sources, options, held_out)
     report(f"vocabulary: {len(words)} words")
@@ -118,9 +138,12 @@ def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
         raise LanguageModelError("weights are either given or tuned on a held-out text, not both")
     if options.weights and (len(options.weights) != len(paths) or min(options.weights) <= 0):
         raise LanguageModelError("each text needs a weight above 0, or none has one")
-    no_texts = (COUNTS_SUFFIX, *MODEL_SUFFIXES)
-    if not (options.weights or options.held_out) and any(path.name.endswith(no_texts) for path in paths):
+    if not (options.weights or options.held_out) and any(path.name.endswith(NO_TEXTS) for path in paths):
         raise LanguageModelError("counts and models are mixed with texts by weights or a held-out text only")
+    if options.mix is not None and (options.weights or options.held_out):
+        raise LanguageModelError("a mixture by --mix excludes weights and held-out texts: name the model as a source")
+    if options.mix is not None and not 0 < options.mix[1] < 1:
+        raise LanguageModelError(f"the share of the shipped model is {options.mix[1]}, not between 0 and 1")
     if options.order < 1:
         raise LanguageModelError("the order is at least 1")
 

@@ -20,6 +20,7 @@ from typing import Any
 from model.errors import ManifestError, ModelError
 from model.lexicon.pinyin import are_syllables, syllables_of
 from model.mandarin.text import characters_of, sentences_of
+from model.text_files import read_lines
 
 SOURCES = ("aishell_sample", "cmn_words", "cmn_syllables", "mandarin_cv")
 HELD_OUT = ("mandarin_dev", "mandarin_cv")
@@ -37,9 +38,9 @@ def rows_of(data: Path, source: str) -> Iterator[Row]:
     """Lines of a manifest. Raises: ManifestError."""
     path = data / f"{source}.jsonl"
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_lines(path, ManifestError):
             yield json.loads(line)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise ManifestError(f"cannot read manifest {path}: {error}") from error
 
 

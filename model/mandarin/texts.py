@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,6 +20,7 @@ from model.lm.drawing import Drawing
 from model.mandarin.commands import commands, titles_of
 from model.mandarin.text import sentences_of
 from model.synthesis.digits import digit_strings
+from model.text_files import read_lines
 
 SHARED = 6  # characters in a row
 DRAWN_CHARACTERS = 20_000_000  # of a model of words: two minutes
@@ -33,11 +33,8 @@ def prompts(folder: Path) -> Iterator[str]:
     if not paths:
         raise LanguageModelError(f"{folder} has no .txt.xz")
     for path in paths:
-        try:
-            for line in lzma.decompress(path.read_bytes()).decode().splitlines():
-                yield from sentences_of(line)
-        except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
-            raise LanguageModelError(f"cannot read {path}: {error}") from error
+        for line in read_lines(path, LanguageModelError):
+            yield from sentences_of(line)
 
 
 def overlaps(held_out: Iterable[str]) -> set[str]:
@@ -55,8 +52,8 @@ def without(sentences: Iterable[str], runs: set[str]) -> Iterator[str]:
 def transcripts(manifest: Path) -> list[str]:
     """Sentences of a manifest's texts. Raises: LanguageModelError."""
     try:
-        rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+        rows = [json.loads(line) for line in read_lines(manifest, LanguageModelError)]
+    except ValueError as error:
         raise LanguageModelError(f"cannot read {manifest}: {error}") from error
     return [sentence for row in rows for sentence in sentences_of(row.get("characters") or row["text"])]
 

@@ -7,7 +7,7 @@ the order of the states. Source: sherpa-onnx's loaders, read for the contract of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
@@ -216,6 +216,38 @@ def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...
                     shape = (*state.shape[: state.axis], None, *state.shape[state.axis :])
                 found.append((TYPES[state.dtype], shape))
     return found
+
+
+def for_batches_of(graph: Graph, contract: Contract) -> Contract:
+    """Return the contract, of one row at a time where the graph's batch axis is fixed at 1.
+
+    Raises: PublishedModelError where it is fixed at another size.
+    """
+    fixed = {
+        size
+        for declared, (_, shape) in zip(graph.inputs, expected_inputs(contract), strict=False)
+        if len(declared.shape) == len(shape)
+        for size, wanted in zip(declared.shape, shape, strict=True)
+        if wanted is None and isinstance(size, int) and size > 0
+    }
+    if not fixed:
+        return contract
+    if fixed != {1}:
+        sizes = ", ".join(map(str, sorted(fixed)))
+        raise PublishedModelError(
+            f"{graph.path.name}: its batch axis is fixed at {sizes}; export it with a dynamic batch axis (or of 1)"
+        )
+    return replace(contract, one_row=True)
+
+
+def check_batches(graph: Graph) -> None:
+    """Refuse a decoder or joiner that takes one row alone. Raises: PublishedModelError."""
+    for declared in graph.inputs:
+        if declared.shape and isinstance(declared.shape[0], int) and declared.shape[0] > 0:
+            raise PublishedModelError(
+                f"{graph.path.name}: the batch axis of its input {declared.name!r} is fixed at {declared.shape[0]}; "
+                "export it with a dynamic batch axis"
+            )
 
 
 def _check_window(graph: Graph, window: int, shift: int) -> None:

@@ -51,7 +51,9 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
     Raises: PublishedModelError if a file is missing, or if it is not clear which one is meant.
     """
     if not path.exists():
-        raise PublishedModelError(f"{path} does not exist")
+        raise PublishedModelError(
+            f"{path} does not exist; a published model is a folder with .onnx graphs and {TOKENS}, or one of its graphs"
+        )
     folder = path if path.is_dir() else path.parent
     named = None if path.is_dir() else path
     if path.is_dir() and not any(path.glob("*.onnx")):

@@ -15,7 +15,7 @@ from model.description import Device
 from model.errors import PublishedModelError
 from model.machine.precision import resolve_device
 from model.published import contracts
-from model.published.contracts import KINDS, Contract, recognise
+from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognise
 from model.published.features import FbankWindows, RawWindows
 from model.published.files import PublishedFiles, find_files
 from model.published.metadata import THREADS, Graph
@@ -68,7 +68,7 @@ class PublishedModel:
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
         if "encoder" not in graphs:
             graph = graphs["model"]
-            contract = KINDS[recognise(graph)][1](graph)
+            contract = for_batches_of(graph, KINDS[recognise(graph)][1](graph))
             shape = check_graph(graph, contract)
             tokens = Tokens.read(files.tokens, shape[1])
             _check_vocabulary(graph, contract, shape[1])
@@ -83,6 +83,10 @@ class PublishedModel:
                 if recurrent
                 else contracts.zipformer2(graph, "zipformer2-transducer")
             )
+            contract = for_batches_of(graph, contract)
+            if not recurrent:
+                check_batches(decoder)
+                check_batches(joiner)
             shape = check_graph(graph, contract)
             size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
             tokens = Tokens.read(files.tokens, size)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from model.errors import TrainingError
 from model.punctuation.features import UNKNOWN, Rows, Vocabulary
 from model.punctuation.marks import ENDS, NONE, parse_word
+from model.text_files import read_text
 
 Ints = NDArray[np.int64]
 
@@ -48,10 +49,7 @@ class Final:
 
 def read_tokens(path: Path) -> list[str]:
     """Read a file of `model.punctuation.texts`: words as they are written. Raises: TrainingError."""
-    try:
-        return path.read_text(encoding="utf-8").split()
-    except OSError as error:
-        raise TrainingError(f"cannot read {path}: {error}") from error
+    return read_text(path, TrainingError).split()
 
 
 def most_frequent(texts: Iterable[Iterable[str]], size: int) -> Vocabulary:

@@ -33,6 +33,7 @@ from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 from model.training.augment import Augmentation, Augmenter, to_tensor
 from model.training.data.corpus import Corpus
+from model.training.data.transcripts import spelled
 from model.training.recipe import Recipe
 from model.training.trainer import make_augmenter
 
@@ -70,10 +71,11 @@ def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announ
     if integers is not None:
         raise CheckpointError(f"{places.checkpoint} holds 8-bit integers already: quantize what it was made from")
     network, _ = load_network(places.checkpoint)
-    utterances = [u for u in read_manifests(places.manifests) if u.text]
+    utterances = spelled(read_manifests(places.manifests), network.config)
     if not utterances:
         raise TrainingError("the manifests name no recording with a text")
-    judge = Judge(network, utterances, read_manifests(places.validation), seed, announce)
+    held_out = spelled(read_manifests(places.validation), network.config)
+    judge = Judge(network, utterances, held_out, seed, announce)
     found: list[Draw] = []
     for each in range(seed, seed + draws):
         heard = calibration_speech(utterances, network.config, each, announce)
@@ -214,7 +216,7 @@ def _batches(
     announce("reading the audio (decoded once, then cached)")
     corpus = Corpus(utterances, places.cache, network.config.sample_rate)
     recipe = Recipe(seed=seed, weights=REPEATED)
-    augmenter = make_augmenter(recipe, read_manifests(places.noise), network.config.sample_rate)
+    augmenter = make_augmenter(recipe, read_manifests(places.noise, texts=False), network.config.sample_rate)
     return speech(corpus, augmenter, recipe, network.config)
 
 

@@ -8,6 +8,7 @@ from random import Random
 
 from model.errors import LanguageModelError
 from model.synthesis.sentences import Sentence
+from model.text_files import read_lines
 
 LONGEST = 22  # syllables
 DIGITS_SHARE = 0.15  # of the sentences are strings of digits
@@ -32,9 +33,7 @@ def mandarin_sentences(seed: int, texts: Path, commands_share: float = 0.0) -> I
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line.replace(" ", "") for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except OSError as error:
-        raise LanguageModelError(
-            f"cannot read {path}: {error.strerror}; python -m model.mandarin.texts writes it"
-        ) from error
+    def refused(problem: str) -> LanguageModelError:
+        return LanguageModelError(f"{problem}; python -m model.mandarin.texts writes it")
+
+    return [line.replace(" ", "") for line in read_lines(path, refused) if line]

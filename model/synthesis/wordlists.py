@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from model.text_files import read_lines
+
 VOCABULARY_FILE = Path(__file__).parent / "vocabulary.txt"
 COMMANDS_FILE = Path(__file__).parent / "commands.txt"
 
@@ -46,7 +48,7 @@ def read_sections(path: Path, separator: str) -> dict[str, tuple[str, ...]]:
     """
     sections: dict[str, list[str]] = {}
     entries: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_lines(path, ValueError):
         header = _HEADER.match(line)
         if header:
             entries = sections.setdefault(header[1], [])

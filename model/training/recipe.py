@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from model.config import ModelConfig
 from model.errors import TrainingError
+from model.text_files import read_text
 from model.training.augment import Augmentation
 from model.training.optimizer.precision import CHOICES
 from model.training.parallel.tree import is_power_of_two
@@ -71,15 +74,58 @@ class Recipe:
 
 
 def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
-    """Read `{"model": {…}, "recipe": {…}}`; omitted values keep their defaults. Raises: TrainingError."""
+    """Read `{"model": {…}, "recipe": {…}}`; omitted values keep their defaults.
+
+    A name that is no file may be that of a shipped recipe. Raises: TrainingError.
+    """
+    if not path.exists() and path.suffix != ".json" and (RECIPES / f"{path.name}.json").exists():
+        path = RECIPES / f"{path.name}.json"
+    elif not path.exists():
+        names = ", ".join(sorted(each.stem for each in RECIPES.glob("*.json")))
+        raise TrainingError(
+            f"there is no recipe {path}; --recipe takes a JSON file, or the name of one of ours: {names}"
+        )
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        recipe = dict(values.get("recipe", {}))
-        given: dict[str, Any] = recipe.pop("augmentation", {})
-        augmentation: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        model: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get("model", {}).items()}
+        values = json.loads(read_text(path, TrainingError))
+    except ValueError as error:
+        raise TrainingError(f"{path} is not a recipe: not JSON: {error}") from None
+    try:
+        top = _section(values, "the recipe file", None)
+        recipe = _section(top.get("recipe", {}), "recipe", Recipe)
+        model = _section(top.get("model", {}), "model", ModelConfig)
+        augmentation = _section(recipe.pop("augmentation", {}), "augmentation", Augmentation)
         return ModelConfig(**model), Recipe(**recipe, augmentation=Augmentation(**augmentation))
-    except OSError as error:
-        raise TrainingError(f"cannot read recipe {path}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path} is not a recipe: {error}") from error
+
+
+def _section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:
+    """An object of the file, lists as tuples; `kind` has its fields. Raises: ValueError, which names a bad key."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} is not an object of JSON but {_shown(values)}")  # noqa: TRY004 - of what a file holds
+    fields = {} if kind is None else {each.name: each for each in dataclasses.fields(kind)}
+    known = tuple(fields) or ("model", "recipe")
+    for key, value in values.items():
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"{key!r} is not a key of {name}{hint} Valid are {', '.join(known)}")
+        default = fields[key].default if key in fields else dataclasses.MISSING
+        if default is not dataclasses.MISSING and not _is_alike(value, default):
+            raise ValueError(f"{key}: {_shown(value)} is not of the kind of {_shown(default)}, the default")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def _is_alike(value: Any, default: Any) -> bool:
+    """Whether a value of JSON has the type of a default; None stands for a whole number that is left out."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    if default is None:
+        return value is None or isinstance(value, int)
+    return isinstance(value, (list, tuple) if isinstance(default, tuple) else type(default))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:60]

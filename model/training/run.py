@@ -18,10 +18,11 @@ from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
 from model.machine.precision import resolve_device
-from model.recordings import read_manifests
+from model.recordings import Utterance, check_audio, read_manifests
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 from model.training.data.corpus import Corpus
+from model.training.data.transcripts import changed, spelled
 from model.training.losses.denominator import compile_ahead
 from model.training.parallel import launch
 from model.training.parallel.launch import Place
@@ -97,6 +98,8 @@ def train(
         return places.out
     size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(_device(device)))
     with alone(places.snapshots):
+        if count := changed(read_manifests(places.manifests), _texts(config, places.manifests)):
+            announce(f"capitals and marks in {count} texts are normalized")
         announce("reading the audio (decoded once, then cached)")
         _corpora(config, places)
         if recipe.denominator:
@@ -111,14 +114,19 @@ def _device(asked: str) -> torch.device:
 
 def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
     """Recordings to train on, and held-out ones. Raises: TrainingError if there are none to train on."""
-    training = [u for u in read_manifests(places.manifests) if u.text]
+    training, held_out = _texts(config, places.manifests), _texts(config, places.validation)
     if not training:
         raise TrainingError("the manifests name no recording with a text")
-    held_out = read_manifests(places.validation)
     return (
         Corpus(training, places.cache, config.sample_rate),
         Corpus(held_out, places.cache, config.sample_rate),
     )
+
+
+def _texts(config: ModelConfig, manifests: Sequence[Path]) -> list[Utterance]:
+    utterances = spelled(read_manifests(manifests), config)
+    check_audio(utterances)
+    return utterances
 
 
 def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) -> bool:
@@ -129,7 +137,7 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     if device.type == "cuda":
         device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
     corpus, held_out = _corpora(job.config, job.places)
-    noise = read_manifests(job.places.noise)
+    noise = read_manifests(job.places.noise, texts=False)
     lexicon = None if job.places.lexicon is None else Lexicon.load(job.places.lexicon)
     trainer = Trainer(
         job.config,

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 from starlette.requests import HTTPConnection
 
+from model.text_files import read_lines
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorised, SettingsError
@@ -62,12 +63,7 @@ def read_secrets(kind: str, given: Iterable[str], file: Path | None) -> list[tup
     secrets = [(f"{kind} {number}", secret) for number, secret in enumerate(given, start=1)]
     if file is None:
         return secrets
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise SettingsError(f"cannot read {file}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise SettingsError(f"cannot read {file}: not a text file") from None
+    lines = [line.strip() for line in read_lines(file, SettingsError)]
     found = [(f"{file}:{number}", line) for number, line in enumerate(lines, start=1) if line and line[0] != "#"]
     if not found:
         raise SettingsError(f"{file}: no key in it")

@@ -21,6 +21,7 @@ from server.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from model.lm_training.train import TrainingOptions
     from model.lm_training.tune import Trial
 
 lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.", no_args_is_help=True)
@@ -55,6 +56,13 @@ def train(
         float, typer.Option(help="Drop n-grams whose absence raises perplexity by less than this share.", min=0.0)
     ] = 0.0,
     digits: Annotated[int, typer.Option(help="Digits after the point in the file.", min=2, max=7)] = 4,
+    mix: Annotated[
+        str | None,
+        typer.Option(
+            help="shipped:SHARE, the share of the shipped model, or none. Default: shipped:0.7 for English and Chinese "
+            "texts without weights; none with weights, --held-out or --as-written. A grammar needs none."
+        ),
+    ] = None,
     as_written: Annotated[
         bool, typer.Option("--as-written", help="Leave the words as they are: for languages other than English.")
     ] = False,
@@ -62,8 +70,10 @@ def train(
     """Make an ARPA model: interpolated modified Kneser-Ney, texts mixed by weight, pruned by entropy.
 
     Texts are spelled as the English acoustic model spells, or left as written. Without weights or a held-out text, all
-    texts count as one.
+    texts count as one, mixed with the shipped model: a text of its own lacks most of what people say.
     """
+    from dataclasses import replace
+
     from model.errors import ModelError
     from model.lm.arpa import write_arpa
     from model.lm_training.train import TrainingOptions
@@ -80,6 +90,9 @@ def train(
         as_written=as_written,
     )
     try:
+        options = replace(options, mix=_mixed(mix, paths, options))
+        if options.mix is not None:
+            typer.echo(f"mixed with the shipped model, {options.mix[1]:g} of it; --mix none leaves it out")
         write_arpa(out, make(paths, options, typer.echo), digits=digits)
     except (ModelError, OSError) as error:
         fail(error)
@@ -226,6 +239,29 @@ def tune(
     typer.echo(f"wrote {target}")
 
 
+def _mixed(asked: str | None, paths: Sequence[Path], options: TrainingOptions) -> tuple[Path, float] | None:
+    """The shipped model of the texts' language and its share. Raises: typer.BadParameter, LanguageModelError."""
+    from model.ctc.tokens import has_ideographs
+    from model.decoder import language_model_path
+    from model.lm_training.train import NO_TEXTS, read_lines
+
+    others = options.weights or options.held_out or any(path.name.endswith(NO_TEXTS) for path in paths)
+    if asked == "none" or (asked is None and (others or options.as_written)):
+        return None
+    name, _, share = (asked or "shipped:0.7").partition(":")
+    try:
+        found = float(share or "0.7")
+    except ValueError:
+        found = 0.0
+    if name != "shipped" or not 0 < found < 1:
+        raise typer.BadParameter(f"--mix {asked}: neither none nor shipped:SHARE with a share such as 0.7")
+    if others:
+        raise typer.BadParameter("--mix excludes weights, --held-out, counts and models: name the model as a source")
+    chinese = any(has_ideographs(line) for line in read_lines(paths[0], as_written=True))
+    path = language_model_path(None, "zh" if chinese else "en")
+    return None if path is None else (path, found)
+
+
 def _weighted(texts: Sequence[str]) -> tuple[list[Path], tuple[float, ...]]:
     """Split FILE:WEIGHT into files and weights."""
     paths: list[Path] = []
@@ -251,7 +287,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
     except ValueError:
         raise typer.BadParameter("--min-count takes whole numbers with commas") from None
     if list(counts) != sorted(counts) or counts[0] < 1:
-        raise typer.BadParameter("--min-count: counts are at least 1, and no longer n-grams' is below a shorter one's")
+        raise typer.BadParameter("--min-count: counts must be at least 1 and non-decreasing, for example 1,1,2")
     return counts
 
 

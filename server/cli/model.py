@@ -99,7 +99,10 @@ def _tell(state: dict[str, Any]) -> None:
 def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write model.onnx and tokens.txt in.")],
     *,
-    model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A .safetensors checkpoint, or a shipped one's name. Default: the shipped model."),
+    ] = None,
 ) -> None:
     """Write a model of ours in the form that sherpa-onnx reads, as a streaming NeMo CTC model."""
     from model import checkpoint
@@ -108,7 +111,7 @@ def export(
     from model.torch_network.checkpoint import load_network
 
     try:
-        path = write(load_network(model or checkpoint.SHIPPED)[0], directory)
+        path = write(load_network(checkpoint.named(model) if model else checkpoint.SHIPPED)[0], directory)
     except ModuleNotFoundError as error:
         fail(f"export needs the optional package {error.name}: {install_hint('onnx')}")
     except (ModelError, OSError) as error:

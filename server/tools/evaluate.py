@@ -17,6 +17,7 @@ from model.evaluation.parts import parts_of
 from model.evaluation.scoring import by_source, report
 from model.evaluation.stability import ShownWord, Stability, View
 from model.recordings import Utterance
+from model.text.normalization import comparable
 from server.audio.pcm import PCM
 from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings
@@ -45,11 +46,20 @@ class Evaluation:
 
     def figures(self) -> dict[str, object]:
         """JSON-ready: error rates pooled and by source, speed, and a digest of all texts to compare runs by."""
-        rows = [(u.source, u.text, text) for u, text in zip(self.utterances, self.texts, strict=True)]
+        rows = [
+            (u.source, comparable(u.text), comparable(text))
+            for u, text in zip(self.utterances, self.texts, strict=True)
+        ]
+        normalized = sum(
+            reference != " ".join(u.text.split()) for u, (_, reference, _) in zip(self.utterances, rows, strict=True)
+        )
+        digits = sum(any(map(str.isdigit, reference)) for _, reference, _ in rows)
         audio_s = sum(u.duration_s for u in self.utterances)
         partials = {} if self.stability is None else {"partials": self.stability.figures()}
         return {
             **report(by_source(rows)),
+            "references_normalized": normalized,
+            "references_with_digits": digits,
             "audio_s": round(audio_s, 1),
             "elapsed_s": round(self.elapsed_s, 2),
             "real_time_factor": round(self.elapsed_s / audio_s, 5) if audio_s else None,
@@ -60,7 +70,7 @@ class Evaluation:
     def by_part(self) -> dict[str, object]:
         """JSON-ready error rates of the parts A and B of the recordings (`model/evaluation/parts`)."""
         rows = zip(parts_of(self.utterances), self.utterances, self.texts, strict=True)
-        scored = [(part, (u.source, u.text, text)) for part, u, text in rows]
+        scored = [(part, (u.source, comparable(u.text), comparable(text))) for part, u, text in rows]
         named = sorted({part for part, _ in scored})
         return {name: report(by_source(row for part, row in scored if part == name)) for name in named}
 

@@ -12,6 +12,7 @@ Figures = dict[str, Any]
 _WIDTH = 120  # where the output is no terminal
 _IN_TABLE = {
     *("wer", "cer", "by_source", "by_part", "utterances", "precision", "decoder", "codec"),
+    *("words", "insertions", "deletions", "substitutions", "references_normalized", "references_with_digits"),
     *("log_prob_difference_to_fp32", "real_time_factor", "partials"),
 }
 
@@ -30,10 +31,22 @@ def report_console(*, as_json: bool) -> Console:
 def print_report(combinations: Sequence[Figures], console: Console) -> None:
     """Print the table, then a line of facts for each combination."""
     console.print(report_table(combinations))
+    for note in _notes(combinations[0]):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     for figures in combinations:
         rest = {k: v for k, v in figures.items() if k not in _IN_TABLE}
         line = ", ".join(f"{name} {value}" for name, value in rest.items())
         console.print(f"{_label(figures)}: {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _notes(figures: Figures) -> list[str]:
+    """What was done to the references, in sentences."""
+    notes = []
+    if count := figures.get("references_normalized"):
+        notes.append(f"capitals, marks and punctuation of {count} references are normalized before they are compared")
+    if count := figures.get("references_with_digits"):
+        notes.append(f"{count} references have digits, which transcripts spell as words: each counts as an error")
+    return notes
 
 
 def report_table(combinations: Sequence[Figures]) -> Table:
@@ -51,6 +64,10 @@ def _rows(first: Figures) -> list[tuple[str, Callable[[Figures], str]]]:
     rows: list[tuple[str, Callable[[Figures], str]]] = [
         ("WER", lambda f: f"{f['wer']:.4f}"),
         ("CER", lambda f: f"{f['cer']:.4f}"),
+        ("words in the references", lambda f: str(f["words"])),
+        ("substitutions", lambda f: str(f["substitutions"])),
+        ("deletions", lambda f: str(f["deletions"])),
+        ("insertions", lambda f: str(f["insertions"])),
         *((f"WER {source}", _of_source(source)) for source in first["by_source"]),
         *((f"WER, part {part}", _of_part(part)) for part in first.get("by_part", ())),
         ("largest Δ log-prob to fp32", lambda f: _number(f.get("log_prob_difference_to_fp32", {}).get("largest"))),

@@ -14,16 +14,22 @@ from typing import Any
 import typer
 
 from model.acoustic import load_model
+from model.ctc.tokens import ideographs_apart
 from model.decoder import resolve_decoder
+from model.errors import ManifestError
 from model.evaluation import compare
 from model.evaluation.parts import Selection, selected
+from model.lm.language_model import LanguageModel
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
-from model.recordings import Utterance, read_manifests, read_pcm
+from model.recordings import Utterance, check_audio, read_manifests, read_pcm
+from model.text.normalization import comparable
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
 from server.tools.local import open_local
+
+MOST_UNKNOWN = 0.25  # share of all words, above which a language model is said to lack the references' words
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,12 @@ class Asked:
     @property
     def utterances(self) -> list[Utterance]:
         """The recordings to evaluate. Raises: ManifestError."""
-        return selected(read_manifests(self.manifests), self.part)
+        utterances = selected(read_manifests(self.manifests), self.part)
+        check_audio(utterances)
+        for utterance in utterances:
+            if not comparable(utterance.text):
+                raise ManifestError(f"{utterance.where}: text: {utterance.text[:60]!r} has no word to compare with")
+        return utterances
 
 
 def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
@@ -56,12 +67,32 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     utterances = asked.utterances
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
+    for settings, shared in zip(combinations, facts, strict=True):
+        if isinstance(settings.lm, Path) and shared["decoder"] == "beam":
+            shared["lm_unknown_words"] = _unknown(settings.lm, utterances)
     runs = [
         _run(asked, utterances, _opener(settings, codec, asked.query), shared | ({"codec": codec} if codec else {}))
         for settings, shared in zip(combinations, facts, strict=True)
         for codec in asked.codecs
     ]
     _report(asked, runs)
+
+
+def _unknown(path: Path, utterances: Sequence[Utterance]) -> float:
+    """Share of the references' words that a language model lacks; a warning where it is most of them."""
+    model = LanguageModel.load(path)
+    lines = [ideographs_apart(comparable(u.text)) for u in utterances]
+    distinct = {word for line in lines for word in line.split()}
+    lacking = [word for word in distinct if word not in model]
+    share = model.perplexity(lines).unknown_rate
+    if 2 * len(lacking) > len(distinct) or share > MOST_UNKNOWN:
+        typer.echo(
+            f"tutti: warning: {path} lacks {len(lacking)} of the {len(distinct)} different words of the references "
+            f"({share:.0%} of all words): they cannot be recognized. Mix it with the shipped model: tutti lm train "
+            "--mix shipped:0.7",
+            err=True,
+        )
+    return round(share, 4)
 
 
 def _opener(settings: Settings, codec: str | None, query: Mapping[str, Any]) -> OpenTranscriber:

@@ -26,6 +26,7 @@ from model.lm.text_model import Counts
 from model.lm_training.recurrent.network import RecurrentNetwork
 from model.lm_training.recurrent.train import load_network, parallel
 from model.quantization.rounding import compensating, row_scales
+from model.text_files import read_lines
 
 CALIBRATION_STREAMS, CALIBRATION_STEPS = 64, 512
 
@@ -61,7 +62,7 @@ def main() -> None:
     try:
         network, pieces = load_network(options.floats)
         network.eval()
-        lines = options.text.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(options.text, ValueError)
         streams = parallel(lines, pieces, 1, streams=CALIBRATION_STREAMS)[:CALIBRATION_STEPS]
         arrays = quantized(network, streams)
         described = json.loads(options.floats.with_suffix(".json").read_text(encoding="utf-8"))

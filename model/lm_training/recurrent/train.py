@@ -28,6 +28,7 @@ from model import checkpoint
 from model.lm.recurrent.pieces import END, Pieces
 from model.lm_training.recurrent.network import RecurrentNetwork, loss_of
 from model.lm_training.recurrent.pieces import learn_pieces
+from model.text_files import read_lines
 
 STREAMS = 256
 WINDOW = 32
@@ -54,13 +55,13 @@ def train(
 ) -> None:
     """Train on texts, each so many times, and write the checkpoint; `init` is one to go on from, with its pieces.
 
-    Raises: OSError; ValueError for too little text, and for another kind of checkpoint.
+    Raises: OSError; ValueError for a text that cannot be read, too little of it, and for another kind of checkpoint.
     """
     torch.manual_seed(settings.seed)
     words: Counter[str] = Counter()
     lines: list[str] = []
     for path, times in texts:
-        own = path.read_text(encoding="utf-8").splitlines()
+        own = read_lines(path, ValueError)
         words.update(word for line in own for word in line.split())
         lines += own * times
     if init is None:
@@ -73,7 +74,7 @@ def train(
     say(f"{len(lines)} sentences, {streams.numel()} pieces of {len(pieces)}")
     checked = None
     if held_out is not None:
-        checked = parallel(held_out.read_text(encoding="utf-8").splitlines(), pieces, settings.seed, streams=16)
+        checked = parallel(read_lines(held_out, ValueError), pieces, settings.seed, streams=16)
     run(network, streams, checked, settings, lambda: save_network(network, pieces, settings.seed, out))
 
 

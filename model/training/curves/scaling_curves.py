@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
+from model.text_files import read_text
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -30,7 +32,7 @@ class Point:
 
 def read_point(value: float, text: str) -> list[Point]:
     """Points of one evaluation, one a decoder. Raises: ValueError if the text ends in no such document."""
-    document: Mapping[str, Any] = json.loads(text.strip().splitlines()[-1])
+    document: Mapping[str, Any] = json.loads(text.strip().split("\n")[-1])
     try:
         return [
             Point(
@@ -99,12 +101,12 @@ def main(
     for evaluation in evaluations:
         value, _, path = evaluation.partition("=")
         try:
-            points += read_point(float(value), Path(path).read_text(encoding="utf-8"))
-        except (ValueError, OSError, IndexError) as error:
+            points += read_point(float(value), read_text(Path(path), ValueError))
+        except (ValueError, IndexError) as error:
             raise typer.BadParameter(f"{evaluation}: {error}") from error
     references: dict[str, dict[str, float]] = {}
     if pocketsphinx is not None:
-        rates = json.loads(pocketsphinx.read_text(encoding="utf-8"))["rates"]
+        rates = json.loads(read_text(pocketsphinx, typer.BadParameter))["rates"]
         references["pocketsphinx"] = {"all": rates["wer"], **{k: v["wer"] for k, v in rates["by_source"].items()}}
     kept = {"axis": axis, "points": [asdict(point) for point in points], "references": references}
     out.with_suffix(".json").write_text(json.dumps(kept) + "\n")

@@ -21,8 +21,24 @@ def test_sources_are_pooled_by_words_not_by_utterances():
     rows = [("x", "one", "two"), ("x", "one two three", "one two three"), ("y", "one", "")]
     pooled = report(by_source(rows))
     assert pooled["by_source"] == {
-        "x": {"wer": 0.25, "cer": 0.1875, "utterances": 2},
-        "y": {"wer": 1.0, "cer": 1.0, "utterances": 1},
+        "x": {
+            "wer": 0.25,
+            "cer": 0.1875,
+            "utterances": 2,
+            "words": 4,
+            "insertions": 0,
+            "deletions": 0,
+            "substitutions": 1,
+        },
+        "y": {
+            "wer": 1.0,
+            "cer": 1.0,
+            "utterances": 1,
+            "words": 1,
+            "insertions": 0,
+            "deletions": 1,
+            "substitutions": 0,
+        },
     }
     assert pooled["wer"] == 0.4
 

@@ -128,3 +128,33 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
         write_arpa(tmp_path / name, model)
     assert (tmp_path / "one.arpa.gz").read_bytes() == (tmp_path / "two.arpa.gz").read_bytes()
     assert np.isfinite(model.tables[0].log_prob).all()
+
+
+def test_words_in_capitals_are_read_in_small_letters(tmp_path: Path) -> None:
+    capitals = GOOD.replace("\tb", "\tB").replace("\ta", "\tA").replace("a b", "A B").replace("b </s>", "B </s>")
+    capitals = capitals.replace("A b", "A B").replace("<s> a", "<s> A")
+    assert read_arpa(written(tmp_path, capitals)).words == ("<unk>", "<s>", "</s>", "a", "b")
+    mixed = GOOD.replace("\tb\t", "\tB\t").replace("b </s>", "B </s>").replace("a b", "a B")
+    assert read_arpa(written(tmp_path, mixed)).words == ("<unk>", "<s>", "</s>", "B", "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(99), "a KenLM binary"),
+        (b"blmt 3 100\n", "an IRSTLM binary"),
+        (b"\x7fELF\0\0\n", "a binary file"),
+        (b"hello\n", "not an ARPA file"),
+    ],
+)
+def test_models_of_other_forms_are_named(tmp_path: Path, content: bytes, kind: str) -> None:
+    path = tmp_path / "model.arpa"
+    path.write_bytes(content)
+    with pytest.raises(LanguageModelError, match=kind):
+        read_arpa(path)
+
+
+def test_composed_and_decomposed_forms_of_a_word_are_one(tmp_path: Path) -> None:
+    text = GOOD.replace("\tb\t", "\tcafe\u0301\t").replace("b </s>", "caf\u00e9 </s>").replace("a b", "a cafe\u0301")
+    model = read_arpa(written(tmp_path, text))
+    assert model.words == ("<unk>", "<s>", "</s>", "a", "caf\u00e9")

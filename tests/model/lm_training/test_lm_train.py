@@ -34,7 +34,7 @@ def texts(tmp_path: Path) -> dict[str, Path]:
 
 def test_a_trained_model_predicts_its_text_and_is_measured(texts: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "house.arpa.gz"
-    assert run("train", texts["house"], "--out", out, "--order", 3).exit_code == 0
+    assert run("train", texts["house"], "--out", out, "--order", 3, "--mix", "none").exit_code == 0
     model = LanguageModel.load(out)
     assert model.order == 3
     assert "lamps" in model
@@ -48,7 +48,7 @@ def test_a_trained_model_predicts_its_text_and_is_measured(texts: dict[str, Path
 
 def test_a_manifest_is_measured_by_source(texts: dict[str, Path], tmp_path: Path) -> None:
     out, manifest = tmp_path / "house.arpa", tmp_path / "rows.jsonl"
-    run("train", texts["house"], "--out", out, "--order", 2)
+    run("train", texts["house"], "--out", out, "--order", 2, "--mix", "none")
     rows = [{"audio": "x", "text": "the light", "source": source} for source in ("one", "two", "one")]
     manifest.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     lines = run("perplexity", out, manifest).output.splitlines()
@@ -69,7 +69,7 @@ def test_weights_are_given_by_file_or_tuned_on_a_held_out_text(texts: dict[str, 
         "house": [f"{texts['house']}:9", f"{texts['sea']}:1"],
         "sea": [f"{texts['house']}:1", f"{texts['sea']}:9"],
         "tuned": [texts["house"], texts["sea"], "--held-out", texts["asked"]],
-        "one": [texts["house"], texts["sea"]],
+        "one": [texts["house"], texts["sea"], "--mix", "none"],
     }.items():
         result = run("train", *arguments, "--out", tmp_path / f"{name}.arpa")
         assert result.exit_code == 0, result.output
@@ -105,7 +105,7 @@ def test_cut_offs_and_pruning_make_a_model_smaller(texts: dict[str, Path]) -> No
 
 def test_a_model_is_pruned_further(texts: dict[str, Path], tmp_path: Path) -> None:
     large, small = tmp_path / "large.arpa", tmp_path / "small.arpa.gz"
-    assert run("train", texts["house"], "--out", large).exit_code == 0
+    assert run("train", texts["house"], "--out", large, "--mix", "none").exit_code == 0
     result = run("prune", large, "--threshold", 0.02, "--digits", 2, "--out", small)
     assert result.exit_code == 0, result.output
     models = [LanguageModel.load(path, cache_dirs=[]) for path in (large, small)]
@@ -150,7 +150,10 @@ def test_unusable_texts_and_options_are_refused_by_name(
 
 @pytest.mark.parametrize("counts", ["2,1", "x", "0"])
 def test_cut_offs_are_checked(texts: dict[str, Path], tmp_path: Path, counts: str) -> None:
-    assert run("train", texts["house"], "--out", tmp_path / "x.arpa", "--min-count", counts).exit_code == 2
+    assert (
+        run("train", texts["house"], "--out", tmp_path / "x.arpa", "--min-count", counts, "--mix", "none").exit_code
+        == 2
+    )
 
 
 def test_counts_are_read(tmp_path: Path) -> None:
@@ -166,5 +169,44 @@ def test_words_of_other_languages_stay_as_written(tmp_path: Path) -> None:
     text.write_text("el niño come\nmañana  el niño\n", encoding="utf-8")
     for option, words in (("--as-written", {"niño", "mañana"}), (None, {"nino", "manana"})):
         out = tmp_path / "spanish.arpa"
-        assert run("train", text, "--order", 2, "--out", out, *([option] if option else [])).exit_code == 0
+        assert (
+            run("train", text, "--order", 2, "--out", out, "--mix", "none", *([option] if option else [])).exit_code
+            == 0
+        )
         assert words <= set(LanguageModel.load(out).words)
+
+
+def test_texts_are_mixed_with_the_shipped_model_by_default(
+    texts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped.arpa"
+    assert run("train", texts["sea"], "--mix", "none", "--out", shipped).exit_code == 0
+    monkeypatch.setattr("model.decoder.SHIPPED_LM", shipped)
+    result = run("train", texts["house"], "--out", tmp_path / "mixed.arpa")
+    assert result.exit_code == 0, result.output
+    assert "mixed with the shipped model, 0.7 of it" in result.output
+    mixed = set(LanguageModel.load(tmp_path / "mixed.arpa").words)
+    assert run("train", texts["house"], "--mix", "none", "--out", tmp_path / "own.arpa").exit_code == 0
+    own, other = (set(LanguageModel.load(path).words) for path in (tmp_path / "own.arpa", shipped))
+    assert mixed == own | other
+    assert other - own
+    for bad in ("shipped:1", "shipped:0", "shipped:x", "other:0.5", "shipped:nan"):
+        assert run("train", texts["house"], "--mix", bad, "--out", tmp_path / "bad.arpa").exit_code == 2
+    both = run("train", f"{texts['house']}:1", "--mix", "shipped:0.5", "--out", tmp_path / "bad.arpa")
+    assert both.exit_code == 2
+
+
+def test_chinese_text_keeps_its_digits_and_latin_words(tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "zh.arpa"
+    text.write_text("打开WiFi第23页\n", encoding="utf-8")
+    assert run("train", text, "--mix", "none", "--order", 2, "--out", out).exit_code == 0
+    assert set(LanguageModel.load(out).words) >= {"打", "开", "wifi", "第", "二", "三", "页"}
+
+
+def test_marks_of_toolkits_are_no_words_however_a_text_is_spelled(tmp_path: Path) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "marks.arpa"
+    text.write_text("<s> cafe\u0301 <unk> </s>\ncaf\u00e9 [UNK]\n", encoding="utf-8")
+    assert run("train", text, "--as-written", "--order", 2, "--out", out).exit_code == 0
+    assert LanguageModel.load(out).words == ("<unk>", "<s>", "</s>", "caf\u00e9")
+    assert run("train", text, "--mix", "none", "--order", 2, "--out", out).exit_code == 0
+    assert LanguageModel.load(out).words == ("<unk>", "<s>", "</s>", "cafe")

@@ -83,7 +83,7 @@ def test_a_file_of_models_with_settings_of_their_own(tmp_path: Path) -> None:
         ("[en]\npath='a'", "the key 'en' is not known; each model is a table"),
         ("[[model]]\npath='a'", r"\[\[model\]\] 1: name: field required"),
         ("[[model]]\nname='en'", r"\[\[model\]\] 1 \('en'\): path: field required"),
-        ("[[model]]\nname='a b'\npath='a'", r"\[\[model\]\] 1 \('a b'\): name: string should match"),
+        ("[[model]]\nname='a b'\npath='a'", r"\[\[model\]\] 1 \('a b'\): name: 'a b' is not a name: 1 to 64 letters"),
         (
             "[[model]]\nname='en'\npath='a'\n[[model]]\nname='es'\npath='b'\ndecodr='beam'",
             r"\[\[model\]\] 2 \('es'\): decodr: is not a key of a model",

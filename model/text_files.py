@@ -1,0 +1,114 @@
+r"""Text files as users have them: UTF-8 with or without a byte order mark, UTF-16 with one, plain, gzipped or xz.
+
+Every reader of the tree opens its text here. Lines end at \n or \r\n alone: U+2028, U+0085 and the others at which
+`str.splitlines` splits are characters of a line. Anything else is refused, with the file and the line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, cast
+
+Refusal = Callable[[str], Exception]
+"""The error of the reader, made of a message."""
+
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_MARKS = (  # UTF-32 begins as UTF-16 does
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_HEAD = 64  # bytes that tell the encoding
+
+
+def read_text(path: Path, refusal: Refusal) -> str:
+    r"""Return the text of a file without its byte order mark, \r\n as \n. Raises: what `refusal` makes."""
+    with open_utf8(path, refusal) as file:
+        content = _read(path, file, refusal)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = content[error.start]
+        raise refusal(f"{path}:{line}: byte 0x{found:02x} is not UTF-8; save the file as UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise refusal(
+            f"{path}:{line}: not a text file (it has a NUL character): UTF-16 needs a byte order mark; UTF-8 is best"
+        )
+    return text.replace("\r\n", "\n")
+
+
+def read_lines(path: Path, refusal: Refusal) -> list[str]:
+    """Return the lines of a file, without their ends. Raises: what `refusal` makes."""
+    return lines_of(read_text(path, refusal))
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Split a text at \n and \r\n alone; the end of the last line begins no other."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def open_utf8(path: Path, refusal: Refusal) -> BinaryIO:
+    """Open a file for reading as UTF-8 bytes: decompressed, without a byte order mark, UTF-16 converted.
+
+    Bytes that are not UTF-8 are passed on. Raises: what `refusal` makes.
+    """
+    try:
+        file = _decompressed(path)
+    except OSError as error:
+        raise refusal(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        head = _peeked(path, file, refusal)
+        for mark, encoding in _MARKS:
+            if head.startswith(mark):
+                return _converted(path, file, encoding, refusal)
+        if head.startswith(codecs.BOM_UTF8):
+            file.read(len(codecs.BOM_UTF8))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _decompressed(path: Path) -> BinaryIO:
+    with path.open("rb") as file:
+        head = file.read(len(_XZ))
+    if head.startswith(_GZIP):
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return cast(BinaryIO, lzma.open(path, "rb")) if head == _XZ else path.open("rb")
+
+
+def _peeked(path: Path, file: BinaryIO, refusal: Refusal) -> bytes:
+    head = _read(path, file, refusal, _HEAD)
+    file.seek(0)
+    return head
+
+
+def _converted(path: Path, file: BinaryIO, encoding: str, refusal: Refusal) -> BinaryIO:
+    content = _read(path, file, refusal)
+    file.close()
+    try:
+        return io.BytesIO(content.decode(encoding).encode())
+    except UnicodeError as error:
+        name = encoding.upper()
+        line = 1
+        if isinstance(error, UnicodeDecodeError):
+            line += content[: error.start].decode(encoding, "ignore").count("\n")
+        raise refusal(f"{path}:{line}: not {name}, as its byte order mark says; save the file as UTF-8") from None
+
+
+def _read(path: Path, file: BinaryIO, refusal: Refusal, size: int = -1) -> bytes:
+    try:
+        return file.read(size)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refusal(f"cannot read {path}: {reason}") from error

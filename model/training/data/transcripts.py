@@ -1,0 +1,43 @@
+"""Transcripts that a network learns from: in the symbols of its vocabulary, or refused with file and line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from model.config import ModelConfig
+from model.errors import ManifestError
+from model.recordings import Utterance
+from model.text.normalization import comparable
+
+_TONES = frozenset("012345")  # of syllables in pinyin, which the pronunciations read
+_SHOWN = 60
+
+
+def spelled(utterances: Sequence[Utterance], config: ModelConfig) -> list[Utterance]:
+    """Return the recordings with texts of the vocabulary's symbols: capitals and marks are normalized.
+
+    Raises: ManifestError for a text with other letters, or with none.
+    """
+    known = frozenset(config.vocabulary) | {" "} | (_TONES if config.language == "zh" else frozenset())
+    return [_spelled(utterance, known, config.name) for utterance in utterances]
+
+
+def changed(before: Sequence[Utterance], after: Sequence[Utterance]) -> int:
+    """Number of texts that were normalized."""
+    return sum(old.text.split() != new.text.split() for old, new in zip(before, after, strict=True))
+
+
+def _spelled(utterance: Utterance, known: frozenset[str], name: str) -> Utterance:
+    if utterance.text.strip() and known.issuperset(utterance.text):
+        return utterance
+    text = comparable(utterance.text)
+    begin = f"{utterance.where}: text: {utterance.text[:_SHOWN]!r}"
+    if not text:
+        raise ManifestError(f"{begin} has no word")
+    if others := sorted(set(text) - known):
+        raise ManifestError(
+            f"{begin} has {''.join(others[:8])!r}, which the vocabulary of {name} lacks; "
+            "write numbers as words, and letters as the vocabulary has them"
+        )
+    return dataclasses.replace(utterance, text=text)

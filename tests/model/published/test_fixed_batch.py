@@ -1,0 +1,63 @@
+"""Graphs whose batch axis is fixed: at 1 they are stepped row by row with the same results, at other sizes refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+from needs import need_package
+from published import model_of, probe_of
+
+from model.acoustic import log_probs_of
+from model.errors import PublishedModelError
+from model.published.published_model import PublishedModel
+
+
+def fixed(folder, file, size):
+    """Fix the batch axis of every input and output of a graph, which is named there."""
+    onnx = need_package("onnx")
+    path = folder / file
+    graph = onnx.load(path)
+    first = graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    assert first
+    for value in (*graph.graph.input, *graph.graph.output, *graph.graph.value_info):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param == first:
+                axis.dim_value = size
+    onnx.save(graph, path)
+    return folder
+
+
+def copied(variant, folder):
+    return shutil.copytree(probe_of(variant).folder, folder / variant)
+
+
+def graph_name(folder):
+    names = sorted(path.name for path in folder.glob("*.onnx"))
+    return next((name for name in names if name.startswith("encoder")), names[0])
+
+
+@pytest.mark.parametrize("kind", ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer"])
+def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_each_alone(kind, tmp_path):
+    folder = copied(kind, tmp_path)
+    model = PublishedModel.load(fixed(folder, graph_name(folder), 1), device="cpu")
+    assert model.contract.one_row
+    rate = model.config.sample_rate
+    recordings = [np.random.default_rng(seed).integers(-9_000, 9_000, rate * 2, dtype=np.int16) for seed in range(3)]
+    together, plain = log_probs_of(model, recordings), log_probs_of(model_of(kind), recordings)
+    for row, (recording, other) in enumerate(zip(recordings, plain, strict=True)):
+        np.testing.assert_array_equal(together[row], log_probs_of(model, [recording])[0])
+        np.testing.assert_allclose(together[row], other, atol=1e-3)
+
+
+def test_another_fixed_batch_size_is_refused_in_a_sentence(tmp_path):
+    folder = copied("zipformer2-ctc", tmp_path)
+    with pytest.raises(PublishedModelError, match="its batch axis is fixed at 4; export it with a dynamic batch axis"):
+        PublishedModel.load(fixed(folder, graph_name(folder), 4), device="cpu")
+
+
+@pytest.mark.parametrize("role", ["decoder", "joiner"])
+def test_a_decoder_or_joiner_of_one_row_is_refused_in_a_sentence(role, tmp_path):
+    folder = copied("zipformer2-transducer", tmp_path)
+    name = next(path.name for path in folder.glob(f"{role}*.onnx"))
+    with pytest.raises(PublishedModelError, match=rf"{name}: the batch axis of its input .* is fixed at 1"):
+        PublishedModel.load(fixed(folder, name, 1), device="cpu")
