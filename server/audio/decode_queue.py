@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, MediaError, Undecodable
@@ -41,6 +41,18 @@ class LiveDecoder(Protocol):
 
     def flush(self) -> PCM:
         """Return the end, (S, C) int16. Raises: MediaError."""
+
+
+@runtime_checkable
+class Sniffing(Protocol):
+    """A decoder whose first messages decide whether it is inline."""
+
+    @property
+    def holds(self) -> bool:
+        """True while it holds audio back until it is decided."""
+
+    def sniff(self, chunk: bytes) -> bool:
+        """Look at the next message before it is fed; return whether it may be decoded inline."""
 
 
 class AudioReceiver(Protocol):
@@ -98,6 +110,7 @@ class DecodeQueue:
         self._pool = pool
         self._decoder = decoder
         self._inline = decoder is None or decoder.inline
+        self._sniffing = decoder if isinstance(decoder, Sniffing) else None
         self._max_piece_s = max_piece_s
         self._budget = DecodeBudget(opened_s, max_piece_s)
         self._waiting: deque[_Audio | _Barrier] = deque()
@@ -121,6 +134,8 @@ class DecodeQueue:
         if self._closed:
             return None
         assert self._decoder is not None, "audio comes decoded"
+        if self._inline and self._sniffing is not None:
+            self._inline = self._sniffing.sniff(chunk)
         if self._inline:
             try:
                 return self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
@@ -173,6 +188,8 @@ class DecodeQueue:
     def _append(self, barrier: _Barrier) -> None:
         if self._closed:
             return
+        if self._sniffing is not None and self._sniffing.holds:
+            self._inline = False
         if self._inline:
             barrier.action()  # nothing waits
             return

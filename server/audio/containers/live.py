@@ -18,7 +18,7 @@ from server.errors import Inflated, NotInstalled, NotTaken, Undecodable
 RATES = range(8_000, 48_001)
 MAX_CHANNELS = 8
 SNIFF_BYTES = 8  # enough to tell all kinds apart
-_KINDS: tuple[tuple[bytes, Callable[[], Demuxer]], ...] = (
+_KINDS: tuple[tuple[bytes | tuple[bytes, ...], Callable[[], Demuxer]], ...] = (
     (wav.MAGIC, wav.WavDemuxer),
     (ogg.MAGIC, ogg.OggDemuxer),
     (flac.MAGIC, flac.FlacDemuxer),

@@ -93,7 +93,9 @@ class Listen:
         if request.multichannel:
             replica.guard.add_streams(socket, request.channels - 1)
         rate = model.config.sample_rate
-        decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
+        decoder = open_decoder_for_request(
+            request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable
+        )
         session = model.session(request.live_options(rate), replica.limits)
         projector = Projector(request, len(session.channels), request_id, created_now(), model.card)
         make = self._resumable(socket, model) if request.resumable else DeepgramStream
@@ -155,6 +157,7 @@ class Transcribe:
             duration_s=recognised.audio_s,
             model=model.card,
             punctuated=asked.punctuated_words,
+            warnings=recognised.warnings,
         )
 
 
