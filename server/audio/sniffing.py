@@ -7,10 +7,12 @@ signature with its fields, or three frame headers of MP3 or AAC each where the l
 from __future__ import annotations
 
 from server.audio.formats import container_kind
-from server.audio.frames import frame_size
+from server.audio.frames import ADTS_BYTES, HEADER_BYTES, frame_size
 
 HEAD_BYTES = 12  # what every signature needs
 FRAMES = 3  # that follow one another
+BOX_BYTES, TYPE_BOXES = 4, range(12, 1_024, 4)  # sizes of the first box of MP4: 8 bytes, then names of 4 bytes
+_ADTS = (b"\xf0", b"\xf1", b"\xf8", b"\xf9")
 _RIFF = (b"RIFF", b"RF64", b"BW64")
 _OTHERS = (b"riff\x2e\x91\xcf\x11", "w64"), (b"caff\0\1\0\0", "caf"), (b".snd\0\0\0", "au")
 
@@ -45,7 +47,7 @@ def _plausible(head: bytes, kind: str) -> bool:
         case "mp3":
             return head[3] < 0x10 and head[5] & 0x0F == 0 and all(byte < 0x80 for byte in head[6:10])
         case "mov":
-            return int.from_bytes(head[:4], "big") in range(8, 2**16)
+            return int.from_bytes(head[:BOX_BYTES], "big") in TYPE_BOXES
     return True
 
 
@@ -72,8 +74,12 @@ def _may_begin(head: bytes) -> bool:
         b"\x1a\x45\xdf\xa3",
         b"#!AMR",
         b"ID3",
-        b"\xff",
     )
     if any(head[: len(signature)] == signature[: len(head)] for signature in signatures):
         return True
-    return head[4:8] == b"ftyp"[: len(head) - 4] and head[:2] == b"\0\0"[: len(head)]
+    if head[:1] == b"\xff":
+        needed = ADTS_BYTES if head[1:2] in _ADTS else HEADER_BYTES
+        return len(head) < needed or bool(frame_size(head, 0))
+    if len(head) < BOX_BYTES:
+        return not any(head[:2])
+    return int.from_bytes(head[:BOX_BYTES], "big") in TYPE_BOXES and head[4:8] == b"ftyp"[: len(head) - BOX_BYTES]
