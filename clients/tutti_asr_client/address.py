@@ -6,10 +6,11 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from tutti_asr_client.errors import BadUrl
+from tutti_asr_client.errors import BadUrl, without_secrets
 
 WEBSOCKET_SCHEME = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
 LISTEN_PATH = "/v1/listen"
+MAX_SHOWN = 200  # characters of an address that an error repeats
 
 QueryValue = str | int | float | bool | Sequence[str]
 
@@ -54,15 +55,16 @@ def is_loopback(url: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str, str, str]:
+    shown = repr(without_secrets(url)[:MAX_SHOWN])
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
         parts.port  # noqa: B018 - the property raises on a port that is not a number
     except ValueError as error:
-        raise BadUrl(f"{url}: {error}") from error
+        raise BadUrl(f"address {shown}: {error}; for example ws://127.0.0.1:8080") from error
     if parts.scheme not in WEBSOCKET_SCHEME:
-        raise BadUrl(f"{url}: the scheme is none of {', '.join(WEBSOCKET_SCHEME)}")
-    if not parts.hostname:
-        raise BadUrl(f"{url}: no host in it")
+        raise BadUrl(f"address {shown}: the scheme must be one of {', '.join(WEBSOCKET_SCHEME)}")
+    if not parts.hostname or any(character.isspace() for character in parts.netloc):
+        raise BadUrl(f"address {shown}: no host in it; for example ws://127.0.0.1:8080")
     return WEBSOCKET_SCHEME[parts.scheme], parts.netloc, parts.path, parts.query
 
 

@@ -35,11 +35,19 @@ class BadUrl(ClientError):
     """A server address that cannot be understood."""
 
 
+def without_secrets(url: str) -> str:
+    """Return an address as it may be shown: without its query and its user, which may hold keys."""
+    place = url.partition("?")[0].partition("#")[0]
+    scheme, colon, rest = place.rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}"
+
+
 class Unreachable(ClientError):
     """No server could be reached at the address."""
 
     def __init__(self, url: str, problem: str) -> None:
-        super().__init__(f"no server at {url}: {problem}")
+        super().__init__(f"no server at {without_secrets(url)}: {problem}")
         self.url = url
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from tutti_asr_client.address import QueryValue, is_loopback, listen_url
 from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally, Refused, Unreachable
@@ -154,7 +154,7 @@ async def connect(
         connection = await opening
     except InvalidStatus as error:
         raise refusal(error) from error
-    except (OSError, InvalidHandshake, TimeoutError) as error:
+    except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
         raise Unreachable(url, str(error) or type(error).__name__) from error
     try:
         yield ListenClient(connection)

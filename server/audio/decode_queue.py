@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from server.audio.formats import Losses
 from server.audio.packets import MAX_SILENT_BYTES
@@ -54,6 +54,18 @@ class LiveDecoder(Protocol):
 
     def flush(self) -> PCM:
         """Return the end, (S, C) int16. Raises: MediaError."""
+
+
+@runtime_checkable
+class Sniffing(Protocol):
+    """A decoder whose first messages decide whether it is inline."""
+
+    @property
+    def undecided(self) -> bool:
+        """True while it keeps audio back until that is decided."""
+
+    def sniff(self, chunk: bytes) -> bool:
+        """Look at the next message before it is fed; return whether it may be decoded inline."""
 
 
 class AudioReceiver(Protocol):
@@ -114,6 +126,7 @@ class DecodeQueue:
         self._pool = pool
         self._decoder = decoder
         self._inline = decoder is None or decoder.inline
+        self._sniffing = decoder if isinstance(decoder, Sniffing) else None
         self._max_piece_s = max_piece_s
         self._budget = DecodeBudget(opened_s, max_piece_s)
         self._rate = ByteRate()
@@ -145,6 +158,8 @@ class DecodeQueue:
         if self._closed:
             return None
         assert self._decoder is not None, "audio comes decoded"
+        if self._inline and self._sniffing is not None:
+            self._inline = self._sniffing.sniff(chunk)
         if self._inline:
             try:
                 return self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
@@ -197,6 +212,8 @@ class DecodeQueue:
     def _append(self, barrier: _Barrier) -> None:
         if self._closed:
             return
+        if self._sniffing is not None and self._sniffing.undecided:
+            self._inline = False
         if self._inline:
             barrier.action()  # nothing waits
             return

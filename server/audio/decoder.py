@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
+
+import numpy as np
 
 from model.errors import install_hint
 from server.audio.containers.live import ContainerDecoder
@@ -16,7 +19,8 @@ from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
 from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
-from server.errors import BadParameter, NotInstalled, Undecodable
+from server.audio.sniffing import container_of
+from server.errors import BadParameter, NotInstalled, NotTaken, Undecodable
 
 _CODEC_MODULES = "server.audio.ffmpeg_codec", "server.audio.ffmpeg_container", "av.subtitles.stream"
 """The last one is imported by `av` when it first needs it."""
@@ -29,25 +33,127 @@ def load_codecs() -> None:
             importlib.import_module(name)
 
 
-def open_decoder(form: AudioForm, model_rate: int, *, multichannel: bool = False) -> LiveDecoder:
-    """Return the decoder of one live stream. Raises: NotInstalled."""
+def open_decoder(
+    form: AudioForm, model_rate: int, *, multichannel: bool = False, raw_alone: bool = False
+) -> LiveDecoder:
+    """Return the decoder of one live stream; `raw_alone` refuses a container where raw audio is named.
+
+    Raises: NotInstalled.
+    """
     if form.encoding in PLAIN:
         assert form.sample_rate is not None, "the query names it"
-        return PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
+        reader = PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
+        return SniffingDecoder(reader, form, multichannel=multichannel, raw_alone=raw_alone)
     if importlib.util.find_spec("av") is None and form.encoding is not Encoding.CONTAINER:
         raise NotInstalled(f"{form.encoding.value} needs the optional package: {install_hint('media')}")
     if form.encoding is Encoding.OPUS:
-        return OpusDecoder(form.channels)
+        opus = OpusDecoder(form.channels)
+        return SniffingDecoder(opus, form, multichannel=multichannel, raw_alone=raw_alone)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)
-    return ContainerDecoder(form.encoding, rate, channels, mixed=not multichannel)
+    # What the bytes begin as counts, not the container that was named.
+    return ContainerDecoder(Encoding.CONTAINER, rate, channels, mixed=not multichannel)
 
 
-def open_decoder_for_request(form: AudioForm, model_rate: int, *, multichannel: bool) -> LiveDecoder:
+def open_decoder_for_request(
+    form: AudioForm, model_rate: int, *, multichannel: bool, raw_alone: bool = False
+) -> LiveDecoder:
     """As `open_decoder`, for a request that is not admitted yet. Raises: BadParameter if the package is missing."""
     try:
-        return open_decoder(form, model_rate, multichannel=multichannel)
+        return open_decoder(form, model_rate, multichannel=multichannel, raw_alone=raw_alone)
     except NotInstalled as error:
         raise BadParameter(f"encoding: {error}") from error
+
+
+class SniffingDecoder:
+    """Decodes raw audio, or the container that a stream begins as in spite of the raw encoding it names.
+
+    The first twelve bytes decide, 25 kB at most where they look like a frame of MP3 or AAC.
+    """
+
+    def __init__(self, raw: LiveDecoder, form: AudioForm, *, multichannel: bool, raw_alone: bool) -> None:
+        self.rate, self.channels, self.inline = raw.rate, raw.channels, raw.inline
+        self._decoder = raw
+        self._form = form
+        self._multichannel = multichannel
+        self._raw_alone = raw_alone
+        self._decided = False
+        self._widens = False  # the container is mixed to one channel, and several are expected
+        self._held: list[bytes] = []  # messages before the decision
+
+    @property
+    def undecided(self) -> bool:
+        """True while it keeps audio back until that is decided."""
+        return bool(self._held) and not self._decided
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes of a second of audio as sent; None until the header is read."""
+        return self._decoder.bytes_per_s
+
+    @property
+    def losses(self) -> Losses:
+        """What was lost of the audio and mended so far."""
+        return self._decoder.losses
+
+    @property
+    def holds(self) -> bool:
+        """True while a gap is longer than the last limit: `feed` of nothing returns more of it."""
+        return self._decided and not self._held and self._decoder.holds
+
+    def sniff(self, chunk: bytes) -> bool:
+        """Look at the next message before it is fed; return whether it may be decoded inline. Raises: NotTaken."""
+        if not self._decided:
+            self._decide(b"".join([*self._held, chunk]), whole=False)
+        return self.inline
+
+    def feed(self, chunk: bytes, limit_s: float) -> PCM:
+        """Return what `chunk` completes, (S, C) int16. Raises: MediaError."""
+        if self._decided and not self._held:
+            return self._as_expected(self._decoder.feed(chunk, limit_s))
+        if not self._decided:
+            self._decide(b"".join([*self._held, chunk]), whole=False)
+        self._held.append(chunk)
+        return self._feed_held(limit_s) if self._decided else self._decoder.drain()
+
+    def drain(self) -> PCM:
+        """Return what is held back, (S, C) int16; the stream goes on. Raises: MediaError."""
+        return np.concatenate([self._rest(), self._as_expected(self._decoder.drain())])
+
+    def flush(self) -> PCM:
+        """Return the end, (S, C) int16. Raises: MediaError."""
+        return np.concatenate([self._rest(), self._as_expected(self._decoder.flush())])
+
+    def _rest(self) -> PCM:
+        if self._held and not self._decided:
+            self._decide(b"".join(self._held), whole=True)
+        return self._feed_held(math.inf)
+
+    def _decide(self, head: bytes, *, whole: bool) -> None:
+        kind = container_of(head, whole=whole)
+        if kind is False:
+            return
+        self._decided = True
+        if kind is None:
+            return
+        if self._raw_alone:
+            raise NotTaken(f"encoding={self._form.encoding.value} was announced, and the audio is a {kind} container")
+        mixed = not self._multichannel
+        self._widens = mixed and self.channels > 1
+        channels = 1 if mixed else self.channels
+        self._decoder = ContainerDecoder(Encoding.CONTAINER, self.rate, channels, mixed=mixed)
+        self.inline = self._decoder.inline
+
+    def _feed_held(self, limit_s: float) -> PCM:
+        """Decode the messages held; raw Opus is one packet a message."""
+        held, self._held = self._held, []
+        if len(held) == 1:
+            return self._as_expected(self._decoder.feed(held[0], limit_s))
+        return self._as_expected(
+            np.concatenate([self._decoder.drain(), *(self._decoder.feed(chunk, limit_s) for chunk in held)])
+        )
+
+    def _as_expected(self, samples: PCM) -> PCM:
+        return np.repeat(samples, self.channels, axis=1) if self._widens else samples  # (S, C)
 
 
 class OpusDecoder:

@@ -43,6 +43,7 @@ class AvSource:
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
         self.stated_s = self._stated_s()
+        self.part, self.warnings = 0, list[str]()
         self._frames = self._decode()
 
     def read(self) -> PCM:
@@ -65,16 +66,27 @@ class AvSource:
         return max(of_stream, (whole or 0) / av.time_base) or None
 
     def _decode(self) -> Iterator[AudioFrame]:
-        empty = 0
+        empty, heard = 0, False
+        failed: Exception | None = None
         try:
             for packet in self._container.demux(self._stream):
-                frames = packet.decode()
-                empty = 0 if frames else empty + 1
+                if failed is not None and packet.size:
+                    raise BadAudio("the recording is damaged") from failed
+                try:
+                    frames = packet.decode()
+                except av.InvalidDataError as error:
+                    failed, frames = error, []  # the last packet of a file that was cut off
+                empty, heard = (0, True) if frames else (empty + 1, heard)
                 if empty > MAX_EMPTY_PACKETS:
                     raise BadAudio("the recording has no audio")
                 yield from (frame for frame in frames if isinstance(frame, AudioFrame))
         except (av.FFmpegError, ValueError) as error:
             raise BadAudio("the recording is damaged") from error
+        if failed is not None:
+            if not heard:
+                raise BadAudio("the recording is damaged") from failed
+            if not self.warnings:
+                self.warnings.append("truncated: the recording ends inside its audio")
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:

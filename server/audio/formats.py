@@ -85,6 +85,8 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"OggS", "ogg"),
     (0, b"fLaC", "flac"),
     (0, b"RIFF", "wav"),
+    (0, b"RF64", "wav"),
+    (0, b"BW64", "wav"),
     (0, b"#!AMR", "amr"),
     (0, b"ID3", "mp3"),
 )

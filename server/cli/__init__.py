@@ -5,7 +5,9 @@ Every import of weight stands inside its command, so that `tutti --help` and the
 
 from __future__ import annotations
 
-import contextlib
+import io
+import os
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -70,7 +72,29 @@ app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
 
 
+EXIT_BROKEN_PIPE = 141
+"""128 + SIGPIPE, as shells report it."""
+
+
 def main() -> None:
-    """Run the command line."""
-    with contextlib.suppress(BrokenPipeError):
-        app()
+    """Run the command line. A reader that goes, as `head` does, ends it without a word."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # terminals that know ASCII alone
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _end_silently()
+    except BaseExceptionGroup as group:
+        if group.split(BrokenPipeError)[1] is not None:
+            raise
+        _end_silently()
+
+
+def _end_silently() -> None:
+    """Exit; what is buffered for the lost reader is dropped, for the interpreter would complain of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(EXIT_BROKEN_PIPE)

@@ -241,9 +241,9 @@ def tune(
 
 def _mixed(asked: str | None, paths: Sequence[Path], options: TrainingOptions) -> tuple[Path, float] | None:
     """The shipped model of the texts' language and its share. Raises: typer.BadParameter, LanguageModelError."""
-    from model.ctc.tokens import has_ideographs
     from model.decoder import language_model_path
     from model.lm_training.train import NO_TEXTS, read_lines
+    from model.text.letters import has_ideographs
 
     others = options.weights or options.held_out or any(path.name.endswith(NO_TEXTS) for path in paths)
     if asked == "none" or (asked is None and (others or options.as_written)):

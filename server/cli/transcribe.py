@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from server.cli.options import (
+    EXIT_USAGE,
     BeamsOption,
     DecoderOption,
     DeviceOption,
@@ -27,9 +31,30 @@ from server.cli.options import (
     settings_from,
 )
 
+if TYPE_CHECKING:
+    from tutti_asr_client.files.display import Display
+
+OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "second_beams", "second_lm", "model", "device", "precision"]
+OF_A_SERVER = ["retry", "resumable", "api_key"]
+
+
+class OutputFormat(StrEnum):
+    """What is written of each recording."""
+
+    TEXT = "text"
+    SRT = "srt"
+    VTT = "vtt"
+    JSON = "json"
+
 
 def transcribe(
-    files: Annotated[list[Path], typer.Argument(help="wav, flac, ogg or mp3.", exists=True, dir_okay=False)],
+    context: typer.Context,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="wav, flac, ogg, mp3; webm, m4a, mp4 with the extra `media`; folders of them; - for standard input."
+        ),
+    ],
     *,
     url: UrlOption = None,
     keyterm: Annotated[
@@ -39,15 +64,23 @@ def transcribe(
         bool, typer.Option("--smart-format", help="Capitals, marks at the ends of utterances, and digits.")
     ] = False,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send at the speed of speech.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of a live display.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines; the same as --format json.")] = False,
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option("--format", help="text, srt, vtt or json. Default: by the suffix of --out, else text."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File of the transcript; of several recordings, the folder of theirs.")
+    ] = None,
     api_key: KeyOption = None,
     retry: Annotated[
-        float, typer.Option(help="Seconds of patience with a server that is full, lost or restarting. 0: none.", min=0)
+        float,
+        typer.Option(help="Seconds of patience with a server that is absent, full or restarting. 0: none."),
     ] = 30.0,
     resumable: Annotated[
         bool, typer.Option("--resumable", help="Ask for tickets, so that any replica can go on where one was lost.")
     ] = False,
-    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
+    concurrency: Annotated[int, typer.Option(help="Recordings at a time, at least 1.")] = 8,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
@@ -63,12 +96,26 @@ def transcribe(
 ) -> None:
     """Transcribe recordings: through a server with --url, else with the engine in this process.
 
-    What chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is
-    for this process alone.
+    A terminal shows the text as it grows, a pipe gets plain text: a line for each recording, in their order. What
+    chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is for
+    this process alone.
     """
-    from tutti_asr_client.errors import ClientError
+    _check(context, url, retry, api_key)
+    if concurrency < 1:
+        _refuse(f"--concurrency {concurrency}: at least 1")
+    if as_json and output_format not in (None, OutputFormat.JSON):
+        _refuse(f"--json cannot be combined with --format {output_format}")
+    from server.tools.recordings import BadInput, RecordingReader, recordings_of
+    from tutti_asr_client.errors import BadUrl, ClientError
     from tutti_asr_client.files.transcribe import run, run_remote
 
+    try:
+        recordings = recordings_of(files)
+        display = _display(recordings, files, OutputFormat.JSON if as_json else output_format, out)
+    except BadInput as error:
+        _refuse(str(error))
+    shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
+    shared["read"] = RecordingReader(_complain)
     # Only the options that were given: the address may have a query of its own.
     asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
     asked |= {"smart_format": True} if smart_format else {}
@@ -76,17 +123,11 @@ def transcribe(
     asked |= {"finals": finals} if finals else {}
     if url is not None:
         asked |= {"language": language} if language else {}
-        code = run_remote(
-            files,
-            url=url,
-            api_key=api_key,
-            realtime=realtime,
-            as_json=as_json,
-            concurrency=concurrency,
-            retry_s=retry,
-            resumable=resumable,
-            query=asked,
-        )
+        server: dict[str, Any] = {"api_key": api_key, "retry_s": retry, "resumable": resumable, "query": asked}
+        try:
+            code = run_remote(recordings, url=url, **server, **shared)
+        except BadUrl as error:
+            _refuse(f"--url: {error}")
         raise typer.Exit(code)
     from model.errors import ModelError
     from server.errors import SettingsError
@@ -98,13 +139,49 @@ def transcribe(
     # A slot is free again only after its recording's last batch.
     settings = settings_from({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
     try:
-        code = run(
-            files,
-            lambda: open_local(settings, **asked),
-            realtime=realtime,
-            as_json=as_json,
-            concurrency=concurrency,
-        )
+        code = run(recordings, lambda: open_local(settings, **asked), **shared)
     except (ClientError, ModelError, SettingsError) as error:
         fail(error)
     raise typer.Exit(code)
+
+
+def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None) -> Display:
+    """Return what shows the results. Raises: BadInput."""
+    from server.tools.recordings import BadInput
+    from server.tools.transcripts import JsonOutput, TextOutput, format_of, outputs_of
+
+    chosen = format_of(form, out)
+    if out is None and form is None and sys.stdout.isatty():
+        from rich.console import Console
+
+        from tutti_asr_client.files.display import TerminalDisplay
+
+        return TerminalDisplay(Console())
+    if out is None and chosen in ("srt", "vtt") and len(recordings) > 1:
+        raise BadInput(f"--format {chosen}: several recordings need --out FOLDER")
+    targets = None if out is None else outputs_of(recordings, roots, out, chosen)
+    return JsonOutput(targets) if chosen == "json" else TextOutput(recordings, chosen, _complain, targets)
+
+
+def _check(context: typer.Context, url: str | None, retry: float, api_key: str | None) -> None:
+    """Refuse values and options that would be ignored."""
+    if not (math.isfinite(retry) and retry >= 0):
+        _refuse(f"--retry {retry:g}: must be a number of seconds, 0 or more")
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
+        _refuse("--api-key: must be printable ASCII without spaces")
+    for name in OF_THIS_PROCESS if url is not None else OF_A_SERVER:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            where = "is chosen by the server; leave it out with --url" if url is not None else "needs --url"
+            _refuse(f"{option} {where}")
+
+
+def _complain(problem: str) -> None:
+    typer.echo(f"tutti: {problem}", err=True)
+
+
+def _refuse(problem: str) -> NoReturn:
+    """End the command with the exit status of wrong usage."""
+    _complain(problem)
+    raise typer.Exit(EXIT_USAGE)

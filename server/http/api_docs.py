@@ -163,7 +163,8 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         "parameters": [parameter.openapi() for parameter in PARAMETERS],
         "requestBody": {
             "required": True,
-            "description": "The recording itself: wav, flac, ogg, mp3, webm, m4a; or raw samples with an `encoding`.",
+            "description": "The recording itself: wav, flac, ogg, mp3, webm, m4a; or raw samples with an `encoding`, "
+            "which counts only where the body does not begin as a container.",
             "content": _content(BINARY, "audio/*", "application/octet-stream"),
         },
         "responses": {

@@ -36,7 +36,7 @@ class Metrics:
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         """`max_streams` is the number of slots of each model."""
-        disable_created_metrics()  # a second series for every counter, which nothing reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for every counter, which nothing reads
         self._max_streams = max_streams
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

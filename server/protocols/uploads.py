@@ -50,10 +50,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """Words by channel, and the seconds of audio."""
+    """Words by channel, the seconds of audio, and warnings about the body as `kind: sentence`."""
 
     words: list[list[FormattedWord]]
     audio_s: float
+    warnings: tuple[str, ...] = ()
 
 
 class Recordings:
@@ -112,7 +113,7 @@ class Recordings:
         words = await self._run(wanted.model, Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
-        return Recognised(words, session.audio_s)
+        return Recognised(words, session.audio_s, tuple(recording.warnings))
 
     async def _run(
         self, model: ModelService, upload: Upload, request: Request, recording: Recording

@@ -14,7 +14,6 @@ from typing import Any
 import typer
 
 from model.acoustic import load_model
-from model.ctc.tokens import ideographs_apart
 from model.decoder import resolve_decoder
 from model.errors import ManifestError
 from model.evaluation import compare
@@ -23,6 +22,7 @@ from model.lm.language_model import LanguageModel
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from model.recordings import Utterance, check_audio, read_manifests, read_pcm
+from model.text.letters import ideographs_apart
 from model.text.normalization import comparable
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote

@@ -196,7 +196,9 @@ def test_a_missing_file_is_a_usage_error():
 
 
 def test_an_unreachable_server_is_named_and_exits_with_1():
-    done = command("transcribe", str(SAMPLES.parent / "yes.flac"), "--url", "ws://127.0.0.1:9", "--json")
+    done = command(
+        "transcribe", str(SAMPLES.parent / "yes.flac"), "--url", "ws://127.0.0.1:9", "--json", "--retry", "0"
+    )
     assert done.returncode == 1
     assert "127.0.0.1:9" in done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +73,9 @@ class JsonLines(SilentDisplay):
         self._write(file_result_line(result))
 
     def _write(self, line: str) -> None:
+        encoding = (getattr(self._out, "encoding", None) or "utf-8").lower()
+        if not line.isascii() and "utf" not in encoding:
+            line = json.dumps(json.loads(line))  # escapes that any encoding holds
         print(line, file=self._out, flush=True)
 
 

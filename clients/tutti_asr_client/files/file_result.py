@@ -48,7 +48,7 @@ def final_line(path: Path, results: Results) -> str:
     """Return one final as a line of JSON."""
     return _line(
         type="final",
-        file=str(path),
+        file=_shown(path),
         start=results.start,
         duration=results.duration,
         text=results.text,
@@ -59,16 +59,21 @@ def final_line(path: Path, results: Results) -> str:
 def file_result_line(result: FileResult) -> str:
     """Return the last line of a file as JSON."""
     if isinstance(result, Failed):
-        return _line(type="error", file=str(result.path), error=result.problem)
+        return _line(type="error", file=_shown(result.path), error=result.problem)
     return _line(
         type="file",
-        file=str(result.path),
+        file=_shown(result.path),
         text=result.text,
         words=result.words,
         duration_s=round(result.duration_s, 3),
         real_time_factor=round(result.real_time_factor, 4),
         final_latency_ms=round(result.final_latency_s * 1e3, 2),
     )
+
+
+def _shown(path: Path) -> str:
+    """Return a path as text; bytes that are no UTF-8 are escaped."""
+    return str(path).encode(errors="backslashreplace").decode()
 
 
 def _line(**fields: object) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from tutti_asr_client.address import QueryValue, listen_url
@@ -31,6 +33,9 @@ EXIT_FILE_FAILED = 1
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
+Reader = Callable[[Path, int], NDArray[np.int16]]
+"""Reads a file as (S,) int16 mono samples at a rate in Hz. Raises: AudioError."""
+
 OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
 
 
@@ -45,16 +50,21 @@ def run_remote(
     retry_s: float = 0.0,
     resumable: bool = False,
     query: Mapping[str, QueryValue] | None = None,
+    display: Display | None = None,
+    read: Reader = read_pcm,
 ) -> int:
     """Transcribe files through the server at `url`; returns the exit code. `query` goes to the server as it is.
 
-    `url` may be several replicas', with commas. `retry_s`: how long a full, lost or restarting server is retried.
+    `url` may be several replicas', with commas. `retry_s`: how long an absent, full or restarting server is retried.
+
+    Raises:
+        BadUrl: an address cannot be understood.
     """
     notes = Console(stderr=True)
     transcriber = RemoteTranscriber(
         [listen_url(one.strip(), query or {}) for one in url.split(",")],
         api_key=api_key,
-        retry=Retry(limit_s=retry_s) if retry_s > 0 else None,
+        retry=Retry(limit_s=retry_s, await_server=True) if retry_s > 0 else None,
         resumable=resumable,
         on_event=lambda event: _note(notes, event),
     )
@@ -64,6 +74,8 @@ def run_remote(
         realtime=realtime,
         as_json=as_json,
         concurrency=concurrency,
+        display=display,
+        read=read,
     )
 
 
@@ -85,15 +97,17 @@ def run(
     realtime: bool = False,
     as_json: bool = False,
     concurrency: int = 8,
+    display: Display | None = None,
+    read: Reader = read_pcm,
 ) -> int:
     """Transcribe files through the transcriber that `open_transcriber` opens; returns the exit code.
 
-    Partials are drawn live when standard output is a terminal; otherwise, or with `as_json`, it
-    receives JSON lines. The first interruption ends the recordings where they are and waits for their finals; the
-    second exits at once.
+    `display` shows the results. By default partials are drawn live where standard output is a terminal; otherwise, or
+    with `as_json`, it receives JSON lines. The first interruption ends the recordings where they are and waits for
+    their finals; the second exits at once.
     """
     console = Console()
-    display: Display = JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console)
+    shown = display or (JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console))
 
     stopped = False
 
@@ -101,9 +115,15 @@ def run(
         nonlocal stopped
         stopping = asyncio.Event()
         async with open_transcriber() as transcriber:
-            with display, _interruptible(stopping):
+            with shown, _interruptible(stopping):
                 file_results = await transcribe_files(
-                    files, transcriber, display=display, realtime=realtime, concurrency=concurrency, stopping=stopping
+                    files,
+                    transcriber,
+                    display=shown,
+                    realtime=realtime,
+                    concurrency=concurrency,
+                    stopping=stopping,
+                    read=read,
                 )
         stopped = stopping.is_set()
         return file_results
@@ -146,6 +166,7 @@ async def transcribe_files(
     realtime: bool = False,
     concurrency: int = 8,
     stopping: asyncio.Event | None = None,
+    read: Reader = read_pcm,
 ) -> list[FileResult]:
     """Return the result of each file, in the order given; at most `concurrency` are open at a time.
 
@@ -156,7 +177,7 @@ async def transcribe_files(
 
     async def one(path: Path) -> FileResult:
         async with places:
-            result = await transcribe_file(path, transcriber, shown, realtime=realtime, stopping=stopping)
+            result = await transcribe_file(path, transcriber, shown, realtime=realtime, stopping=stopping, read=read)
         shown.done(result)
         return result
 
@@ -166,7 +187,13 @@ async def transcribe_files(
 
 
 async def transcribe_file(
-    path: Path, transcriber: Transcriber, display: Display, *, realtime: bool, stopping: asyncio.Event | None = None
+    path: Path,
+    transcriber: Transcriber,
+    display: Display,
+    *,
+    realtime: bool,
+    stopping: asyncio.Event | None = None,
+    read: Reader = read_pcm,
 ) -> FileResult:
     """Recognise one file; a failure is returned as its result, so that the others go on."""
     loop = asyncio.get_running_loop()
@@ -174,7 +201,7 @@ async def transcribe_file(
     try:
         if stopping is not None and stopping.is_set():
             raise Interrupted("interrupted before it began")
-        pcm = await asyncio.to_thread(read_pcm, path, transcriber.sample_rate)
+        pcm = await asyncio.to_thread(read, path, transcriber.sample_rate)
         source = PcmSource(pcm, transcriber.sample_rate, realtime=realtime, stopping=stopping)
         began_s = last_final_s = loop.time()
         async with contextlib.aclosing(transcriber.stream(source)) as messages:

@@ -10,10 +10,8 @@ from server.audio.packets import Demuxer, NonAudioBudget
 from server.errors import NotTaken, Undecodable
 
 SNIFF_BYTES = 12  # enough to tell all kinds apart, and the whole head of an ID3 tag
-_KINDS: tuple[tuple[int, bytes, Callable[[], Demuxer]], ...] = (
+_KINDS: tuple[tuple[int, bytes | tuple[bytes, ...], Callable[[], Demuxer]], ...] = (
     (0, wav.MAGIC, wav.WavDemuxer),
-    (0, b"RF64", wav.WavDemuxer),
-    (0, b"BW64", wav.WavDemuxer),
     (0, ogg.MAGIC, ogg.OggDemuxer),
     (0, flac.MAGIC, flac.FlacDemuxer),
     (0, webm.MAGIC, webm.WebmDemuxer),

@@ -1,21 +1,30 @@
-"""Demuxer of a RIFF/WAVE stream, as it arrives; the size that a live one announces is ignored where it is a filler.
+"""Demuxer of WAV files, live and uploaded: RIFF, RF64 and BW64, one file or several one after another. Pure.
 
-Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; the format tags are those of mmreg.h.
+A data size that no upload can have (0, or about 2 or 4 GiB) comes from a writer that cannot seek back to the header:
+such samples end at the next WAV header, or with the stream.
+
+Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; EBU Tech 3306 and ITU-R BS.2088 for `ds64`; the format
+tags are those of mmreg.h.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import Enum, auto
 
 from server.audio.packets import MAX_SETUP_BYTES, Demuxer, NonAudioBudget, Track
 from server.audio.raw import PlainCodec
 from server.errors import NotTaken, Undecodable
 
-MAGIC = b"RIFF"
-RIFF_BYTES, CHUNK_HEAD_BYTES, FORMAT_BYTES = 12, 8, 16
+MAGIC = b"RIFF", b"RF64", b"BW64"
+RIFF_BYTES, CHUNK_HEAD_BYTES, NAME_BYTES, FORMAT_BYTES = 12, 8, 4, 16
 EXTENSIBLE, EXTENSIBLE_BYTES, SUBFORMAT_AT = 0xFFFE, 40, 24
-UNKNOWN_SIZES = (0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36, 0x7FFFFFFF - 36)  # of writers that cannot seek back
+DS64_BYTES, DS64_DATA_AT, SIZE_IN_DS64 = 28, 8, 0xFFFFFFFF
+LEAST_FILLER = 0x7FFF0000  # sox writes 0x7FFFF000, arecord about 2**31, FFmpeg 2**32 - 1
+MAX_JUNK_BYTES = 2**16  # behind the samples, in no chunk: tags and padding of other programs
+MAX_TAIL_CHUNK_BYTES = 2**24
+TAIL_CHUNKS = frozenset((b"LIST", b"bext", b"fact", b"cue ", b"smpl", b"id3 ", b"ID3 ", b"iXML", b"PEAK", b"JUNK"))
 CODECS = {
     (1, 8): PlainCodec.U8,
     (1, 16): PlainCodec.S16,
@@ -28,80 +37,196 @@ CODECS = {
 }
 
 
-class WavDemuxer(Demuxer):
-    """Reads the chunks before the samples; chunks behind them are ignored."""
+class _State(Enum):
+    BEGIN = auto()  # a file's first twelve bytes are next
+    HEAD = auto()  # chunks before the samples
+    SAMPLES = auto()
+    TAIL = auto()  # chunks after the samples, or another file
 
-    def __init__(self) -> None:
+
+class WavDemuxer(Demuxer):
+    """Yields each file's track, then its samples as they come. Chunks around the samples are skipped."""
+
+    def __init__(self, *, bounded: bool = True) -> None:
+        """`bounded`: refuse more bytes without audio than a live stream may send."""
         self._buffer = bytearray()
-        self._non_audio = NonAudioBudget()
-        self._begun = False
+        self._non_audio = NonAudioBudget() if bounded else None
+        self._state = _State.BEGIN
         self._skip = 0  # bytes of a chunk that is not wanted
         self._track: Track | None = None
-        self._left: int | None = 0  # bytes of samples to come, None where the size is not known
-        self._in_samples = False
+        self._left: int | None = None  # bytes of samples to come, None where the size is not known
+        self._announced = 0  # bytes of samples, by the header
+        self._ds64: int | None = None  # the same, of RF64
+        self._junk_bytes = 0
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
-        """Yield the track, then its samples as they come. Raises: Undecodable, NotTaken."""
-        if not self._in_samples:
-            self._buffer += chunk
-            yield from self._headers()
-            chunk = bytes(self._buffer) if self._in_samples else b""
-        if self._in_samples and chunk:
-            yield chunk if self._left is None else chunk[: self._left]
-            if self._left is not None:
-                self._left = max(0, self._left - len(chunk))
-
-    def _headers(self) -> Iterator[Track]:
+        """Yield the tracks and samples that `chunk` completes. Raises: Undecodable, NotTaken."""
         buffer = self._buffer
-        if not self._begun:
-            if len(buffer) < RIFF_BYTES:
+        buffer += chunk
+        while buffer:
+            before = len(buffer), self._state, self._skip
+            if self._skip:
+                dropped = min(self._skip, len(buffer))
+                del buffer[:dropped]
+                self._skip -= dropped
+            elif self._state is _State.SAMPLES:
+                if samples := self._samples():
+                    yield samples
+            elif (track := self._header()) is not None:
+                yield track
+            if (len(buffer), self._state, self._skip) == before:
                 return
-            if not buffer.startswith(MAGIC) or buffer[8:12] != b"WAVE":
+
+    def flush(self) -> Iterator[bytes]:
+        """Yield the bytes that might have been the start of another file."""
+        if self._state is _State.SAMPLES and self._buffer:
+            yield bytes(self._buffer)
+            self._buffer.clear()
+
+    def problem(self) -> str | None:
+        """What the end of the stream shows to be missing or left out; None for a whole file."""
+        if self._track is None or (self._state is _State.BEGIN and self._buffer):
+            return "truncated: the WAV ends before its samples"
+        if self._state is _State.SAMPLES and self._left:
+            there = self._announced - self._left
+            return f"truncated: the WAV header announces {self._announced} bytes of samples, {there} are there"
+        if self._skip > 1:  # a padding byte is often left out
+            return "truncated: the WAV ends inside a chunk"
+        junk_bytes = self._junk_bytes + (len(self._buffer) if self._state is _State.TAIL else 0)
+        return f"skipped: {junk_bytes} bytes after the samples of the WAV are not audio" if junk_bytes else None
+
+    def _header(self) -> Track | None:
+        """Read what the buffer begins with, outside the samples; nothing where it is not whole."""
+        buffer = self._buffer
+        if self._state is _State.BEGIN:
+            self._begin()
+            return None
+        if self._state is _State.TAIL:
+            return self._tail()
+        if len(buffer) < CHUNK_HEAD_BYTES:
+            return None
+        name, size = bytes(buffer[:NAME_BYTES]), int.from_bytes(buffer[NAME_BYTES:CHUNK_HEAD_BYTES], "little")
+        if name == b"data":
+            return self._open_samples(size)
+        if name in (b"fmt ", b"ds64"):
+            if size > MAX_SETUP_BYTES:
+                raise Undecodable("the WAV header is damaged")
+            if len(buffer) < CHUNK_HEAD_BYTES + size:
+                return None
+            body = bytes(buffer[CHUNK_HEAD_BYTES : CHUNK_HEAD_BYTES + size])
+            if name == b"fmt ":
+                self._track = wav_track(body)
+            elif size >= DS64_BYTES:
+                self._ds64 = int.from_bytes(body[DS64_DATA_AT : DS64_DATA_AT + 8], "little")
+        self._skip_chunk(size)
+        return None
+
+    def _begin(self) -> None:
+        buffer = self._buffer
+        if len(buffer) >= RIFF_BYTES:
+            if not _begins_file(buffer, 0):
                 raise Undecodable("this is no WAV stream")
-            self._begun = True
             del buffer[:RIFF_BYTES]
-        while buffer and not self._in_samples:
-            dropped = min(self._skip, len(buffer))
-            del buffer[:dropped]
-            self._skip -= dropped
-            if self._skip or len(buffer) < CHUNK_HEAD_BYTES:
-                return
-            name, size = bytes(buffer[:4]), int.from_bytes(buffer[4:8], "little")
-            if name == b"data":
-                yield self._samples(size)
-            elif name == b"fmt ":
-                if size > MAX_SETUP_BYTES:
-                    raise Undecodable("the WAV header is damaged")
-                if len(buffer) < CHUNK_HEAD_BYTES + size:
-                    return
-                self._track = wav_track(bytes(buffer[CHUNK_HEAD_BYTES : CHUNK_HEAD_BYTES + size]))
-                self._skip_chunk(size)
-            else:
-                self._skip_chunk(size)
+            self._state, self._track, self._ds64, self._junk_bytes = _State.HEAD, None, None, 0
+
+    def _tail(self) -> Track | None:
+        """Read what follows the samples: a padding byte, chunks, another file, or bytes of other programs."""
+        buffer = self._buffer
+        if self._announced % 2 and self._left == 0:
+            self._left = None
+            del buffer[: int(buffer[0] == 0)]
+        if len(buffer) < CHUNK_HEAD_BYTES:
+            return None
+        name, size = bytes(buffer[:NAME_BYTES]), int.from_bytes(buffer[NAME_BYTES:CHUNK_HEAD_BYTES], "little")
+        if name in MAGIC and len(buffer) < RIFF_BYTES:
+            return None
+        if _begins_file(buffer, 0):
+            self._state = _State.BEGIN
+        elif name == b"data" and not self._junk_bytes:
+            return self._open_samples(size)
+        elif name in TAIL_CHUNKS or (not self._junk_bytes and _is_chunk(name, size)):
+            self._skip_chunk(size)
+        else:
+            del buffer[:1]
+            self._junk_bytes += 1
+            if self._junk_bytes > MAX_JUNK_BYTES:
+                raise Undecodable(
+                    f"the WAV header announces {self._announced} bytes of samples, and more follow that are neither a "
+                    "chunk nor another WAV file"
+                )
+        return None
 
     def _skip_chunk(self, size: int) -> None:
-        self._non_audio.part(CHUNK_HEAD_BYTES + size)
+        if self._non_audio is not None:
+            self._non_audio.part(CHUNK_HEAD_BYTES + size)
         self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even places
 
-    def _samples(self, size: int) -> Track:
+    def _open_samples(self, size: int) -> Track | None:
+        """Begin the samples; nothing where the next bytes must say whether there are any."""
+        buffer = self._buffer
         if self._track is None:
             raise Undecodable("the WAV stream does not say what its samples are")
-        del self._buffer[:CHUNK_HEAD_BYTES]
-        self._in_samples = True
-        self._left = None if size in UNKNOWN_SIZES else size
+        after = bytes(buffer[CHUNK_HEAD_BYTES : CHUNK_HEAD_BYTES + NAME_BYTES])
+        if size == 0 and len(after) < NAME_BYTES:
+            return None
+        if size == SIZE_IN_DS64 and self._ds64 is not None:
+            size = self._ds64
+        del buffer[:CHUNK_HEAD_BYTES]
+        unknown = size == 0 or LEAST_FILLER <= size <= SIZE_IN_DS64 or size >= 1 << 62
+        self._announced, self._left = size, None if unknown else size
+        self._state = _State.TAIL if size == 0 and after in TAIL_CHUNKS else _State.SAMPLES
         return self._track
+
+    def _samples(self) -> bytes:
+        """Take the samples in the buffer; none where it holds only what may be the start of another file."""
+        end = self._next_file() if self._left is None else min(self._left, len(self._buffer))
+        samples = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        if self._left is not None:
+            self._left -= end
+            self._state = _State.SAMPLES if self._left else _State.TAIL
+        if samples and self._non_audio is not None:
+            self._non_audio.audio()
+        return samples
+
+    def _next_file(self) -> int:
+        """Where the samples in the buffer end for now; where they end for good, the next file begins."""
+        buffer, at = self._buffer, 0
+        while True:
+            found = [place for magic in MAGIC if (place := buffer.find(magic, at)) >= 0]
+            if not found:
+                tails = (bytes(buffer[-size:]) for size in (3, 2, 1))
+                held = next((tail for tail in tails if any(magic.startswith(tail) for magic in MAGIC)), b"")
+                return len(buffer) - len(held)
+            at = min(found)
+            if len(buffer) < at + RIFF_BYTES:
+                return at
+            if _begins_file(buffer, at):
+                self._state = _State.SAMPLES if at else _State.BEGIN
+                return at
+            at += 1
+
+
+def _begins_file(data: bytes | bytearray, at: int) -> bool:
+    return data[at : at + NAME_BYTES] in MAGIC and data[at + 8 : at + RIFF_BYTES] == b"WAVE"
+
+
+def _is_chunk(name: bytes, size: int) -> bool:
+    """Whether these bytes can be the head of a chunk that nobody listed."""
+    return size <= MAX_TAIL_CHUNK_BYTES and name.strip(b" _").isalnum()
 
 
 def wav_track(body: bytes) -> Track:
     """Return the track that a format chunk describes. Raises: NotTaken, Undecodable."""
     if len(body) < FORMAT_BYTES:
         raise Undecodable("the WAV header is damaged")
-    tag, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
+    tag, channels, rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
     if tag == EXTENSIBLE:
         if len(body) < EXTENSIBLE_BYTES:
             raise Undecodable("the WAV header is damaged")
         (tag,) = struct.unpack_from("<H", body, SUBFORMAT_AT)
-    codec = CODECS.get((tag, bits))
+    stored = 8 * (frame_bytes // channels) if channels and bits % 8 else bits  # 12 or 20 bits stand in whole bytes
+    codec = CODECS.get((tag, stored))
     if codec is None:
         raise NotTaken(f"WAV of format {tag} with {bits} bits is not taken in live streams")
     return Track(codec, rate, channels)

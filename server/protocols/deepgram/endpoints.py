@@ -92,7 +92,9 @@ class Listen:
         replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
         request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
         rate = model.config.sample_rate
-        decoder = open_decoder_for_request(request.form, rate, multichannel=request.multichannel)
+        decoder = open_decoder_for_request(
+            request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable
+        )
         session = model.session(request.live_options(rate), replica.limits)
         projector = Projector(request, len(session.channels), request_id, created_now(), model.card)
         make = self._resumable(socket, model) if request.resumable else DeepgramStream
@@ -154,6 +156,7 @@ class Transcribe:
             duration_s=recognised.audio_s,
             model=model.card,
             punctuated=asked.punctuated_words,
+            warnings=recognised.warnings,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined
 from server.protocols.deepgram.messages import Alternative, Alternatives, WordOut
@@ -83,6 +83,14 @@ def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
     return WordOut(word.text, start_s, end_s, round(word.confidence, 4), text if punctuated else UNSET)
 
 
+class Warned(msgspec.Struct):
+    """A warning about the request; `type` is its kind, such as `truncated`."""
+
+    parameter: str
+    type: str
+    message: str
+
+
 class Summary(msgspec.Struct):
     """What was recognised with what."""
 
@@ -94,6 +102,7 @@ class Summary(msgspec.Struct):
     channels: int
     models: list[str]
     model_info: dict[str, dict[str, str]]
+    warnings: list[Warned] | UnsetType = UNSET
 
 
 class Channels(msgspec.Struct):
@@ -119,8 +128,9 @@ def recording_answer(
     duration_s: float,
     model: ModelCard,
     punctuated: bool,
+    warnings: Sequence[str] = (),
 ) -> bytes:
-    """Build the answer from each channel's words."""
+    """Build the answer from each channel's words; `warnings` are `kind: sentence`."""
     summary = Summary(
         transaction_key="deprecated",
         request_id=request_id,
@@ -130,6 +140,7 @@ def recording_answer(
         channels=len(transcripts),
         models=[model.uuid],
         model_info={model.uuid: model.info},
+        warnings=[Warned("body", text.partition(": ")[0], text) for text in warnings] or UNSET,
     )
     channels = [Alternatives((alternative(words, punctuated),)) for words in transcripts]
     return msgspec.json.encode(Answer(summary, Channels(channels, [])))

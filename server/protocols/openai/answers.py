@@ -37,6 +37,7 @@ class PlainAnswer(msgspec.Struct):
 
     text: str
     usage: Usage
+    warnings: list[str] | UnsetType = UNSET  # ours, about the file
 
 
 class SegmentOut(msgspec.Struct):
@@ -72,6 +73,7 @@ class VerboseAnswer(msgspec.Struct):
     usage: Usage
     segments: list[SegmentOut] | UnsetType = UNSET
     words: list[WordOut] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
 
 
 def text_of(words: Sequence[FormattedWord]) -> str:
@@ -103,14 +105,18 @@ def answer(
     duration_s: float,
     granularities: Sequence[str],
     language: str = "english",
+    *,
+    warnings: Sequence[str] = (),
 ) -> tuple[bytes, str]:
     """Return the body and its media type; `language` is the name of the words' language."""
     match form:
         case AnswerFormat.JSON:
             usage = Usage(round(duration_s, 3))
-            return msgspec.json.encode(PlainAnswer(text_of(words), usage)), "application/json"
+            return msgspec.json.encode(PlainAnswer(text_of(words), usage, list(warnings) or UNSET)), "application/json"
         case AnswerFormat.VERBOSE_JSON:
-            return msgspec.json.encode(_verbose(words, duration_s, granularities, language)), "application/json"
+            verbose = _verbose(words, duration_s, granularities, language)
+            verbose.warnings = list(warnings) or UNSET
+            return msgspec.json.encode(verbose), "application/json"
         case AnswerFormat.TEXT:
             return (text_of(words) + "\n").encode(), "text/plain; charset=utf-8"
         case AnswerFormat.SRT:

@@ -16,6 +16,8 @@ from server.recognition.session import Finals, finals_of
 
 MAX_FIELDS = 256  # key terms among them
 MAX_FIELD_BYTES = 65_536
+FILE = "file"
+MAX_SHOWN = 64  # characters of a client's own text that an error repeats
 GRANULARITIES = ("word", "segment")
 
 
@@ -39,8 +41,8 @@ def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> Tran
     """Read a form; a `lenient` server ignores features that it lacks. Raises: BadParameter."""
     parts = _Parts()
     parts.read(content_type, body)
-    if parts.file is None:
-        raise BadParameter("file: missing")
+    if not parts.file:
+        raise BadParameter("file: missing" if parts.file is None else "file: empty")
     ignored = check_fields(parts.fields, lenient=lenient)
     answer = parts.one("response_format", AnswerFormat.JSON.value)
     if answer not in set(AnswerFormat):
@@ -87,8 +89,10 @@ class _Parts:
             )
             parser.write(body)
             parser.finalize()
+            if self.file is None and b"--" + boundary + b"--" not in body:
+                raise BadParameter("body: not a whole multipart form")
         except (FormParserError, ValueError) as error:
-            raise BadParameter("the body is no multipart form, or an incomplete one") from error
+            raise BadParameter("body: not a whole multipart form") from error
 
     def one(self, name: str, default: str) -> str:
         """Return the value of a field."""
@@ -99,13 +103,24 @@ class _Parts:
         return tuple(value for key, value in self.fields if key in (name, f"{name}[]"))
 
     def _on_field(self, field: Field) -> None:
-        name, value = field.field_name or b"", field.value or b""
-        if len(self.fields) >= MAX_FIELDS or len(name) + len(value) > MAX_FIELD_BYTES:
-            raise BadParameter(f"at most {MAX_FIELDS} fields of {MAX_FIELD_BYTES} bytes each are taken")
-        self.fields.append((name.decode(errors="replace"), value.decode(errors="replace")))
+        name, value = (field.field_name or b"").decode(errors="replace"), field.value or b""
+        if name == FILE:  # sent without a file name, or with `filename*` alone
+            self._take_file(name, value)
+            return
+        shown = name[:MAX_SHOWN] or "field"
+        if len(self.fields) >= MAX_FIELDS:
+            raise BadParameter(f"{shown}: at most {MAX_FIELDS} fields besides the file are taken")
+        if len(name) + len(value) > MAX_FIELD_BYTES:
+            raise BadParameter(f"{shown}: {len(value)} bytes are too many; a field has at most {MAX_FIELD_BYTES}")
+        self.fields.append((name, value.decode(errors="replace")))
 
     def _on_file(self, file: File) -> None:
-        if file.field_name != b"file" or self.file is not None:
-            raise BadParameter("file: one recording is taken, in the field `file`")
         assert isinstance(file.file_object, BytesIO)
-        self.file = file.file_object.getvalue()
+        self._take_file((file.field_name or b"").decode(errors="replace"), file.file_object.getvalue())
+
+    def _take_file(self, name: str, body: bytes) -> None:
+        if name != FILE:
+            raise BadParameter(f"{name[:MAX_SHOWN] or 'field'}: a file is taken in the field `file` alone")
+        if self.file is not None:
+            raise BadParameter("file: sent twice; one recording is taken")
+        self.file = body

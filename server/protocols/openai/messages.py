@@ -32,7 +32,7 @@ class ErrorBody(msgspec.Struct):
 def error_body(status: int, message: str) -> bytes:
     """Build the body of a refusal with this HTTP status."""
     field, colon, _ = message.partition(": ")
-    param = field if colon and field.isidentifier() else None
+    param = field if colon and field.replace("-", "_").isidentifier() else None
     return msgspec.json.encode(ErrorBody(ErrorDetail(message, _kind(status), param, _CODES.get(status))))
 
 

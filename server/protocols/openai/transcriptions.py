@@ -11,11 +11,12 @@ from functools import partial
 import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
+from msgspec import UNSET, UnsetType
 
 from model.ctc.words import continued
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
-from server.errors import REFUSALS, ClientGone, Refused
+from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow
 from server.model_names import language_name
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
@@ -44,6 +45,7 @@ class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
 
     text: str
     usage: Usage
+    warnings: list[str] | UnsetType = UNSET  # ours, about the file
 
 
 class Transcriptions:
@@ -72,12 +74,22 @@ class Transcriptions:
                     events = self._begin(request, form, wanted, place.pop_all())
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
                 recognised = await self._recordings.recognise(request, form.body, wanted)
+        except (BadAudio, TooLarge, TooSlow) as error:
+            return render_error(guard.refuse(_of_file(error)), request_id)
         except Refused as error:
             return render_error(guard.refuse(error), request_id)
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that left
         (words,) = recognised.words
-        body, kind = answer(form.answer, words, recognised.audio_s, form.granularities, _language(wanted, language))
+        body, kind = answer(
+            form.answer,
+            words,
+            recognised.audio_s,
+            form.granularities,
+            _language(wanted, language),
+            warnings=recognised.warnings,
+        )
+        headers |= {"x-warnings": "; ".join(recognised.warnings)} if recognised.warnings else {}
         return Response(body, headers=headers, media_type=kind)
 
     async def _form(self, request: Request) -> TranscriptionForm:
@@ -156,11 +168,19 @@ def _last_event(done: asyncio.Future[Recognised]) -> bytes:
     try:
         recognised = done.result()
     except Refused as error:
-        return _event(error_body(REFUSALS[type(error)].status, str(error)))
+        about = _of_file(error) if isinstance(error, BadAudio | TooLarge) else error
+        return _event(error_body(REFUSALS[type(error)].status, str(about)))
     except ClientGone:
         return b""
     (words,) = recognised.words
-    return _event(_encode(TextDone(text_of(words), Usage(round(recognised.audio_s, 3)))))
+    return _event(
+        _encode(TextDone(text_of(words), Usage(round(recognised.audio_s, 3)), list(recognised.warnings) or UNSET))
+    )
+
+
+def _of_file(error: Refused) -> Refused:
+    """Return the error with the field that it is about."""
+    return type(error)(f"file: {error}")
 
 
 def _event(payload: bytes) -> bytes:

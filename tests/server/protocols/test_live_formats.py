@@ -41,6 +41,8 @@ FORMS: dict[str, tuple[dict[str, object], Callable[[], bytes]]] = {
         SELF_DESCRIBED,
         lambda: container("mp4", "flac", AUDIO[:, None], 16_000, options={**FRAGMENTS, "strict": "-2"}),
     ),
+    "flac, said to be linear16": ({}, lambda: flac(AUDIO)),
+    "wav, said to be mulaw": ({"encoding": "mulaw"}, lambda: container("wav", "pcm_s16le", AUDIO[:, None], 16_000)),
     "wav of 24 bits": (SELF_DESCRIBED, lambda: container("wav", "pcm_s24le", AUDIO[:, None], 16_000)),
 }
 
@@ -57,7 +59,7 @@ def test_an_encoding_without_loss_is_heard_in_messages_of_any_size(live_server: 
     assert transcript(frames) == TEXT
     assert frames[-1]["duration"] == pytest.approx(len(AUDIO) / 16_000, abs=1e-3)
     server.wait_idle()
-    label = query.get("encoding") or "container"
+    label = query.get("encoding", "linear16") or "container"
     assert server.metric(f'tutti_audio_seconds_total{{encoding="{label}"}}') == pytest.approx(len(AUDIO) / 16_000)
     assert server.metric("tutti_audio_bytes_received_total") == len(data)
 

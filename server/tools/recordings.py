@@ -1,0 +1,91 @@
+"""Recordings of the command line: paths, folders and standard input to samples, by the decoder of uploads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.audio.formats import audio_form
+from server.audio.pcm import downmix
+from server.audio.recording import Recording
+from server.errors import Refused
+from tutti_asr_client.errors import AudioError
+
+STDIN = Path("-")
+SUFFIXES = frozenset(
+    [
+        ".wav",
+        ".flac",
+        ".ogg",
+        ".oga",
+        ".opus",
+        ".mp3",
+        ".webm",
+        ".mka",
+        ".mkv",
+        ".m4a",
+        ".mp4",
+        ".mov",
+        ".aac",
+        ".3gp",
+        ".amr",
+        ".aif",
+        ".aiff",
+        ".w64",
+        ".rf64",
+    ]
+)
+
+
+class BadInput(Exception):
+    """A path that names no recording."""
+
+
+def recordings_of(paths: Sequence[Path]) -> list[Path]:
+    """Return the recordings that paths name; a folder is all those in it, at any depth. Raises: BadInput."""
+    if list(paths).count(STDIN) > 1:
+        raise BadInput("-: standard input can be read once")
+    return [recording for path in paths for recording in _recordings(path)]
+
+
+def _recordings(path: Path) -> Iterator[Path]:
+    if path == STDIN or path.is_file():
+        yield path
+    elif path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if not found:
+            raise BadInput(f"{path}: no recording in this folder ({', '.join(sorted(SUFFIXES))})")
+        yield from found
+    else:
+        raise BadInput(f"{path}: no such file or folder")
+
+
+class RecordingReader:
+    """Reads one file a call as (S,) int16 mono samples; calls may run on several threads."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        """`warn` gets a sentence for each thing that a file lacks."""
+        self._warn = warn
+
+    def __call__(self, path: Path, sample_rate: int) -> NDArray[np.int16]:
+        """Return the samples of a file at a rate in Hz. Raises: AudioError."""
+        try:
+            body = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+            recording = Recording(body, audio_form(None, None), rate=sample_rate, max_s=float("inf"))
+            blocks = [np.empty(0, np.int16)]
+            while (block := recording.next_block()) is not None:
+                blocks.append(downmix(block))
+        except OSError as error:
+            raise AudioError(path, error.strerror or str(error)) from error
+        except Refused as error:
+            raise AudioError(path, str(error)) from error
+        for warning in recording.warnings:
+            self._warn(f"{path}: {warning}")
+        samples = np.concatenate(blocks)
+        if not len(samples):
+            raise AudioError(path, "holds no audio")
+        return samples

@@ -1,0 +1,127 @@
+"""Transcripts of the command line as text, subtitles or JSON lines: to standard output, a file, or a folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from model.ctc.words import Word
+from server.protocols.openai.answers import AnswerFormat, answer
+from server.text.formatting import FormattedWord
+from server.tools.recordings import STDIN, BadInput
+from tutti_asr_client.files.display import JsonLines, SilentDisplay
+from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
+from tutti_asr_client.messages import Results, shown
+from tutti_asr_client.transcript import Transcript
+
+SUFFIXES = {"text": ".txt", "srt": ".srt", "vtt": ".vtt", "json": ".json"}
+
+
+def format_of(asked: str | None, out: Path | None) -> str:
+    """Return the format asked for, else that of the output's suffix, else text."""
+    if asked is not None:
+        return asked
+    named = {suffix: name for name, suffix in SUFFIXES.items()}
+    return named.get("" if out is None else out.suffix.lower(), "text")
+
+
+def rendered(result: Transcribed, form: str) -> str:
+    """Return a transcript as text or subtitles."""
+    if form == "text":
+        return result.text + "\n"
+    words = [FormattedWord(Word(w.word, w.start, w.end, w.confidence), shown(w)) for w in result.words]
+    return answer(AnswerFormat(form), words, result.duration_s, ())[0].decode()
+
+
+def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, form: str) -> dict[Path, Path]:
+    """Return the file that each transcript is written to: `out` for one recording, else one in the folder `out`.
+
+    Raises: BadInput for a folder that is missing, or two transcripts in one file.
+    """
+    one_file = len(recordings) == 1 and not out.is_dir() and not any(root.is_dir() for root in roots)
+    if one_file:
+        if not out.parent.is_dir():
+            raise BadInput(f"--out: no such folder: {out.parent}")
+        targets = {recordings[0]: out}
+    else:
+        if out.exists() and not out.is_dir():
+            raise BadInput(f"--out: {out} is a file; several transcripts need a folder")
+        targets = {path: out / _relative(path, roots).with_suffix(SUFFIXES[form]) for path in recordings}
+    taken: dict[Path, Path] = {}
+    for path, target in targets.items():
+        if target in taken:
+            raise BadInput(f"--out: {taken[target]} and {path} would both be written to {target}")
+        if target.exists() and any(path != STDIN and target.samefile(path) for path in recordings):
+            raise BadInput(f"--out: {target} is one of the recordings")
+        taken[target] = path
+    return targets
+
+
+def _relative(path: Path, roots: Sequence[Path]) -> Path:
+    if path == STDIN:
+        return Path("stdin")
+    root = next((root for root in roots if root.is_dir() and root in path.parents), path.parent)
+    return path.relative_to(root)
+
+
+class TextOutput(SilentDisplay):
+    """Writes each transcript once it is complete, in the order of the recordings; failures go to `complain`."""
+
+    def __init__(
+        self,
+        recordings: Sequence[Path],
+        form: str,
+        complain: Callable[[str], None],
+        targets: dict[Path, Path] | None = None,
+    ) -> None:
+        self._order = list(recordings)
+        self._form = form
+        self._complain = complain
+        self._targets = targets
+        self._done: dict[Path, list[FileResult]] = {}
+
+    def done(self, result: FileResult) -> None:
+        """Write the result, and those that waited for it."""
+        self._done.setdefault(result.path, []).append(result)
+        while self._order and self._done.get(self._order[0]):
+            path = self._order.pop(0)
+            self._write(path, self._done[path].pop(0))
+
+    def _write(self, path: Path, result: FileResult) -> None:
+        if isinstance(result, Failed):
+            self._complain(f"{path}: {result.problem}")
+        elif self._targets is None:
+            sys.stdout.write(rendered(result, self._form))
+            sys.stdout.flush()
+        else:
+            target = self._targets[path]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(rendered(result, self._form), encoding="utf-8")
+
+
+class JsonOutput(SilentDisplay):
+    """Writes JSON lines, to standard output or to the file of each recording."""
+
+    def __init__(self, targets: dict[Path, Path] | None = None) -> None:
+        self._targets = targets
+        self._open: dict[Path, TextIO] = {}
+
+    def results(self, path: Path, results: Results, transcript: Transcript) -> None:
+        """Write the finals."""
+        JsonLines(self._out(path)).results(path, results, transcript)
+
+    def done(self, result: FileResult) -> None:
+        """Write the closing line."""
+        JsonLines(self._out(result.path)).done(result)
+        if self._targets is not None:
+            self._open.pop(result.path).close()
+
+    def _out(self, path: Path) -> TextIO:
+        if self._targets is None:
+            return sys.stdout
+        if path not in self._open:
+            self._targets[path].parent.mkdir(parents=True, exist_ok=True)
+            self._open[path] = self._targets[path].open("w", encoding="utf-8")
+        return self._open[path]

@@ -1,0 +1,90 @@
+"""Forms as HTTP clients write them, one shape of error that names the field, and warnings about the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from live_server import LiveServer
+from spelling import spell
+from uploaded import encoded, said
+
+from server.errors import BadParameter
+from server.protocols.openai.form import MAX_FIELD_BYTES, MAX_FIELDS, parse_form
+
+Start = Callable[..., LiveServer]
+WAV = encoded(spell("hello"), "WAV")
+
+
+def form(*parts: tuple[str, bytes]) -> bytes:
+    """A body of parts, each the rest of its disposition and its content."""
+    heads = (b"--x\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (d.encode(), body) for d, body in parts)
+    return b"".join(heads) + b"--x--\r\n"
+
+
+DISPOSITIONS = [
+    'name="file"',
+    'name="file"; filename="a.wav"',
+    "name=\"file\"; filename*=UTF-8''%e4%bd%a0.wav",
+    'name="file"; filename="a.wav"; filename*=UTF-8\'\'b.wav',
+    'name="file"; filename=""',
+    "name=file",
+]
+
+
+@pytest.mark.parametrize("disposition", DISPOSITIONS)
+def test_a_file_is_found_however_its_name_is_written(disposition: str) -> None:
+    assert parse_form("multipart/form-data; boundary=x", form((disposition, WAV))).body == WAV
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ([], "file"),
+        ([('name="file"', b"")], "file"),
+        ([('name="file"', WAV), ('name="file"; filename="b"', WAV)], "file"),
+        ([('name="audio"; filename="b"', WAV)], "audio"),
+        ([('name="file"', WAV), ('name="prompt"', bytes(MAX_FIELD_BYTES + 1))], "prompt"),
+        ([('name="file"', WAV), *[('name="keywords"', b"x")] * (MAX_FIELDS + 1)], "keywords"),
+        ([('name="file"', WAV), ('name="response_format"', b"pdf")], "response_format"),
+        ([('name="file"', WAV), ('name="timestamp_granularities[]"', b"letter")], "timestamp_granularities"),
+    ],
+)
+def test_an_error_begins_with_the_field_that_it_is_about(parts: list[tuple[str, bytes]], field: str) -> None:
+    with pytest.raises(BadParameter, match=rf"^{field}: ") as caught:
+        parse_form("multipart/form-data; boundary=x", form(*parts))
+    assert len(str(caught.value)) < 300
+
+
+def test_the_fields_of_errors_are_named_on_the_wire(live_server: Start) -> None:
+    server = live_server(max_upload_bytes=400_000)
+
+    def refused(body: bytes, kind: str = "multipart/form-data; boundary=x") -> tuple[int, str | None]:
+        response = server.http.post("/v1/audio/transcriptions", content=body, headers={"Content-Type": kind})
+        error = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return response.status_code, error["param"]
+
+    assert refused(form(('name="file"', b"no audio at all"))) == (400, "file")
+    assert refused(form(('name="file"', bytes(400_001)))) == (413, "file")
+    assert refused(form(('name="file"', WAV))[:-9]) == (400, "body")
+    assert refused(b"", "application/json") == (400, "content-type")
+    server.wait_idle()
+
+
+def test_a_truncated_upload_says_so_in_every_answer(live_server: Start) -> None:
+    server, cut = live_server(), WAV[:-2]
+    answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=8000", content=cut).json()
+    assert said(answer) == "hello"
+    (warning,) = answer["metadata"]["warnings"]
+    assert warning["type"] == "truncated"
+    assert "warnings" not in server.http.post("/v1/listen", content=WAV).json()["metadata"]
+    for kind in ("json", "verbose_json", "text", "srt", "vtt"):
+        files, fields = {"file": ("a.wav", cut)}, {"response_format": kind}
+        response = server.http.post("/v1/audio/transcriptions", files=files, data=fields)
+        assert response.headers["x-warnings"].startswith("truncated: ")
+        if "json" in kind:
+            assert response.json()["warnings"] == [response.headers["x-warnings"]]
+    streamed = server.http.post("/v1/audio/transcriptions", files={"file": ("a.wav", cut)}, data={"stream": "true"})
+    assert '"warnings":["truncated: ' in streamed.text
+    server.wait_idle()

@@ -1,0 +1,196 @@
+"""`tutti transcribe`: kinds of recording, formats, outputs, folders, standard input, bad values, pipes that close."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from click.testing import Result
+from live_server import LiveServer
+from media_files import container
+from spelling import silence, spell
+from typer.testing import CliRunner
+
+from server.cli import EXIT_BROKEN_PIPE, app
+
+Start = Callable[..., LiveServer]
+runner = CliRunner()
+LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:.*\n", re.MULTILINE)  # by the server, which is in this process
+
+
+def say(path: Path, text: str) -> Path:
+    """A file in which the model of these tests hears the text."""
+    path.parent.mkdir(exist_ok=True)
+    soundfile.write(path, np.concatenate([spell(text), silence(0.5)]), 16_000)
+    return path
+
+
+def transcribe(*arguments: object) -> Result:
+    return runner.invoke(app, ["transcribe", *map(str, arguments)])
+
+
+def printed(result: Result) -> str:
+    """What the command alone wrote."""
+    return LOGGED.sub("", result.stdout)
+
+
+def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """The command as a user runs it."""
+    environment = os.environ | options.pop("environment", {})
+    words = [sys.executable, "-m", "server.cli", "transcribe", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, timeout=60, check=False, env=environment, **options)
+
+
+@pytest.fixture
+def server(live_server: Start) -> list[str]:
+    return ["--url", f"ws://{live_server().host}", "--retry", "0"]
+
+
+def test_a_pipe_gets_plain_text_in_the_order_of_the_recordings(server: list[str], tmp_path: Path) -> None:
+    long, short = say(tmp_path / "long.wav", "a long one " * 9), say(tmp_path / "short.wav", "short")
+    result = transcribe(long, short, *server)
+    assert printed(result) == "a long one " * 8 + "a long one\nshort\n"
+
+
+def test_compressed_containers_are_read_as_uploads_are(server: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "speech.mka"
+    path.write_bytes(container("matroska", "flac", spell("hello")[:, None], 16_000))
+    assert printed(transcribe(path, *server)) == "hello\n"
+    for kind, codec, rate in [("ipod", "aac", 16_000), ("webm", "libopus", 48_000), ("mp4", "aac", 16_000)]:
+        path = tmp_path / f"speech.{kind}"
+        path.write_bytes(container(kind, codec, spell("hello", rate)[:, None], rate))
+        done = transcribe(path, *server, "--json")
+        assert done.exit_code == 0
+        assert json.loads(printed(done).splitlines()[-1])["duration_s"] == pytest.approx(
+            len(spell("hello")) / 16e3, abs=0.2
+        )
+
+
+def test_without_the_optional_package_the_extra_is_named(
+    server: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "speech.webm"
+    path.write_bytes(container("webm", "libopus", spell("hello", 48_000)[:, None], 48_000))
+    monkeypatch.setitem(sys.modules, "server.audio.ffmpeg_container", None)
+    result = transcribe(path, *server)
+    assert result.exit_code == 1
+    assert "[media]" in result.stderr
+    assert printed(result) == ""
+
+
+def test_formats_and_outputs(server: list[str], tmp_path: Path) -> None:
+    path = say(tmp_path / "in" / "a.wav", "one two")
+    assert printed(transcribe(path, *server, "--format", "srt")).startswith("1\n00:00:00,")
+    assert printed(transcribe(path, *server, "--format", "vtt")).startswith("WEBVTT\n\n00:00:00.")
+    assert json.loads(printed(transcribe(path, *server, "--format", "json")).splitlines()[-1])["text"] == "one two"
+    out = tmp_path / "a.srt"
+    assert printed(transcribe(path, *server, "--out", out)) == ""
+    assert "one two" in out.read_text()
+    say(tmp_path / "in" / "deep" / "b.wav", "three")
+    folder = tmp_path / "texts"
+    assert transcribe(tmp_path / "in", *server, "--out", folder, "--format", "text").exit_code == 0
+    assert (folder / "a.txt").read_text() == "one two\n"
+    assert (folder / "deep" / "b.txt").read_text() == "three\n"
+    assert transcribe(tmp_path / "in", *server, "--out", folder, "--json").exit_code == 0
+    assert json.loads((folder / "a.json").read_text().splitlines()[-1])["type"] == "file"
+
+
+def test_standard_input_is_a_recording(server: list[str], tmp_path: Path) -> None:
+    done = process("-", *server, input=say(tmp_path / "a.wav", "hello").read_bytes())
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+
+
+def test_a_truncated_file_is_transcribed_and_named(server: list[str], tmp_path: Path) -> None:
+    path = say(tmp_path / "a.wav", "hello")
+    path.write_bytes(path.read_bytes()[:-100])
+    result = transcribe(path, *server)
+    assert printed(result) == "hello\n"
+    assert "truncated" in result.stderr
+
+
+BAD = {
+    "scheme": (["{file}", "--url", "foo://host"], "the scheme must be"),
+    "no host": (["{file}", "--url", "ws://"], "no host"),
+    "empty": (["{file}", "--url", ""], "no host"),
+    "port": (["{file}", "--url", "ws://h:99999"], "--url"),
+    "bracket": (["{file}", "--url", "ws://[::1"], "--url"),
+    "space": (["{file}", "--url", "ws://a b"], "no host"),
+    "second": (["{file}", "--url", "ws://127.0.0.1:9,foo://x"], "the scheme must be"),
+    "key": (["{file}", "--url", "ws://127.0.0.1:9", "--api-key", "k\u00e9y"], "--api-key"),
+    "retry": (["{file}", "--url", "ws://127.0.0.1:9", "--retry", "nan"], "--retry"),
+    "retry below 0": (["{file}", "--url", "ws://127.0.0.1:9", "--retry", "-1"], "--retry"),
+    "concurrency": (["{file}", "--concurrency", "0"], "--concurrency"),
+    "ignored by a server": (["{file}", "--url", "ws://127.0.0.1:9", "--beams", "9"], "--beams"),
+    "ignored here": (["{file}", "--resumable"], "--resumable needs --url"),
+    "missing": (["{folder}/none.wav"], "no such file"),
+    "empty folder": (["{folder}/empty"], "no recording"),
+    "stdin twice": (["-", "-"], "once"),
+    "two formats": (["{file}", "--json", "--format", "srt"], "--json"),
+    "subtitles of several": (["{file}", "{file}", "--format", "srt"], "--out"),
+    "no folder": (["{file}", "--out", "{folder}/none/a.txt"], "no such folder"),
+    "over the recording": (["{file}", "--out", "{file}"], "one of the recordings"),
+    "same output": (["{file}", "{folder}/x/a.wav", "--out", "{folder}/o"], "both"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_is_one_sentence(name: str, tmp_path: Path) -> None:
+    file = say(tmp_path / "a.wav", "x")
+    say(tmp_path / "x" / "a.wav", "x")
+    (tmp_path / "empty").mkdir()
+    arguments, named = BAD[name]
+    result = transcribe(*(part.format(file=file, folder=tmp_path) for part in arguments))
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_hosts_that_cannot_be_looked_up_are_unreachable(tmp_path: Path) -> None:
+    path = say(tmp_path / "a.wav", "x")
+    for host in ("a" * 300, "no-such-host.invalid", "127.0.0.1:9/?token=secret", "user:secret@127.0.0.1:9"):
+        result = transcribe(path, "--url", f"ws://{host}", "--retry", "0")
+        assert result.exit_code == 1
+        assert "no server at ws://" in result.stderr
+        assert "secret" not in result.output
+
+
+def test_an_absent_server_is_retried_as_long_as_asked(tmp_path: Path) -> None:
+    path = say(tmp_path / "a.wav", "x")
+    result = transcribe(path, "--url", "ws://127.0.0.1:9/?token=secret", "--retry", "0.6")
+    assert result.exit_code == 1
+    assert "next try" in result.stderr
+    assert "secret" not in result.output
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_goes_ends_the_command_without_a_word(
+    server: list[str], tmp_path: Path, options: list[str]
+) -> None:
+    paths = [say(tmp_path / f"{number}.wav", "hello there") for number in range(4)]
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "server.cli", "transcribe", *map(str, paths), *server, *options]
+    with os.fdopen(write, "wb") as closed:
+        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (EXIT_BROKEN_PIPE, b"")
+
+
+def test_a_terminal_of_ascii_alone_gets_escapes(server: list[str], tmp_path: Path) -> None:
+    path = say(tmp_path / "\u00e9\u4f60.wav", "hello")
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    lines = process(path, *server, "--json", environment=ascii_only)
+    assert json.loads(lines.stdout.splitlines()[-1])["file"] == str(path)
+    failed = process(tmp_path / "\u4f60.wav", environment=ascii_only)
+    assert failed.returncode == 2
+    assert b"no such file" in failed.stderr
+    assert b"Traceback" not in failed.stderr
