@@ -116,6 +116,11 @@ class ModelConfig:
         return self.lookahead
 
     @property
+    def doubts_steady_audio(self) -> bool:
+        """True: networks that learned from speech alone find words in noise."""
+        return True
+
+    @property
     def flush_steps(self) -> int:
         """Steps of silence that push the last letters out: through the lookahead buffer, and `TAIL_FRAMES` more."""
         return -(-(self.lookahead + TAIL_FRAMES) // self.frames_per_step)

@@ -58,6 +58,10 @@ class ModelDescription(Protocol):
         """Output frames at a stream's start that lie before its audio."""
 
     @property
+    def doubts_steady_audio(self) -> bool:
+        """Whether words of little confidence in audio of one level are dropped, as noise that was read as speech."""
+
+    @property
     def flush_steps(self) -> int:
         """Most steps that a flush adds behind the last whole one, less one."""
 

@@ -64,6 +64,11 @@ class PublishedDescription:
         return (self.first_steps - 1) * self.frames_per_step
 
     @property
+    def doubts_steady_audio(self) -> bool:
+        """False: the words are those of the model, token for token."""
+        return False
+
+    @property
     def flush_steps(self) -> int:
         """Most steps that a flush adds behind the last whole one, less one."""
         return math.ceil((self.window + TAIL_FRAMES) / self.shift)

@@ -113,7 +113,7 @@ class AdapterConnection(Connection):
             self._undone = None  # the connection ends: what waits is not heard
         elif self.has_room:
             self._go_on()
-            if self._undone is None and self._backpressure.falls(self.backlog_s):
+            if self._undone is None and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
                 self._read_on()
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:

@@ -24,7 +24,7 @@ from model.description import ModelDescription
 from server.audio.pcm import PCM
 
 # Source: model/LOG.md, "2026-11-26: a gate on the level's movement (kept)".
-SURE = 0.5  # confidence from which a word needs no evidence of its level
+SURE = 0.5  # confidence from which a word of our own models needs no evidence of its level
 RISE_DB = 6  # between the quiet and the loud levels around a word
 CONTEXT_S = 1.0  # of audio before a word that counts, too
 LEVEL_S = 0.02  # audio of one level
@@ -42,10 +42,11 @@ class Levels:
     first: int
     rate: float  # levels a second
     lead_s: float  # of silence before the audio
+    sure: float  # confidence from which a word needs no evidence of its level
 
     def has_speech(self, word: Word) -> bool:
         """Whether a word, timed from the start of the decoder state, is one that was said."""
-        if word.confidence >= SURE:
+        if word.confidence >= self.sure:
             return True
         begin = int((word.start_s - CONTEXT_S + self.lead_s) * self.rate) - self.first
         end = int((word.end_s + self.lead_s) * self.rate) - self.first
@@ -63,6 +64,7 @@ class SpeechGate:
         self._limits = _limits(config.step_samples // self._per_step)
         self._values = bytearray()  # of all steps sent, from level `_first` of the decoder state on
         self._first = 0
+        self._sure = SURE if config.doubts_steady_audio else 0.0
         self._answered = 0  # levels of the decoder state's steps that are decoded
         self._words: tuple[Word, ...] = ()  # judged last
         self._verdicts: list[bool] = []
@@ -117,7 +119,7 @@ class SpeechGate:
         self._values, self._first, self._answered = bytearray(values), first, first + len(values)
 
     def _levels(self, values: bytes | bytearray) -> Levels:
-        return Levels(values, self._first, self._rate, self._lead_s)
+        return Levels(values, self._first, self._rate, self._lead_s, self._sure)
 
     def _forget_words(self) -> None:
         self._words, self._verdicts = (), []

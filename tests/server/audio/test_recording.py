@@ -158,12 +158,19 @@ def test_any_damage_ends_in_audio_or_in_a_refusal(name: str, data: st.DataObject
     assert time.process_time() - began_s < 5.0
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "WAV"])
+@pytest.mark.parametrize("kind", ["FLAC", "AIFF"])
 def test_a_header_that_states_too_much_is_refused_before_anything_is_decoded(kind: str) -> None:
     body = io.BytesIO()
     soundfile.write(body, np.zeros(RATE * 61, np.int16), RATE, format=kind)
     with pytest.raises(TooLarge, match="more than 60 s"):
         Recording(body.getvalue(), ANY, rate=RATE, max_s=60.0)
+
+
+def test_samples_of_a_wav_beyond_the_limit_are_refused_where_they_begin() -> None:
+    body = io.BytesIO()
+    soundfile.write(body, np.zeros(RATE * 61, np.int16), RATE, format="WAV")
+    with pytest.raises(TooLarge, match="more than 60 s"):
+        read_all(Recording(body.getvalue(), ANY, rate=RATE, max_s=60.0))
 
 
 def test_raw_samples_beyond_the_limit_are_refused_by_their_size() -> None:

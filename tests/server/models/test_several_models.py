@@ -175,7 +175,15 @@ def test_vosks_and_twilios_handshakes_choose_or_are_refused(server: LiveServer) 
         socket.send('{"eof":1}')
         assert json.loads(socket.recv(timeout=WAIT_S))["text"] == HEARD["es"]
     with dial(server, TWILIO + "model=es") as socket:
-        socket.send(json.dumps({"event": "start", "streamSid": "s", "start": {"mediaFormat": {"sampleRate": 16_000}}}))
+        socket.send(
+            json.dumps(
+                {
+                    "event": "start",
+                    "streamSid": "s",
+                    "start": {"mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 16_000}},
+                }
+            )
+        )
         socket.send(json.dumps({"event": "media", "media": {"payload": base64.b64encode(bytes([255])).decode()}}))
         socket.send(json.dumps({"event": "stop"}))
         frames = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(3)]

@@ -101,7 +101,6 @@ SPOKEN = (Word("call", 0.1, 0.3, 0.9), Word("twenty", 0.4, 0.6, 0.8), Word("one"
         ("smart_format", ["Call", "twenty", "one"], ["Call", "21."]),
         ("punctuate", ["Call", "twenty", "one"], ["Call", "twenty", "one."]),
         ("numerals", ["call", "twenty", "one"], ["call", "21"]),
-        ("dictation", ["call", "twenty", "one"], ["call", "twenty", "one"]),
     ],
 )
 def test_formatting_shows_in_the_transcript_and_beside_the_raw_words(

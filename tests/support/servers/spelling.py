@@ -83,7 +83,7 @@ class SpellingModel:
         answers, late = line[:, : symbols.shape[1]], line[:, symbols.shape[1] :]
         log_probs = torch.full((*answers.shape, len(ENGLISH)), -20.0)
         steps = state["steps"] + 1  # (B, 1)
-        doubt = (-0.001 * steps)[:, :, None].expand(-1, answers.shape[1], 1)  # (B, frames_per_step, 1)
+        doubt = (-0.001 * steps.clamp(max=600))[:, :, None].expand(-1, answers.shape[1], 1)  # (B, frames_per_step, 1)
         return log_probs.scatter_(2, answers[:, :, None], doubt), {"late": late, "steps": steps}
 
 
