@@ -18,7 +18,10 @@ from server.operations.drain import Drain
 from server.replica import Replica
 from server.settings import Settings
 
-INDIRECT_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin", "sec-fetch-site")
+INDIRECT_HEADERS = (
+    "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-original-forwarded-for", "x-real-ip",
+    "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address", "via", "origin", "sec-fetch-site",
+)  # fmt: skip
 """Headers of proxies and of browsers. A proxy on this machine makes every request look local."""
 _STATES: dict[int | str, dict[str, object]] = {
     401: {"description": "No admin key, or a wrong one"},
