@@ -16,7 +16,7 @@ from fastapi import FastAPI, Response
 from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
 from server.catalogue import STOP_TIMEOUT_S
-from server.http.admin import admin_router, load_admin_keys
+from server.http.admin import admin_access, admin_router
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
 from server.http.models import models_router
@@ -103,7 +103,7 @@ def create_app(
     app.include_router(page_router())
     app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
-    app.include_router(admin_router(replica, load_admin_keys(settings)))
+    app.include_router(admin_router(replica, admin_access(settings)))
     add_health(app, replica)
     describe(app)
     describe_sockets(app)

@@ -105,7 +105,8 @@ class Settings(BaseSettings):
     strict_models: bool = False
     lenient_features: bool = False  # ignore and name diarize and the like, which are refused otherwise; never `redact`
 
-    admin_keys: tuple[SecretStr, ...] = ()  # for /admin/…; none: from this machine alone, and no key
+    admin_keys: tuple[SecretStr, ...] = ()  # for /admin/…
+    admin_local: bool = False  # without admin keys: /admin for this machine; a proxy on it would let everybody in
     admin_keys_file: Path | None = None  # one sha256 hex digest a line
 
     otel_endpoint: str | None = None  # OTLP over HTTP, e.g. http://127.0.0.1:4318; None: as OTEL_… variables say

@@ -68,6 +68,10 @@ def serve(
             help="Ignore and name features that are not there, such as diarize; never redact. For migrations.",
         ),
     ] = None,
+    admin_local: Annotated[
+        bool | None,
+        typer.Option("--admin-local", help="Open /admin to this machine without a key. Not with a proxy on it."),
+    ] = None,
     api_keys_file: Annotated[Path | None, typer.Option(help="Accepted keys, as `tutti keys` writes them.")] = None,
     resume_keys_file: Annotated[
         Path | None, typer.Option(help="Keys that all replicas share, so that streams move between them.")

@@ -7,6 +7,7 @@ browser.
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -22,10 +23,11 @@ INDIRECT_HEADERS = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-original-forwarded-for", "x-real-ip",
     "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address", "via", "origin", "sec-fetch-site",
 )  # fmt: skip
-"""Headers of proxies and of browsers. A proxy on this machine makes every request look local."""
+"""Headers of proxies and of browsers. A proxy on this machine that adds none makes every request look local."""
+CLOSED = "no admin key is set: set TUTTI_ADMIN_KEYS, or TUTTI_ADMIN_LOCAL=true where no proxy on this machine forwards here\n"
 _STATES: dict[int | str, dict[str, object]] = {
     401: {"description": "No admin key, or a wrong one"},
-    403: {"description": "No admin key is set, and the request does not come straight from this machine"},
+    403: {"description": "No admin key is set, and TUTTI_ADMIN_LOCAL is not, or the request is not of this machine"},
 }
 _OF_A_MODEL: dict[int | str, dict[str, object]] = {
     **_STATES,
@@ -55,9 +57,18 @@ class ModelState(msgspec.Struct):
     default: bool
 
 
-def load_admin_keys(settings: Settings) -> KeyRing:
-    """Return the admin keys; an empty ring admits direct requests of this machine. Raises: SettingsError."""
-    return KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
+@dataclass(frozen=True, slots=True)
+class AdminAccess:
+    """Who may use `/admin`: holders of a key, or without keys and if `local`, direct requests of this machine."""
+
+    keys: KeyRing
+    local: bool
+
+
+def admin_access(settings: Settings) -> AdminAccess:
+    """Read the admin keys. Raises: SettingsError."""
+    keys = KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
+    return AdminAccess(keys, settings.admin_local)
 
 
 def is_direct(request: Request) -> bool:
@@ -70,12 +81,14 @@ def is_direct(request: Request) -> bool:
         return False
 
 
-def refusal_of(request: Request, keys: KeyRing) -> Response | None:
+def refusal_of(request: Request, access: AdminAccess) -> Response | None:
     """Return the answer to a request that may not be made; None for one that may."""
-    if keys.is_open:
+    if access.keys.is_open:
+        if not access.local:
+            return Response(CLOSED, 403, media_type="text/plain")
         return None if is_direct(request) else Response("not from here\n", 403, media_type="text/plain")
     try:
-        keys.check(Credentials.read(request.headers.get("authorization"), ()))
+        access.keys.check(Credentials.read(request.headers.get("authorization"), ()))
     except NotAuthorised:
         return Response(
             "an admin key is needed\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
@@ -83,30 +96,30 @@ def refusal_of(request: Request, keys: KeyRing) -> Response | None:
     return None
 
 
-def admin_router(replica: Replica, keys: KeyRing) -> APIRouter:
+def admin_router(replica: Replica, access: AdminAccess) -> APIRouter:
     """Return the routes of `/admin`."""
     router = APIRouter(prefix="/admin", tags=["admin"])
-    _add_drain(router, replica.drain, keys)
-    _add_models(router, replica, keys)
+    _add_drain(router, replica.drain, access)
+    _add_models(router, replica, access)
     return router
 
 
-def _add_drain(router: APIRouter, drain: Drain, keys: KeyRing) -> None:
+def _add_drain(router: APIRouter, drain: Drain, access: AdminAccess) -> None:
     @router.post("/drain", status_code=202, response_class=Response, responses={200: {}, **_STATES})
     async def begin(request: Request) -> Response:
         """Begin the drain, as the first SIGTERM does: 202 if this began it, 200 if it had begun; the process then ends.
 
         A SIGTERM after this request is the first one still, and does not cut the drain short.
         """
-        return refusal_of(request, keys) or _drain_state(drain, 202 if drain.begin() else 200)
+        return refusal_of(request, access) or _drain_state(drain, 202 if drain.begin() else 200)
 
     @router.get("/drain", response_class=Response, responses=_STATES)
     async def progress(request: Request) -> Response:
         """Say how far the drain is, and who is still there."""
-        return refusal_of(request, keys) or _drain_state(drain, 200)
+        return refusal_of(request, access) or _drain_state(drain, 200)
 
 
-def _add_models(router: APIRouter, replica: Replica, keys: KeyRing) -> None:
+def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> None:
     models = replica.models
 
     def state_of(place: Place) -> ModelState:
@@ -115,12 +128,12 @@ def _add_models(router: APIRouter, replica: Replica, keys: KeyRing) -> None:
     @router.get("/models", response_class=Response, responses=_STATES)
     async def listed(request: Request) -> Response:
         """List the models, the default first, with what each is doing."""
-        return refusal_of(request, keys) or _json([state_of(place) for place in models.places])
+        return refusal_of(request, access) or _json([state_of(place) for place in models.places])
 
     @router.post("/models/{name}/load", response_class=Response, responses={503: {}, **_OF_A_MODEL})
     async def load(request: Request, name: str) -> Response:
         """Load a model, and answer once it takes streams; 200 as well if it is loaded."""
-        refused = refusal_of(request, keys)
+        refused = refusal_of(request, access)
         if refused is not None:
             return refused
         try:
@@ -134,7 +147,7 @@ def _add_models(router: APIRouter, replica: Replica, keys: KeyRing) -> None:
 
         One that is loaded on demand comes back with the next request for it, others with `load`.
         """
-        refused = refusal_of(request, keys)
+        refused = refusal_of(request, access)
         if refused is not None:
             return refused
         try:

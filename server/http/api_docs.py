@@ -155,7 +155,10 @@ TRANSCRIPT: Schema = {
 }
 DRAIN = _json("How far the drain is", _ref(DrainState))
 MODEL_STATE = _json("What the model is doing", _ref(ModelState))
-NOT_ADMIN = {"401": _text("No admin key, or a wrong one"), "403": _text("Without admin keys: not from this machine")}
+NOT_ADMIN = {
+    "401": _text("No admin key, or a wrong one"),
+    "403": _text("No admin key is set"),
+}
 NOT_POSSIBLE = {"404": _text("No such model"), "409": _text("This model cannot be loaded, or unloaded")}
 
 OPERATIONS: dict[tuple[str, str], Schema] = {

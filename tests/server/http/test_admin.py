@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from server.http.admin import INDIRECT_HEADERS, is_direct
+from server.settings import Settings
 
 Start = Callable[..., LiveServer]
 
@@ -69,6 +70,17 @@ def test_without_admin_keys_requests_of_proxies_and_pages_are_refused(live_serve
             assert http.post("/admin/drain", headers=headers).status_code == 403
             assert http.get("/admin/drain", headers=headers).status_code == 403
         assert http.get("/readyz").status_code == 200
+
+
+def test_without_admin_keys_nobody_is_let_in_unless_the_machine_is_trusted(live_server: Start) -> None:
+    server = live_server(admin_local=False)
+    with server.http as http:
+        for method, path in (("POST", "drain"), ("GET", "drain"), ("GET", "models"), ("POST", "models/x/unload")):
+            refused = http.request(method, f"/admin/{path}")
+            assert refused.status_code == 403
+            assert "TUTTI_ADMIN_KEYS" in refused.text
+        assert http.get("/readyz").status_code == 200
+    assert Settings().admin_local is False
 
 
 def test_with_admin_keys_every_request_needs_one_and_client_keys_are_refused(live_server: Start) -> None:

@@ -47,7 +47,7 @@ class LiveServer:
     ) -> None:
         """`model` may be several, as `LoadedModel`s, the default first; `outlines` are of those that can be loaded."""
         self.model = model or SpellingModel()
-        self.settings = Settings(**({"port": 0, "max_streams": 64} | settings))
+        self.settings = Settings(**({"port": 0, "max_streams": 64, "admin_local": True} | settings))
         one = not isinstance(model, Sequence)
         models = [LoadedModel.of(self.model, decoder or spelling_decoder())] if one else model
         parts = (models, vad_model, clock or perf_counter)
