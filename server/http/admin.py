@@ -24,7 +24,7 @@ INDIRECT_HEADERS = (
     "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address", "via", "origin", "sec-fetch-site",
 )  # fmt: skip
 """Headers of proxies and of browsers. A proxy on this machine that adds none makes every request look local."""
-CLOSED = "no admin key is set: set TUTTI_ADMIN_KEYS, or TUTTI_ADMIN_LOCAL=true where no proxy on this machine forwards here\n"
+CLOSED = "no admin key is set: set TUTTI_ADMIN_KEYS, or TUTTI_ADMIN_LOCAL=true if no proxy runs on this machine\n"
 _STATES: dict[int | str, dict[str, object]] = {
     401: {"description": "No admin key, or a wrong one"},
     403: {"description": "No admin key is set, and TUTTI_ADMIN_LOCAL is not, or the request is not of this machine"},
