@@ -11,7 +11,7 @@ import re
 from model.text.spoken_numbers import DIGITS, cardinal, ordinal
 
 _DASHES = str.maketrans({"—": " ", "–": " ", "‑": "-", "−": "-", "⁄": "/", "×": "x"})
-_UNITS = {  # as written behind a number, in one and in many
+_UNITS = {  # as written after a number, in singular and plural
     "mm": ("millimeter", "millimeters"),
     "cm": ("centimeter", "centimeters"),
     "km": ("kilometer", "kilometers"),

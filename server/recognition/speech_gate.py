@@ -28,8 +28,8 @@ SURE = 0.5  # confidence from which a word of our own models needs no evidence o
 RISE_DB = 6  # between the quiet and the loud levels around a word
 CONTEXT_S = 1.0  # of audio before a word that counts, too
 LEVEL_S = 0.02  # audio of one level
-LOUDEST = 3  # the level that so many reach is the loud one: a click is shorter
-QUIET_SHARE = 10  # one in so many levels lies at or below the quiet one
+LOUDEST = 3  # the level that this many reach is the loud one: a click is shorter
+QUIET_SHARE = 10  # one level in ten lies at or below the quiet one
 SILENT_DB = -3  # mean square of the difference, against one unit: quieter is digital silence, and not counted
 LEVELS = 100  # steps of 1 dB above it
 

@@ -123,7 +123,7 @@ def _stands_alone(texts: Sequence[str], start: int, end: int) -> bool:
 
 
 def _is_duration(texts: Sequence[str], joined: Sequence[bool], at: int) -> bool:
-    """Whether word `at` is the unit of time behind a number that could be an ordinal: "a thirty second timer"."""
+    """Whether word `at` is the unit of time after a number that could be an ordinal: "a thirty second timer"."""
     if texts[at] != "second" or not joined[at] or texts[at - 1] not in _TENS.keys() | _POWERS:
         return False
     start = at - 1

@@ -184,7 +184,7 @@ class FrameHeader:
 
 
 def frame_header(data: bytes) -> FrameHeader | None:
-    """Return the header that `data` begins with, or None if it is none or not whole."""
+    """Return the header that `data` begins with, or None if there is none or it is not whole."""
     if len(data) < 6 or data[:2] not in SYNC or data[3] & 1:
         return None
     size_code, rate_code = data[2] >> 4, data[2] & 15

@@ -45,7 +45,7 @@ class FrameHeader:
 
 
 def frame_header(data: bytes | bytearray, at: int = 0) -> FrameHeader | None:
-    """Return the header that begins there, or None if it is none or not whole."""
+    """Return the header that begins there, or None if there is none or it is not whole."""
     if len(data) < at + HEAD_BYTES or data[at] != 0xFF:
         return None
     head = data[at : at + HEAD_BYTES]
