@@ -59,7 +59,7 @@ class ModelDescription(Protocol):
 
     @property
     def doubts_steady_audio(self) -> bool:
-        """Whether words of little confidence in audio of one level are dropped, as noise that was read as speech."""
+        """Whether words in audio of one steady level are dropped: noise that was taken for speech."""
 
     @property
     def flush_steps(self) -> int:

@@ -1,12 +1,12 @@
-"""Gate on words and starts of speech: a doubtful word counts only where the level of the audio moves as speech does.
+"""Gate on words and starts of speech: a word counts only where the level of the audio moves as speech does.
 
-A recognizer finds symbols in noise, tones and digital silence, too, with little confidence. Speech alternates between
-loud and quiet within a second, by 6 dB at least; steady hum or hiss does not, however loud it is. So the gate needs
-neither a noise floor nor a level of speech, and quiet recordings pass as loud ones do.
+A recognizer also finds symbols in noise, tones and digital silence, sometimes with full confidence. Speech alternates
+between loud and quiet within a second, by 6 dB at least; steady hum or hiss does not, however loud it is. So the gate
+needs neither a noise floor nor a level of speech, and quiet recordings pass as loud ones do.
 
-A level is that of the difference of neighboring samples: a constant offset has none, and the slow swings of pink noise
-count for little. Levels are whole numbers of a step's own samples, so they depend neither on the batch, the processor
-nor on how the audio was cut into messages. Pure.
+Levels are those of a band around 1.2 kHz: a constant offset has none there, the slow swings of pink noise count for
+little, and voiced speech stands out of white noise that is as loud as the speech. Levels are whole numbers of a step's
+own samples, so they depend neither on the batch, the processor nor on how the audio was cut into messages. Pure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from model.ctc.words import Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 
-# Source: model/LOG.md, "2026-11-26: a gate on the level's movement (kept)".
-SURE = 0.5  # confidence from which a word of our own models needs no evidence of its level
+# Source: model/LOG.md, "2026-11-27: the gate listens to one band (kept)".
+HALF_PERIOD_S = 0.000_375  # of the band's center: a level is the energy of the changes between sums over this time
 RISE_DB = 6  # between the quiet and the loud levels around a word
 CONTEXT_S = 1.0  # of audio before a word that counts, too
 LEVEL_S = 0.02  # audio of one level
 LOUDEST = 3  # the level that this many reach is the loud one: a click is shorter
 QUIET_SHARE = 10  # one level in ten lies at or below the quiet one
-SILENT_DB = -3  # mean square of the difference, against one unit: quieter is digital silence, and not counted
-LEVELS = 100  # steps of 1 dB above it
+SILENT_DB = -3  # mean square, against one unit: quieter is digital silence, and not counted
+LEVELS = 120  # steps of 1 dB above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,16 @@ class Levels:
     first: int
     rate: float  # levels a second
     lead_s: float  # of silence before the audio
-    sure: float  # confidence from which a word needs no evidence of its level
+    doubts: bool  # False: every word counts
 
     def has_speech(self, word: Word) -> bool:
         """Whether a word, timed from the start of the decoder state, is one that was said."""
-        if word.confidence >= self.sure:
+        if not self.doubts:
             return True
         begin = int((word.start_s - CONTEXT_S + self.lead_s) * self.rate) - self.first
         end = int((word.end_s + self.lead_s) * self.rate) - self.first
-        heard = sorted(level for level in self.values[max(0, begin) : max(0, end)] if level)
-        return len(heard) >= LOUDEST and heard[-LOUDEST] - heard[len(heard) // QUIET_SHARE] >= RISE_DB
+        around = sorted(level for level in self.values[max(0, begin) : max(0, end)] if level)
+        return len(around) >= LOUDEST and around[-LOUDEST] - around[len(around) // QUIET_SHARE] >= RISE_DB
 
 
 class SpeechGate:
@@ -61,21 +61,24 @@ class SpeechGate:
         step_s = config.step_samples / config.sample_rate
         self._per_step = max(1, round(step_s / LEVEL_S))
         self._rate, self._lead_s = self._per_step / step_s, config.lead_samples / config.sample_rate
+        self._half = round(HALF_PERIOD_S * config.sample_rate)
         self._limits = _limits(config.step_samples // self._per_step)
         self._values = bytearray()  # of all steps sent, from level `_first` of the decoder state on
         self._first = 0
-        self._sure = SURE if config.doubts_steady_audio else 0.0
+        self._doubts = config.doubts_steady_audio
         self._answered = 0  # levels of the decoder state's steps that are decoded
         self._words: tuple[Word, ...] = ()  # judged last
         self._verdicts: list[bool] = []
 
     def sent(self, step: PCM) -> None:
         """Take a step (S,) that is sent to the engine."""
-        self._values += levels(step, self._per_step, self._limits)
+        if self._doubts:
+            self._values += levels(step, self._per_step, self._half, self._limits)
 
     def answered(self) -> None:
         """Note that the next of the steps was decoded."""
-        self._answered += self._per_step
+        if self._doubts:
+            self._answered += self._per_step
 
     def speech(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
         """Return the words of the open segment that were said; times count from the start of the decoder state."""
@@ -119,7 +122,7 @@ class SpeechGate:
         self._values, self._first, self._answered = bytearray(values), first, first + len(values)
 
     def _levels(self, values: bytes | bytearray) -> Levels:
-        return Levels(values, self._first, self._rate, self._lead_s, self._sure)
+        return Levels(values, self._first, self._rate, self._lead_s, self._doubts)
 
     def _forget_words(self) -> None:
         self._words, self._verdicts = (), []
@@ -131,12 +134,13 @@ class SpeechGate:
             self._first += count
 
 
-def levels(step: PCM, count: int, limits: NDArray[np.float64]) -> bytes:
+def levels(step: PCM, count: int, half: int, limits: NDArray[np.float64]) -> bytes:
     """Return `count` levels of a step (S,), one byte each. The sums are whole numbers below 2^53, in any order."""
-    size = len(step) // count
-    samples = step[: size * count].reshape(count, size).astype(np.float64)  # (count, size)
-    moves = samples[:, 1:] - samples[:, :-1]  # (count, size - 1)
-    energies = np.einsum("ij,ij->i", moves, moves)  # (count,)
+    size, sums = len(step) // count, len(step) // count // half
+    samples = step[: size * count].reshape(count, size)[:, : sums * half].astype(np.float64)
+    halves = samples.reshape(count, sums, half) @ np.ones(half)  # (count, sums)
+    band = halves[:, 1:] - halves[:, :-1]  # (count, sums - 1)
+    energies = np.einsum("ij,ij->i", band, band)  # (count,)
     return bytes(limits.searchsorted(energies, side="right").tolist())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,7 +23,18 @@ from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from server.audio.pcm import PCM
 
-CONFIG = ModelConfig(name="spelling", version="test", lookahead=3)
+
+@dataclass(frozen=True, slots=True)
+class SpellingConfig(ModelConfig):
+    """Its words are those of the audio, however steady that is."""
+
+    @property
+    def doubts_steady_audio(self) -> bool:
+        """False: a letter is a constant level."""
+        return False
+
+
+CONFIG = SpellingConfig(name="spelling", version="test", lookahead=3)
 FRAME = CONFIG.frame_samples
 LEVEL = 1_000  # between neighbouring symbols
 POISON = -20_000

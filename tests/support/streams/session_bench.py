@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from spelling import CONFIG, SpellingModel, spelling_decoder
 
+from model.config import ModelConfig
 from model.ctc.words import Decoder
 from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, PlainReader
@@ -25,13 +26,19 @@ class SessionBench:
     """One session; its work waits in a queue a channel until `answer`."""
 
     def __init__(
-        self, *, limits: Limits | None = None, voice: bool = False, decoder: Decoder | None = None, **options: Any
+        self,
+        *,
+        limits: Limits | None = None,
+        voice: bool = False,
+        decoder: Decoder | None = None,
+        config: ModelConfig | None = None,
+        **options: Any,
     ) -> None:
         self.model = SpellingModel()
         self.decoder = decoder or spelling_decoder()
         asked = SessionOptions(**({"sample_rate": CONFIG.sample_rate, "partials": True} | options))
         window = WINDOW if voice else None
-        self.session = Session(asked, self.model.config, self.decoder, limits or Limits(), window)
+        self.session = Session(asked, config or self.model.config, self.decoder, limits or Limits(), window)
         self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
         self.opened: list[OpenFinal] = []
