@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
+from server.addresses import interfaces, listening_hosts, open_address
 from server.audio.formats import Encoding
 from server.errors import NotAllowed
 from server.protocols.adapter_connection import AdapterConnection
@@ -105,9 +106,11 @@ class VoskListener:
         """Listen. Raises: OSError if the address is taken."""
         protocol = self._make_protocol(self._app, self._state)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(protocol, self._host, self._wanted_port, backlog=BACKLOG)
+        hosts, port = listening_hosts(self._host, self._wanted_port)
+        self._server = await loop.create_server(protocol, hosts, port, backlog=BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
-        _log.info("listening", url=f"ws://{self._host}:{self.port}/", protocol="vosk", keys="none needed")
+        url = open_address(self._host, self.port, "ws")
+        _log.info("listening", url=f"{url}/", **interfaces(self._host), protocol="vosk", keys="none needed")
 
     def stop(self) -> None:
         """Stop listening, and end the connections that are left."""

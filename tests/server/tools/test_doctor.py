@@ -162,6 +162,19 @@ def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
     assert "--port" in finding.advice
 
 
+@pytest.mark.parametrize("taken_on", ["127.0.0.1", "::1"])
+def test_all_interfaces_of_ipv6_are_those_of_ipv4_too_for_the_check_of_a_port(taken_on: str) -> None:
+    family = socket.AF_INET6 if ":" in taken_on else socket.AF_INET
+    try:
+        taken = socket.create_server((taken_on, 0), family=family)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with taken:
+        finding = findings(doctor_machine.ports, host="[::]", port=taken.getsockname()[1])["port"]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.found.startswith("[::]:")
+
+
 def test_a_check_that_cannot_be_carried_out_has_failed_and_the_others_go_on() -> None:
     def breaks(_: Settings) -> Iterator[Finding]:
         raise OSError("no such device")
