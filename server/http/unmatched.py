@@ -78,7 +78,7 @@ METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 def _unknown(path: str, *, is_socket: bool) -> Refused:
     if is_socket:
-        return UnknownPath(f"{path} takes WebSockets alone: send a handshake, with Upgrade: websocket")
+        return UnknownPath(f"{path} accepts only WebSockets: send a handshake, with Upgrade: websocket")
     if OPENAI.match(path) and not path.startswith("/v1"):
         return UnknownPath(
             f"{path[:SHOWN]!r}: no endpoint at this path; /v1/audio/transcriptions is one: add /v1 to the base URL"
@@ -89,7 +89,7 @@ def _unknown(path: str, *, is_socket: bool) -> Refused:
 def _wrong_method(request: Request, allowed: str, *, is_socket: bool) -> Refused:
     or_live = ", or a WebSocket's handshake" if is_socket else ""
     return WrongMethod(
-        f"{request.method[:SHOWN]} is not taken at {request.scope['path'][:SHOWN]!r}; send {allowed}{or_live}"
+        f"{request.method[:SHOWN]} is not allowed at {request.scope['path'][:SHOWN]!r}; send {allowed}{or_live}"
     )
 
 

@@ -43,7 +43,7 @@ class VoskEndpoint:
     async def refuse_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what is no WebSocket on the port that needs no key."""
         refused = UnknownPath(
-            "this port takes WebSockets of vosk's clients alone; HTTP is served on the server's other port"
+            "this port accepts only WebSockets of vosk's clients; HTTP is served on the server's other port"
         )
         await render_refusal(self._replica.guard.refuse(refused), take_request_id())(scope, receive, send)
 
