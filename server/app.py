@@ -22,6 +22,7 @@ from server.http.health import add_health, kserve_router
 from server.http.models import models_router
 from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
+from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import make_protocol
 from server.model_service import MakeSession, ModelService
 from server.operations.process import on_sighup
@@ -98,6 +99,7 @@ def create_app(
         title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.add_middleware(QuotaRelease)
+    app.add_middleware(HeadAsGet)
     allow_pages(app, settings)
     _add_recognition(app, replica, vosk_endpoint)
     app.include_router(page_router())
@@ -132,6 +134,7 @@ def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None
     for path, live in sockets.items():
         app.add_api_websocket_route(path, live)
     app.router.default = UnknownSocket(replica.guard, tuple(sockets), app.router.default)
+    answer_unmatched(app, replica.guard, tuple(sockets))
     for path, post in (
         ("/v1/auth/grant", TokenEndpoint(replica).grant),
         ("/v1/listen", Transcribe(replica, queries, recordings).upload),

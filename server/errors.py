@@ -50,7 +50,11 @@ class TooSlow(Refused):
 
 
 class UnknownPath(Refused):
-    """A WebSocket at a path that has no protocol."""
+    """A path that has no endpoint, or a WebSocket at one that has no protocol."""
+
+
+class WrongMethod(Refused):
+    """A method that the path has no endpoint for."""
 
 
 class NotAuthorised(Refused):
@@ -142,6 +146,7 @@ REFUSALS: dict[type[Refused], Refusal] = {
     TooLarge: Refusal(413, "PAYLOAD_TOO_LARGE", "bad_request"),
     TooSlow: Refusal(408, "REQUEST_TIMEOUT", "bad_request"),
     UnknownPath: Refusal(404, "NOT_FOUND", "bad_request"),
+    WrongMethod: Refusal(405, "METHOD_NOT_ALLOWED", "bad_request"),
     NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
     NotAllowed: Refusal(403, "INSUFFICIENT_PERMISSIONS", "auth"),
     TooManyStreams: Refusal(429, "TOO_MANY_REQUESTS", "quota", retry_after_s=1),

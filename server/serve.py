@@ -21,6 +21,7 @@ from batching.errors import EngineDown
 from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
+from server.addresses import interfaces, open_address
 from server.app import create_app
 from server.audio.decoder import load_codecs
 from server.catalogue import STOP_TIMEOUT_S
@@ -70,9 +71,8 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            _log.info(
-                "listening", url=f"http://{host}:{port}", models=[service.name for service in self._replica.models]
-            )
+            models = [service.name for service in self._replica.models]
+            _log.info("listening", url=open_address(host, port), **interfaces(host), models=models)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """Drain at the first signal, stop at once at the second. A drain begun by other means counts as no signal."""

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS
+from server.addresses import listen_host
 from server.model_entries import ModelEntry, is_named, named_models, read_models
 from server.settings_variables import listed
 
@@ -114,6 +115,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     access_log: bool = True  # a line for each HTTP request; those of probes at level debug
+
+    @field_validator("host")
+    @classmethod
+    def _read_host(cls, given: str) -> str:
+        """Let an address have brackets, as in a URL."""
+        return listen_host(given)
 
     @field_validator("api_keys", "token_keys", "resume_keys", "admin_keys", "allowed_origins", mode="before")
     @classmethod

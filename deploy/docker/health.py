@@ -1,6 +1,6 @@
 """The container's health check, for an image without curl: exit code 0 if the server on this machine answers with 200.
 
-`python -I health.py [PATH]`; the path is `/healthz` unless given, the port that of `TUTTI_PORT`.
+`python -I health.py [PATH]`; the path is `/healthz` unless given, address and port those of `TUTTI_HOST`, `TUTTI_PORT`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import sys
 TIMEOUT_S = 3.0
 
 HEALTHY, UNHEALTHY = 0, 1
+HERE = "127.0.0.1"
+ALL_INTERFACES = ("", "0.0.0.0", "::")  # noqa: S104 - where a server listens, not this program
 
 
-def check(path: str, port: int) -> int:
-    """Ask once; return the exit code."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+def check(path: str, port: int, host: str = HERE) -> int:
+    """Ask once; return the exit code. `host` is the one that the server listens on."""
+    host = host.strip("[] ")
+    connection = http.client.HTTPConnection(HERE if host in ALL_INTERFACES else host, port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)
         return HEALTHY if connection.getresponse().status == http.HTTPStatus.OK else UNHEALTHY
@@ -27,4 +30,5 @@ def check(path: str, port: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(check(sys.argv[1] if len(sys.argv) > 1 else "/healthz", int(os.environ.get("TUTTI_PORT", "8080"))))
+    path, port = sys.argv[1] if len(sys.argv) > 1 else "/healthz", int(os.environ.get("TUTTI_PORT") or "8080")
+    sys.exit(check(path, port, os.environ.get("TUTTI_HOST", "")))

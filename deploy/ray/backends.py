@@ -32,7 +32,7 @@ class HAProxyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Address of a replica, `host:port`, and its state in HAProxy."""
+    """Address of a replica, `host:port` or `[IPv6]:port`, and its state in HAProxy."""
 
     address: str
     state: State
@@ -78,8 +78,14 @@ class Places:
 
 
 def _set(place: str, backend: Backend) -> list[str]:
-    host, _, port = backend.address.rpartition(":")
+    host, port = _split(backend.address)
     return [f"set server {place} addr {host} port {port}", f"set server {place} state {backend.state}"]
+
+
+def _split(address: str) -> tuple[str, int]:
+    """Return host and port of `10.0.0.1:80` and of `[::1]:80`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 class RuntimeApi:
@@ -106,5 +112,4 @@ class RuntimeApi:
             connection.settimeout(TIMEOUT_S)
             connection.connect(self._where)
             return connection
-        host, _, port = self._where.rpartition(":")
-        return socket.create_connection((host, int(port)), TIMEOUT_S)
+        return socket.create_connection(_split(self._where), TIMEOUT_S)

@@ -138,4 +138,5 @@ class _Placed(Replica):
     """A replica that takes the address of its node."""
 
     def __init__(self, host: str | None, options: Sequence[str], environment: Mapping[str, str]) -> None:
-        super().__init__(host or ray.util.get_node_ip_address(), options, environment)
+        node = ray.util.get_node_ip_address()
+        super().__init__(host or node, options, environment, node)

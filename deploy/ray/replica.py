@@ -20,6 +20,7 @@ PR_SET_PDEATHSIG = 1
 ANSWER_WITHIN_S = 1.0
 GAUGES = ("tutti_ready", "tutti_sessions_max", "tutti_estimated_session_capacity")
 ACTIVE = "tutti_sessions_active"
+ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - nobody can be reached there
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,15 @@ class Figures:
 class Replica:
     """Runs `tutti serve`. Only the controller calls its methods, one after another."""
 
-    def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server on a free port of `host`; it is ready later."""
-        with socket.socket() as free:
-            free.bind((host, 0))
+    def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str], node: str = "") -> None:
+        """Start the server on a free port of `host`; it is ready later.
+
+        `node` is the address of the machine, at which others reach a server that listens on all interfaces.
+        """
+        host = host.strip("[]")
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
             port = free.getsockname()[1]
-        self._address = f"{host}:{port}"
+        self._address = address(node if node and host in ALL_INTERFACES else host, port)
         command = [sys.executable, "-m", "server.cli", "serve", "--host", host, "--port", str(port), *options]
         self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
 
@@ -67,6 +71,11 @@ class Replica:
         """Begin the server's own drain; `figures` says when it has ended. A second call ends it at once."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
+
+
+def address(host: str, port: int) -> str:
+    """Host and port as one text, with brackets around IPv6: `[::1]:8080`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read(exposition: str) -> dict[str, float]:

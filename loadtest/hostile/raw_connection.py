@@ -47,7 +47,7 @@ class Target:
     @contextlib.asynccontextmanager
     async def dial(self, *, receive_buffer: int | None = None) -> AsyncIterator[Line]:
         """A TCP connection, dropped on leaving."""
-        sock = socket.socket()
+        sock = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
         try:
             sock.setblocking(False)
             if receive_buffer is not None:
@@ -62,7 +62,7 @@ class Target:
     ) -> bytes:
         """The head of a WebSocket handshake; a header whose value is empty is left out, `key` None sends none."""
         wanted = {
-            "Host": f"{self.host}:{self.port}",
+            "Host": f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}",
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Version": "13",

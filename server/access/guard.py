@@ -158,6 +158,8 @@ def address_of(connection: HTTPConnection) -> str:
         address = ipaddress.ip_address(connection.client.host)
     except ValueError:
         return connection.client.host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:  # as proxies write it that listen on both
+        address = address.ipv4_mapped
     if address.version == 4:
         return str(address)
     return str(ipaddress.ip_network((address, NETWORK_BITS), strict=False))

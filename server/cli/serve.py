@@ -26,7 +26,9 @@ from server.cli.options import (
 def serve(
     context: typer.Context,
     *,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: {default}.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on, IPv6 too; :: or 0.0.0.0: all. Default: {default}.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one. Default: {default}.")] = None,
     vosk_port: Annotated[
         int | None, typer.Option(help="A port for vosk-server's clients, which send no key. Default: none.")

@@ -317,6 +317,10 @@ alphabet that cannot be spelled is refused by name.
 
 **Formatted text** is the `transcript`, and `punctuated_word` beside each word as it was recognised.
 
+**Errors** are JSON in the form of their interface: `err_code`, `err_msg` and `request_id` on Deepgram's paths,
+`{{"error": {{"message": …}}}}` on OpenAI's; so are those of unknown paths (404) and wrong methods (405, with `Allow`).
+Every path that answers GET answers HEAD.
+
 **Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
 `keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); `features`
 cannot change (`CONFIGURE_NOT_SUPPORTED`). `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why

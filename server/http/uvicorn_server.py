@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Scope
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
+from server.addresses import listening_hosts
 from server.errors import Refused
 from server.http.access_log import AccessLog
 from server.http.bounded_protocol import BoundedHttpProtocol
@@ -199,6 +200,7 @@ def make_protocol(app: ASGIApp, state: ServerState, *, replica: Replica) -> Call
 
 def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Config:
     settings = replica.settings
+    hosts, port = listening_hosts(settings.host, settings.port)
     http = partial(
         HeadProtocol,
         timeout_s=settings.handshake_timeout_s,
@@ -208,8 +210,8 @@ def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Co
     )
     return uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
+        host=cast(str, hosts),  # uvicorn only passes it to the event loop, which takes several
+        port=port,
         loop="uvloop",
         http=cast(type[HeadProtocol], http),  # uvicorn only calls it
         ws=StreamWebSocket,

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 import server
 from model.errors import install_hint
+from server.addresses import host_port, listening_hosts
 from server.operations.process import files_needed
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -145,14 +146,18 @@ def ports(settings: Settings) -> Iterator[Finding]:
 
 
 def _port(name: str, host: str, port: int) -> Finding:
+    shown, (hosts, _) = host_port(host, port), listening_hosts(host, port)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        for one in hosts:
+            family, kind, protocol, _, address = socket.getaddrinfo(one, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
     except OSError as error:
-        return fail(name, f"{host}:{port}: {error.strerror}", "stop what listens there, or choose another --port")
-    return ok(name, f"{host}:{port} is free")
+        return fail(name, f"{shown}: {error.strerror}", "stop what listens there, or choose another --port")
+    return ok(name, f"{shown} is free")
 
 
 def clocks(_: Settings) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ import pytest
 from dockerignore import DockerIgnore
 from edge import closed_port
 from live_server import LiveServer
-from needs import missing
+from needs import missing, need_ipv6
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from speech import ROOT
@@ -138,6 +138,14 @@ def test_the_health_check_follows_the_servers_answers(live_server: Callable[...,
     assert check("/healthz", port) == HEALTHY, "what drains is alive"
     assert check("/readyz", port) == UNHEALTHY
     assert check("/healthz", closed_port()) == UNHEALTHY
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "[::]", "::1", "[::1]", "localhost"])
+def test_the_health_check_asks_where_the_server_listens(live_server: Callable[..., LiveServer], host: str) -> None:
+    if ":" in host:
+        need_ipv6()
+    server = live_server(**({"host": host} if host else {}))
+    assert check("/healthz", int(server.host.rsplit(":", 1)[1]), host) == HEALTHY
 
 
 @pytest.mark.parametrize("writable", [True, False])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import shutil
+from types import SimpleNamespace
 
 import pytest
-from needs import missing
+from needs import missing, need_ipv6
 
 from deploy.ray.backends import Backend, NoPlace, Places, State
 from deploy.ray.fleet import Fleet, Timeouts
-from deploy.ray.replica import Figures, read
+from deploy.ray.replica import Figures, Replica, address, read
 from deploy.ray.scaling import Load, Rule, Scaling
 
 
@@ -118,6 +119,35 @@ def test_haproxy_is_told_each_change_once() -> None:
         "set server replicas/replica1 state maint",
         "set server replicas/replica2 state maint",
     ]
+
+
+def test_addresses_of_ipv6_have_brackets_and_haproxy_gets_them_without() -> None:
+    assert (address("10.0.0.1", 80), address("fd00::1", 80)) == ("10.0.0.1:80", "[fd00::1]:80")
+    places = Places(1)
+    assert places.change({"a": Backend("[fd00::1]:80", State.READY)})[0].endswith("addr fd00::1 port 80")
+
+
+@pytest.mark.parametrize(
+    ("host", "node", "told"),
+    [
+        ("127.0.0.1", "10.0.0.1", "127.0.0.1"),
+        ("[::1]", "10.0.0.1", "[::1]"),
+        ("0.0.0.0", "10.0.0.1", "10.0.0.1"),
+        ("::", "fd00::1", "[fd00::1]"),
+    ],
+)
+def test_a_replica_gives_an_address_at_which_others_reach_it(
+    monkeypatch: pytest.MonkeyPatch, host: str, node: str, told: str
+) -> None:
+    if ":" in host:
+        need_ipv6()
+    started: list[list[str]] = []
+    ended = SimpleNamespace(poll=lambda: 0)
+    monkeypatch.setattr("subprocess.Popen", lambda command, **_: (started.append(command), ended)[1])
+    found = Replica(host, (), {}, node).figures().address
+    assert found.rpartition(":")[0] == told
+    (command,) = started
+    assert command[command.index("--port") + 1] == found.rpartition(":")[2]
 
 
 def test_gauges_are_read_and_protocols_summed() -> None:

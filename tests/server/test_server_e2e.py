@@ -348,7 +348,7 @@ def test_the_plain_endpoints_answer(live_server: Start) -> None:
         "tutti_sessions_max",
         "tutti_ready",
         "tutti_state_pool_slots_used",
-        "tutti_state_pool_slots_total",
+        "tutti_state_pool_slots",
         "tutti_batch_queue_depth",
         "tutti_build_info",
         "tutti_sessions",

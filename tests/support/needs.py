@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import socket
 from typing import Any, NoReturn
 
 import pytest
@@ -30,6 +31,14 @@ def need_package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         missing(f"{name} not installed")
+
+
+def need_ipv6() -> None:
+    """Skip the test where the machine has no IPv6, in CI too: containers often have none."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6: {error}")
 
 
 def need_precision(precision: str) -> None:

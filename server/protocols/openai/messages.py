@@ -11,7 +11,14 @@ from server.errors import BadFrame
 from server.protocols.openai.session_fields import unknown_parameter
 
 MESSAGE, SERVER, KEY = "invalid_request_error", "server_error", "authentication_error"
-_CODES = {401: "invalid_api_key", 403: "insufficient_permissions", 429: "rate_limit_exceeded", 503: "server_overloaded"}
+_CODES = {
+    401: "invalid_api_key",
+    403: "insufficient_permissions",
+    404: "unknown_url",
+    405: "method_not_supported",
+    429: "rate_limit_exceeded",
+    503: "server_overloaded",
+}
 
 
 class ErrorDetail(msgspec.Struct):

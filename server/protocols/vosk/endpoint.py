@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 
 import structlog
 from fastapi import FastAPI, WebSocket
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
+from server.addresses import interfaces, listening_hosts, open_address
 from server.audio.formats import Encoding
-from server.errors import NotAllowed
+from server.errors import NotAllowed, UnknownPath
+from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import ignored_header, read_query, whole_number
-from server.protocols.handshake import Admitted, serve
+from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
 from server.recognition.session import SessionOptions, finals_of
@@ -37,6 +39,13 @@ class VoskEndpoint:
     async def live_open(self, socket: WebSocket) -> None:
         """Recognise a stream on the port that needs no key."""
         await serve(socket, self._replica, self._admit_open)
+
+    async def refuse_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is no WebSocket on the port that needs no key."""
+        refused = UnknownPath(
+            "this port accepts only WebSockets of vosk's clients; HTTP is served on the server's other port"
+        )
+        await render_refusal(self._replica.guard.refuse(refused), take_request_id())(scope, receive, send)
 
     async def _admit_by_key(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
@@ -94,6 +103,7 @@ class VoskListener:
         """`port` 0 picks a free one."""
         self._app = FastAPI(openapi_url=None)
         self._app.add_api_websocket_route("/{path:path}", endpoint.live_open)
+        self._app.router.default = endpoint.refuse_http
         self._host = host
         self._wanted_port = port
         self._make_protocol = make_protocol
@@ -105,9 +115,11 @@ class VoskListener:
         """Listen. Raises: OSError if the address is taken."""
         protocol = self._make_protocol(self._app, self._state)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(protocol, self._host, self._wanted_port, backlog=BACKLOG)
+        hosts, port = listening_hosts(self._host, self._wanted_port)
+        self._server = await loop.create_server(protocol, hosts, port, backlog=BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
-        _log.info("listening", url=f"ws://{self._host}:{self.port}/", protocol="vosk", keys="none needed")
+        url = open_address(self._host, self.port, "ws")
+        _log.info("listening", url=f"{url}/", **interfaces(self._host), protocol="vosk", keys="none needed")
 
     def stop(self) -> None:
         """Stop listening, and end the connections that are left."""

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from live_server import LiveServer, transcript
 from loadtest_bench import T0
+from needs import need_ipv6
 from spelling import spell
 
 from loadtest.errors import BadSettings
@@ -33,6 +34,13 @@ def hostile_to(server: LiveServer, script: Script) -> Tally:
     tally = Tally()
     asyncio.run(attack(target_at(f"ws://{server.host}", KEY, tally), script, time.perf_counter))
     return tally
+
+
+def test_a_server_with_an_ipv6_address_is_attacked_too(live_server: Start) -> None:
+    need_ipv6()
+    tally = hostile_to(live_server(host="::1", api_keys=[KEY]), Script(20, per_s=1_000.0, at_a_time=8, seed=0))
+    assert tally.messages >= 20
+    assert not tally.problems
 
 
 def nothing_is_left(server: LiveServer) -> None:

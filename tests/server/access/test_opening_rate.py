@@ -69,6 +69,7 @@ def test_owners_are_remembered_in_bounded_memory_and_none_without_a_limit() -> N
         ("192.0.2.7", "192.0.2.7"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
         ("testclient", "testclient"),
     ],
 )

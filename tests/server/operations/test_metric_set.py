@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_batch_queue_depth": ("gauge", {"model"}),
     "tutti_ready": ("gauge", set()),
     "tutti_state_pool_slots_used": ("gauge", {"model"}),
-    "tutti_state_pool_slots_total": ("gauge", {"model"}),
+    "tutti_state_pool_slots": ("gauge", {"model"}),
     "tutti_gpu_memory_allocated_bytes": ("gauge", set()),
     "tutti_build_info": ("gauge", {"version", "commit", "model", "device"}),
     "tutti_sessions": ("counter", {"protocol", "outcome"}),
@@ -92,6 +93,28 @@ def test_a_fresh_replica_exposes_the_whole_table(live_server: Start) -> None:
         assert values <= {sample.labels[label] for sample in found[name].samples}, name
     for family in found.values():
         assert not any(FREE_LABELS & set(sample.labels) for sample in family.samples), family.name
+
+
+NO_UNIT = {"tutti_batch_size", "tutti_realtime_factor"}  # rows, and seconds by seconds
+OTHER_UNITS = re.compile(r"_(?:ms|us|ns|s|sec|secs|msec|milliseconds|minutes|hours|kb|mb|kib|mib|percent|pct)(?:_|$)")
+OF_SAMPLES = ("_total", "_count", "_sum", "_bucket", "_created")  # endings that the text format gives series
+MEASURED = re.compile(r"latency|duration|delay|_lag|memory|time_to|_bytes")
+
+
+def test_every_metric_is_named_by_prometheus_conventions(live_server: Start) -> None:
+    """Source: Prometheus, "Metric and label naming"."""
+    server = live_server()
+    found = list(server.replica.metrics.registry.collect())
+    assert len(found) > 50
+    for family in found:
+        name = family.name  # a counter's without its ending
+        assert re.fullmatch(r"(?:tutti|process|python)(?:_[a-z0-9]+)+", name), name
+        assert not OTHER_UNITS.search(name), f"{name}: seconds and bytes, whole and written out"
+        assert not name.endswith(OF_SAMPLES), f"{name}: a {family.type} with another type's ending"
+        assert family.type != "counter" or all(s.name == f"{name}_total" for s in family.samples), name
+        assert family.type != "histogram" or name.endswith("_seconds") or name in NO_UNIT, f"{name}: of what unit?"
+        assert not MEASURED.search(name) or {"seconds", "bytes"} & set(name.split("_")), f"{name}: of what unit?"
+        assert family.documentation, f"{name} has no help"
 
 
 @pytest.mark.parametrize("name", ["result_latency", "finalize_latency", "time_to_first_interim"])

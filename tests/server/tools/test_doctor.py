@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from needs import need_ipv6
 from typer.testing import CliRunner
 
 from model import checkpoint
@@ -160,6 +161,16 @@ def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
     assert finding.verdict is Verdict.FAIL
     assert str(port) in finding.found
     assert "--port" in finding.advice
+
+
+@pytest.mark.parametrize("taken_on", ["127.0.0.1", "::1"])
+def test_all_interfaces_of_ipv6_are_those_of_ipv4_too_for_the_check_of_a_port(taken_on: str) -> None:
+    need_ipv6()
+    family = socket.AF_INET6 if ":" in taken_on else socket.AF_INET
+    with socket.create_server((taken_on, 0), family=family) as taken:
+        finding = findings(doctor_machine.ports, host="[::]", port=taken.getsockname()[1])["port"]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.found.startswith("[::]:")
 
 
 def test_a_check_that_cannot_be_carried_out_has_failed_and_the_others_go_on() -> None:

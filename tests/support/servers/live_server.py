@@ -19,6 +19,7 @@ from spelling import SpellingModel, spelling_decoder
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from server.addresses import open_address
 from server.app import create_app
 from server.audio.pcm import PCM
 from server.http.uvicorn_server import uvicorn_config
@@ -130,7 +131,7 @@ class _Announcing(DrainingServer):
         await super().startup(sockets)
         self.loop = asyncio.get_running_loop()
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        self.up.put(f"{host}:{port}")
+        self.up.put(open_address(host, port).removeprefix("http://"))
 
 
 class _Changes:

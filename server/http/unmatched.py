@@ -1,0 +1,115 @@
+"""Requests that no route takes as they are: HEAD where there is a GET, unknown paths, and wrong methods.
+
+Errors have the form that others have on the path: OpenAI's, the Open Inference Protocol's, plain text for operators,
+and Deepgram's everywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPMethod
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.access.guard import CountedRefusal, Guard
+from server.errors import Refused, UnknownPath, WrongMethod
+from server.operations.logs import take_request_id
+from server.protocols.features import SHOWN
+from server.protocols.handshake import render_refusal
+from server.protocols.openai.endpoint import render_error
+
+OPENAI = re.compile(
+    "(?:/v1)?/(?:audio|realtime|chat|completions|responses|embeddings|moderations|images|files|batches)(?:/|$)"
+)
+"""Paths of OpenAI's interface, also as a client has them whose base URL lacks the `/v1`."""
+INFERENCE = re.compile("/v2(?!/listen)(?:/|$)")
+ADMIN = re.compile("/admin(?:/|$)")
+
+
+class HeadAsGet:
+    """ASGI middleware: answers HEAD as GET. The HTTP server sends the headers, and leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != HTTPMethod.HEAD:
+            await self._app(scope, receive, send)
+            return
+        as_get = {**scope, "method": "GET"}  # the HTTP server and the access log keep the method that was sent
+        try:
+            await self._app(as_get, receive, send)
+        finally:
+            if "endpoint" in as_get:
+                scope["endpoint"] = as_get["endpoint"]  # from which the access log knows that the path may be written
+
+
+def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None:
+    """Answer unknown paths and wrong methods; `sockets` are the paths of WebSockets."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException), "the handler is registered for it alone"
+        path, allowed = request.scope["path"], ""
+        if error.status_code == UNKNOWN:
+            refused = _unknown(path, is_socket=path in sockets)
+        elif error.status_code == WRONG_METHOD:
+            allowed = ", ".join(_allowed(app, request.scope))
+            refused = _wrong_method(request, allowed, is_socket=path in sockets)
+        else:
+            return await http_exception_handler(request, error)
+        response = _render(path, guard.refuse(refused))
+        if allowed:
+            response.headers["Allow"] = allowed
+        return response
+
+    app.add_exception_handler(HTTPException, answer)
+
+
+UNKNOWN, WRONG_METHOD = 404, 405
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+
+
+def _unknown(path: str, *, is_socket: bool) -> Refused:
+    if is_socket:
+        return UnknownPath(f"{path} accepts only WebSockets: send a handshake, with Upgrade: websocket")
+    if OPENAI.match(path) and not path.startswith("/v1"):
+        return UnknownPath(
+            f"{path[:SHOWN]!r}: no endpoint at this path; /v1/audio/transcriptions is one: add /v1 to the base URL"
+        )
+    return UnknownPath(f"{path[:SHOWN]!r}: no endpoint at this path; /docs lists them")
+
+
+def _wrong_method(request: Request, allowed: str, *, is_socket: bool) -> Refused:
+    or_live = ", or a WebSocket's handshake" if is_socket else ""
+    return WrongMethod(
+        f"{request.method[:SHOWN]} is not allowed at {request.scope['path'][:SHOWN]!r}; send {allowed}{or_live}"
+    )
+
+
+def _allowed(app: FastAPI, scope: Scope) -> list[str]:
+    """Return the methods that the path of a request has a route for."""
+    found = []
+    for method in METHODS:
+        asked = {**scope, "method": method}
+        if any(route.matches(asked)[0] is Match.FULL for route in app.router.routes):
+            found += [method, "HEAD"] if method == HTTPMethod.GET else [method]
+    return found
+
+
+def _render(path: str, refusal: CountedRefusal) -> Response:
+    request_id = take_request_id()
+    if OPENAI.match(path):
+        return render_error(refusal, request_id)
+    if INFERENCE.match(path):
+        body = msgspec.json.encode({"error": refusal.message})
+        return Response(body, refusal.status, media_type="application/json")
+    if ADMIN.match(path):
+        return Response(f"{refusal.message}\n", refusal.status, media_type="text/plain")
+    return render_refusal(refusal, request_id)

@@ -1,0 +1,101 @@
+"""Addresses to listen on: what `--host` takes, where a server is then reached, and the URL that it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer
+from needs import need_ipv6
+from pydantic import ValidationError
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from server.addresses import open_address
+from server.cli import app
+from server.settings import Settings
+
+Start = Callable[..., LiveServer]
+
+
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "0.0.0.0"),
+        ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("::", "::"),
+        ("[::]", "::"),
+        ("0:0:0:0:0:0:0:0", "::"),
+        ("[2001:DB8::0001]", "2001:db8::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        (" localhost ", "localhost"),
+        ("asr_1.example.org", "asr_1.example.org"),
+    ],
+)
+def test_addresses_are_taken_with_and_without_brackets(given: str, host: str) -> None:
+    assert Settings(host=given).host == host
+
+
+@pytest.mark.parametrize(
+    "given", ["127.0.0.1:8080", "[::1]:8080", "http://localhost", "[::1", "::1]", "[localhost]", "::g", " ", "a b", "*"]
+)
+def test_what_is_no_address_is_refused_with_the_ones_that_are(given: str) -> None:
+    with pytest.raises(ValidationError, match="is not an address to listen on: give a host"):
+        Settings(host=given)
+
+
+def test_commands_refuse_a_bad_host_in_one_line() -> None:
+    for command in ("serve", "doctor"):
+        ran = CliRunner().invoke(app, [command, "--host", "[::1]:8080"])
+        assert ran.exit_code == 2
+        assert ran.output.startswith("--host: '[::1]:8080' is not an address to listen on")
+        assert len(ran.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8080"),
+        ("localhost", "http://localhost:8080"),
+        ("::1", "http://[::1]:8080"),
+        ("2001:db8::1", "http://[2001:db8::1]:8080"),
+        ("fe80::1%eth0", "http://[fe80::1%25eth0]:8080"),
+        ("0.0.0.0", "http://127.0.0.1:8080"),
+        ("::", "http://127.0.0.1:8080"),
+    ],
+)
+def test_an_address_is_shown_as_one_that_can_be_opened(host: str, url: str) -> None:
+    assert open_address(host, 8080) == url
+    assert open_address(host, 8080, "ws") == url.replace("http", "ws", 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [
+        ("127.0.0.1", ["127.0.0.1"]),
+        ("0.0.0.0", ["127.0.0.1"]),
+        ("::1", ["[::1]"]),
+        ("[::1]", ["[::1]"]),
+        ("::", ["127.0.0.1", "[::1]"]),
+        ("[::]", ["127.0.0.1", "[::1]"]),
+    ],
+)
+def test_a_server_is_reached_at_the_url_that_it_logs(live_server: Start, host: str, reached: list[str]) -> None:
+    if ":" in host:
+        need_ipv6()
+    with capture_logs() as log:
+        server = live_server(host=host, vosk_port=0)
+    vosk, line = [entry for entry in log if entry["event"] == "listening"]
+    assert httpx.get(f"{line['url']}/healthz", timeout=WAIT_S).status_code == 200
+    assert vosk["url"] == open_address(server.settings.host, server.vosk_port, "ws") + "/"
+    for entry in (line, vosk):
+        assert entry.get("interfaces") == ("all" if host.strip("[]") in ("0.0.0.0", "::") else None)
+    for address in reached:
+        for port in (urlsplit(line["url"]).port, server.vosk_port):
+            answer = httpx.get(f"http://{address}:{port}/healthz", timeout=WAIT_S)
+            assert answer.status_code == (404 if port == server.vosk_port else 200)

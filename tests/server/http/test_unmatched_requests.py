@@ -1,0 +1,203 @@
+"""HEAD of every path that answers GET, and the JSON of unknown paths and wrong methods, by the path's protocol."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fakes import WAIT_S
+from live_server import LiveServer
+from structlog.testing import capture_logs
+
+from server.http.api_docs import OPERATIONS
+
+Start = Callable[..., LiveServer]
+KEY = "s3cret-k3y"
+PAGES = ("/", "/web/app.js", "/web/sample.flac", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/asyncapi.yaml")
+PATHS = (
+    *PAGES,
+    *(path for method, path in OPERATIONS if method == "get"),
+    "/v2/models/other/ready",
+    "/v1/models/other",
+)
+OF_ONE_ANSWER = {"date", "dg-request-id"}
+REJECTED = 'tutti_handshakes_rejected_total{reason="bad_request"}'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with LiveServer(allowed_origins=["https://page.example"]) as running:
+        yield running
+
+
+def headers_of(answer: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name not in OF_ONE_ANSWER}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_head_is_answered_as_get_without_a_body(server: LiveServer, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exposition = server.replica.metrics.exposition()
+    monkeypatch.setattr(server.replica.metrics, "exposition", lambda: exposition)  # its numbers change
+    path = path.format(name=server.replica.models.default.name)
+    with server.http as http:
+        got, head = http.get(path), http.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert headers_of(head) == headers_of(got)
+    if path != "/docs/swagger-ui.css":
+        assert int(head.headers["content-length"]) == len(got.content) > 0
+
+
+def test_a_connection_goes_on_after_head_and_the_log_names_it(server: LiveServer) -> None:
+    connection = http.client.HTTPConnection(server.host, timeout=WAIT_S)
+    with capture_logs() as log:
+        for method in ("HEAD", "GET", "HEAD", "GET"):
+            connection.request(method, "/readyz")
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (200, b"ready\n" if method == "GET" else b"")
+    connection.close()
+    lines = [(line["method"], line["path"], line["status"]) for line in log if line["event"] == "request"]
+    assert lines == [(method, "/readyz", 200) for method in ("HEAD", "GET", "HEAD", "GET")]
+
+
+def test_head_follows_readiness_and_keys_as_get_does(live_server: Start) -> None:
+    server = live_server(api_keys=[KEY], admin_keys=["master"])
+    with server.http as http:
+        assert http.head("/v1/models").status_code == 401
+        assert http.head("/v1/models", headers={"Authorization": f"Token {KEY}"}).status_code == 200
+        assert http.head("/admin/drain").status_code == 401
+        server.replica.sessions.draining = True
+        assert http.head("/readyz").status_code == 503
+        assert http.head("/healthz").status_code == 200
+
+
+def test_head_where_get_is_not_answered_is_refused_and_counted_once(server: LiveServer) -> None:
+    before = server.metric(REJECTED)
+    with server.http as http:
+        assert http.head("/nowhere").status_code == 404
+        refused = http.head("/v1/listen")
+    assert (refused.status_code, refused.headers["allow"], refused.content) == (405, "POST", b"")
+    assert server.metric(REJECTED) == before + 2
+
+
+def test_pages_of_allowed_origins_may_ask_for_the_head_alone(server: LiveServer) -> None:
+    origin = {"Origin": "https://page.example"}
+    asked = {**origin, "Access-Control-Request-Method": "HEAD", "Access-Control-Request-Headers": "authorization"}
+    with server.http as http:
+        assert http.options("/v1/models", headers=asked).status_code == 200
+        assert http.head("/v1/models", headers=origin).headers["access-control-allow-origin"] == origin["Origin"]
+
+
+def test_the_document_names_head_nowhere(server: LiveServer) -> None:
+    paths: dict[str, Any] = server.http.get("/openapi.json").json()["paths"]
+    assert {method for methods in paths.values() for method in methods} == {"get", "post"}
+
+
+def deepgram(answer: httpx.Response) -> str:
+    body = answer.json()
+    assert set(body) == {"err_code", "err_msg", "request_id"}
+    assert body["err_code"] == {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}[answer.status_code]
+    assert answer.headers["dg-error"] == body["err_msg"].encode("ascii", "replace").decode()
+    assert answer.headers["dg-request-id"] == body["request_id"]
+    return str(body["err_msg"])
+
+
+def openai(answer: httpx.Response) -> str:
+    assert set(answer.json()) == {"error"}
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", None)
+    assert error["code"] == {404: "unknown_url", 405: "method_not_supported"}[answer.status_code]
+    assert answer.headers["x-request-id"]
+    return str(error["message"])
+
+
+def inference(answer: httpx.Response) -> str:
+    assert set(answer.json()) == {"error"}
+    return str(answer.json()["error"])
+
+
+def text(answer: httpx.Response) -> str:
+    assert answer.headers["content-type"].startswith("text/plain")
+    return answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "message_of", "words"),
+    [
+        ("GET", "/nowhere", deepgram, "/docs lists"),
+        ("GET", "/\u00fc/%0a", deepgram, "/docs lists"),
+        ("POST", "/v1/speak?model=aura", deepgram, "/v1/speak"),
+        ("POST", "/v2/listen", deepgram, "/v2/listen"),
+        ("GET", "/v1/projects", deepgram, "/docs lists"),
+        ("GET", "/vosk", deepgram, "WebSocket"),
+        ("GET", "/v1/twilio", deepgram, "WebSocket"),
+        ("GET", "/v1/realtime", openai, "WebSocket"),
+        ("POST", "/v1/realtime/sessions", openai, "/docs lists"),
+        ("POST", "/v1/audio/translations", openai, "/docs lists"),
+        ("POST", "/v1/chat/completions", openai, "/docs lists"),
+        ("POST", "/audio/transcriptions", openai, "/v1/audio/transcriptions"),
+        ("POST", "/v2/models/x/infer", inference, "/docs lists"),
+        ("GET", "/admin", text, "/docs lists"),
+    ],
+)
+def test_an_unknown_path_is_answered_in_the_form_of_its_protocol(
+    server: LiveServer, method: str, path: str, message_of: Callable[[httpx.Response], str], words: str
+) -> None:
+    before = server.metric(REJECTED)
+    with server.http as http:
+        answer = http.request(method, path)
+    assert answer.status_code == 404
+    assert words in message_of(answer)
+    assert server.metric(REJECTED) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "message_of", "allow"),
+    [
+        ("GET", "/v1/listen", deepgram, "POST"),
+        ("PUT", "/v1/listen", deepgram, "POST"),
+        ("GET", "/v1/auth/grant", deepgram, "POST"),
+        ("POST", "/v1/models", deepgram, "GET, HEAD"),
+        ("DELETE", "/v1/models/x", deepgram, "GET, HEAD"),
+        ("POST", "/healthz", deepgram, "GET, HEAD"),
+        ("DELETE", "/metrics", deepgram, "GET, HEAD"),
+        ("OPTIONS", "/readyz", deepgram, "GET, HEAD"),
+        ("POST", "/docs", deepgram, "GET, HEAD"),
+        ("POST", "/", deepgram, "GET, HEAD"),
+        ("GET", "/v1/audio/transcriptions", openai, "POST"),
+        ("POST", "/v2/health/live", inference, "GET, HEAD"),
+        ("DELETE", "/admin/drain", text, "GET, HEAD, POST"),
+        ("GET", "/admin/models/x/load", text, "POST"),
+    ],
+)
+def test_a_wrong_method_is_answered_in_that_form_with_those_that_are_allowed(
+    server: LiveServer, method: str, path: str, message_of: Callable[[httpx.Response], str], allow: str
+) -> None:
+    with server.http as http:
+        answer = http.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+    message = message_of(answer)
+    assert method in message
+    assert allow in message
+
+
+def test_a_plain_get_of_a_live_endpoint_says_that_it_needs_a_handshake(server: LiveServer) -> None:
+    assert "WebSocket" in deepgram(server.http.get("/v1/listen"))
+
+
+def test_the_port_of_vosk_alone_answers_http_in_the_form_of_other_errors(live_server: Start) -> None:
+    server = live_server(vosk_port=0)
+    url = f"http://127.0.0.1:{server.vosk_port}"
+    for method, path in (("GET", "/"), ("POST", "/metrics"), ("HEAD", "/")):
+        answer = httpx.request(method, f"{url}{path}", timeout=WAIT_S)
+        assert answer.status_code == 404
+        if method != "HEAD":
+            assert "WebSocket" in deepgram(answer)
+
+
+def test_a_long_path_is_shown_shortened(server: LiveServer) -> None:
+    answer = server.http.get("/" + "x" * 5_000)
+    assert len(json.loads(answer.text)["err_msg"]) < 300
