@@ -152,6 +152,7 @@ class ServiceBuilder:
             admission=self._admission(config, metrics),
             machine=self._machine,
             second=self._second,
+            background_slots=self._settings.upload_slots,
             budget_s=self._settings.latency_budget_ms / 1_000,
             clock=self._clock,
         )
@@ -222,7 +223,7 @@ class ServiceBuilder:
         def make(deliver: Deliver) -> Engine:
             return Engine(
                 model.slots(
-                    capacity=settings.slots,
+                    capacity=settings.all_slots,
                     largest=settings.max_batch,
                     tile_rows=TILE_ROWS if settings.reproducible else None,
                 ),

@@ -65,7 +65,7 @@ def build_replica(
 
     Raises: SettingsError.
     """
-    metrics = Metrics(settings.max_batch, settings.slots)
+    metrics = Metrics(settings.max_batch, settings.all_slots)
     builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session)
     catalogue = Catalogue(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)

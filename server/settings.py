@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     upload_timeout_s: float = Field(120.0, gt=0)  # for a body to arrive
     min_upload_bytes_per_s: float = Field(1_000.0, gt=0)  # after ten seconds: below it the body ends with 408
     max_upload_s: float = Field(14_400.0, gt=0)  # a small body can decode to endless silence
-    max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory
+    max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory, and has slots besides `max_streams`
 
     api_keys: tuple[SecretStr, ...] = ()
     api_keys_file: Path | None = None  # a line a key: server/access/keys.py; read again when it changes
@@ -176,5 +176,15 @@ class Settings(BaseSettings):
 
     @property
     def slots(self) -> int:
-        """Slots of the model: the most streams that can be open."""
+        """Slots of a model for live streams: the most channels that can be open."""
         return AUTO_SLOTS if self.max_streams == "auto" else self.max_streams
+
+    @property
+    def upload_slots(self) -> int:
+        """Slots of a model for uploads, as many as they can need, so that they never take a live stream's."""
+        return self.max_uploads * self.max_channels
+
+    @property
+    def all_slots(self) -> int:
+        """Slots of a model."""
+        return self.slots + self.upload_slots

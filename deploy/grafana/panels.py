@@ -129,7 +129,7 @@ ROWS = (
         (
             Panel(
                 "Streams against capacity",
-                "Channels open now, the limit, and the estimate within the objective, at the present mix of models.",
+                "Live channels open, the limit, and the estimate within the objective, at the present mix of models.",
                 "short",
                 (
                     Query(gauge("tutti_sessions_active"), "open {{instance}}"),
@@ -139,13 +139,20 @@ ROWS = (
             ),
             Panel(
                 "Streams by model",
-                "Slots taken, what the replica thinks it can carry of that model alone, and what is held back of it.",
+                "Slots taken, also by uploads; what the replica could carry of that model alone; what is held back.",
                 "short",
                 (
                     Query(gauge("tutti_state_pool_slots_used", by=MODEL), "open {{instance}} {{model}}"),
                     Query(gauge("tutti_model_session_capacity", by=MODEL), "alone {{instance}} {{model}}"),
                     Query(gauge("tutti_reserved_sessions", by=MODEL), "held back {{instance}} {{model}}"),
                 ),
+            ),
+            Panel(
+                "Uploads",
+                "Bodies on their way, recordings that wait until live streams leave room, and those being recognized.",
+                "short",
+                (Query(gauge("tutti_uploads_active", by="stage"), "{{stage}}"),),
+                stacked=True,
             ),
             Panel(
                 "Slower than at the start",

@@ -89,7 +89,7 @@ def _status(replica: Replica) -> dict[str, object]:
         "active_stream_requests": replica.sessions.count("deepgram"),
         "active_batch_requests": replica.sessions.count("upload"),
         "slots_used": replica.models.slots_used,
-        "slots_total": replica.settings.slots,
+        "slots_total": replica.settings.all_slots,
         "model": models[0],
         "models": models,
     }

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 import structlog
 
 from server.errors import ServerDraining
-from server.operations.metrics import Metrics
+from server.operations.metrics import LIVE, Metrics
 
 SPREAD_PER_SESSION_S = 0.05  # few sessions are spread over less than `spread_s`: 20 reconnections a second are harmless
 LOST_LINGER_S = 2.0  # a replica that has lost its engine still answers 503 that long
@@ -94,13 +94,16 @@ class OpenSessions:
         return sum(self._channels.values())
 
     def add(self, session: OpenSession, protocol: str, channels: int = 1) -> None:
-        """Add a session that began; the metrics count its channels, in the unit of `tutti_sessions_max`."""
+        """Add a session that began; `tutti_sessions_active` counts the channels of live ones, not of uploads."""
         self._sessions[session], self._channels[session] = protocol, channels
-        self._metrics.sessions_active[protocol].inc(channels)
+        if protocol in LIVE:
+            self._metrics.sessions_active[protocol].inc(channels)
 
     def remove(self, session: OpenSession) -> None:
         """Remove a session that ended; the last one completes `emptied`."""
-        self._metrics.sessions_active[self._sessions.pop(session)].dec(self._channels.pop(session))
+        protocol, channels = self._sessions.pop(session), self._channels.pop(session)
+        if protocol in LIVE:
+            self._metrics.sessions_active[protocol].dec(channels)
         if self._draining:
             self._metrics.sessions_draining.set(self.channels)
         if not self._sessions and self._empty is not None and not self._empty.done():

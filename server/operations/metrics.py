@@ -26,9 +26,9 @@ ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
-UPLOAD_STAGES = ("receiving", "recognizing")
 STAGES = ("step", "decode", "vad", "engine")
-PROTOCOLS = ("deepgram", "upload", "vosk", "openai", "twilio")
+LIVE = ("deepgram", "vosk", "openai", "twilio")
+PROTOCOLS = (*LIVE, "upload")
 
 
 class Metrics:
@@ -54,18 +54,17 @@ class Metrics:
     def _gauges(self, registry: CollectorRegistry) -> None:
         active = Gauge(
             "tutti_sessions_active",
-            "Channels open now",
+            "Channels of live streams open now; uploads are none",
             ["protocol"],
             registry=registry,
         )
-        self.sessions_active = {name: active.labels(name) for name in PROTOCOLS}
-        self.sessions_max = Gauge("tutti_sessions_max", "Channels that may be open", registry=registry)
+        self.sessions_active = {name: active.labels(name) for name in LIVE}
+        self.sessions_max = Gauge("tutti_sessions_max", "Channels of live streams that may be open", registry=registry)
         self.estimated_capacity = Gauge(
             "tutti_estimated_session_capacity", "Estimate of channels at the latency objective", registry=registry
         )
         self.sessions_draining = Gauge("tutti_sessions_draining", "Channels open while draining", registry=registry)
-        uploads = Gauge("tutti_uploads_active", "Uploads in progress", ["stage"], registry=registry)
-        self.uploads_active = {stage: uploads.labels(stage) for stage in UPLOAD_STAGES}
+        self.uploads_active = Gauge("tutti_uploads_active", "Uploads in progress", ["stage"], registry=registry)
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
         self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
         self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)
@@ -109,7 +108,7 @@ class Metrics:
         skipped = Counter(
             "tutti_messages_skipped", "Client messages that were not understood", ["protocol"], registry=registry
         )
-        self.skipped = {name: skipped.labels(name) for name in PROTOCOLS if name != "upload"}
+        self.skipped = {name: skipped.labels(name) for name in LIVE}
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from server.errors import TooManyUploads
 
@@ -20,6 +21,9 @@ GIVES_WAY_S = 2.0
 SLOW_BYTES_PER_S = 16 * 1024
 """Rate below which a body gives way to another upload once every place is taken: 16-bit audio at 8 kHz in real time."""
 
+Stage = Literal["receiving", "waiting", "recognizing"]
+"""The body is on its way; it has arrived, and waits until live streams leave room; its steps are in batches."""
+
 
 @dataclass(eq=False, slots=True)
 class Place:
@@ -28,7 +32,7 @@ class Place:
     owner: str
     began_s: float
     received_bytes: int = 0
-    receiving: bool = True
+    stage: Stage = "receiving"
     gave_way: bool = False
     end_early: Callable[[], None] = field(default=lambda: None)
 
@@ -49,9 +53,9 @@ class UploadPlaces:
         self._limit = limit
         self._places: dict[Place, None] = {}  # in order of entry
 
-    def count(self, *, receiving: bool) -> int:
-        """Number of bodies that are on their way, or of recordings that have arrived."""
-        return sum(place.receiving is receiving for place in self._places)
+    def count(self, stage: Stage) -> int:
+        """Number of uploads at this stage."""
+        return sum(place.stage == stage for place in self._places)
 
     def take(self, owner: str, now: float) -> Place:
         """Take a place, if need be that of a body that gives way. Raises: TooManyUploads."""
@@ -76,5 +80,5 @@ class UploadPlaces:
         def yields(place: Place) -> bool:
             return place.rate(now) < SLOW_BYTES_PER_S or held[place.owner] > held[owner] + 1
 
-        bodies = [place for place in self._places if place.receiving and yields(place)]
+        bodies = [place for place in self._places if place.stage == "receiving" and yields(place)]
         return min(bodies, key=lambda place: (place.rate(now), -held[place.owner]), default=None)

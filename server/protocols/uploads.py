@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -23,7 +25,7 @@ from server.errors import (
     TooSlow,
 )
 from server.model_service import ModelService
-from server.protocols.upload_places import GRACE_S, Place, UploadPlaces
+from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.keyterms import Keyterms
@@ -63,9 +65,8 @@ class Recordings:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._places = UploadPlaces(replica.settings.max_uploads)
-        gauges = replica.metrics.uploads_active
-        gauges["receiving"].set_function(lambda: float(self._places.count(receiving=True)))
-        gauges["recognizing"].set_function(lambda: float(self._places.count(receiving=False)))
+        for stage in get_args(Stage):
+            replica.metrics.uploads_active.labels(stage).set_function(partial(self._places.count, stage))
 
     @contextmanager
     def place(self, request: Request) -> Iterator[None]:
@@ -83,7 +84,7 @@ class Recordings:
         body = await read_body(
             request, settings.max_upload_bytes, settings.upload_timeout_s, place, settings.min_upload_bytes_per_s
         )
-        place.receiving = False
+        place.stage = "waiting"
         return body
 
     async def recognise(
@@ -93,7 +94,10 @@ class Recordings:
         wanted: Wanted,
         on_segment: OnSegment | None = None,
     ) -> Recognised:
-        """Recognise a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone."""
+        """Recognise a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone.
+
+        It waits while live streams fill the server, and is refused with `ServerFull` if that lasts.
+        """
         replica = self._replica
         rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
         recording = await asyncio.to_thread(Recording, body, wanted.form, rate=rate, max_s=max_s)
@@ -119,10 +123,11 @@ class Recordings:
         self, model: ModelService, upload: Upload, request: Request, recording: Recording
     ) -> list[list[FormattedWord]]:
         replica = self._replica
-        recognition = model.recognizer.open(upload.session, upload, background=True)
         replica.sessions.add(upload, "upload", len(upload.session.channels))
-        began_s, outcome = replica.clock(), "client_abort"
+        began_s, outcome, recognition = replica.clock(), "client_abort", None
         try:
+            recognition = await model.recognizer.open_in_background(upload.session, upload)
+            request.scope[PLACE].stage = "recognizing"
             transcripts = await upload.run(recording, recognition, request.is_disconnected, replica.clock)
         except ServerDraining:
             outcome = "drained"
@@ -134,7 +139,8 @@ class Recordings:
             outcome = "completed"
             return transcripts
         finally:
-            recognition.close()
+            if recognition is not None:
+                recognition.close()
             replica.sessions.remove(upload)
             replica.metrics.sessions.labels("upload", outcome).inc()
             replica.metrics.session_duration.observe(replica.clock() - began_s)

@@ -33,7 +33,8 @@ FOLLOWING = "this server carries as many streams as it can"
 class Admission:
     """Admits streams up to the estimate of `capacity`, or, unless it is to `follow` that, up to the number of slots.
 
-    `used` are the streams that are open, with what those of other models come to: `Machine.load`.
+    `used` are the live streams that are open, with what those of other models come to: `Machine.load`. Uploads take
+    nothing of it: their steps fill batches as far as live ones hardly notice, and the service times show them.
     """
 
     def __init__(self, slots: int, capacity: Capacity, *, follow: bool) -> None:
@@ -66,9 +67,13 @@ class Admission:
         if self.capacity.look(now, busy_s, used, thread_rows):
             self._estimate = self.capacity.streams()
 
+    def full(self, used: int) -> bool:
+        """Whether no live stream can enter."""
+        return 0 < used >= self.limit
+
     def refuse_if_full(self, used: int) -> None:
         """Refuse a request before any work on it if no stream can enter. Raises: ServerFull."""
-        if used and used >= self.limit:
+        if self.full(used):
             self.capacity.asked(1)
             raise ServerFull(FOLLOWING if self._follow else TAKEN)
 
@@ -107,7 +112,7 @@ class Machine:
         self.rows = 0  # results taken so far, of all models
 
     def join(self, admission: Admission, streams: Callable[[], int]) -> None:
-        """Count a model's open streams from now on; `streams` says how many there are."""
+        """Count a model's live streams from now on; `streams` says how many are open."""
         self._members.append(_Member(admission, streams))
 
     def leave(self, admission: Admission) -> None:

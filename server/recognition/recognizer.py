@@ -9,7 +9,7 @@ from batching.errors import BatchingError
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from model.ctc.words import Decoder
 from model.description import ModelDescription
-from server.errors import EngineDead, Refused
+from server.errors import EngineDead, Refused, ServerFull
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.admission import Admission, Machine, ThreadTime
@@ -18,11 +18,25 @@ from server.recognition.decoding.second_decodes import Outcome, SecondDecodes
 from server.recognition.engines import Engines
 from server.recognition.session import Session
 
-BACKGROUND_BUDGET_S = 10.0  # uploads wait behind live streams, but no longer than this
+BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than this
+
+
+class _Held:
+    """Streams that an engine has not reported closed; its length is the slots that they take."""
+
+    def __init__(self) -> None:
+        self.speech: set[int] = set()
+        self.vad: set[int] = set()
+
+    def __len__(self) -> int:
+        return max(len(self.speech), len(self.vad))
 
 
 class Recognizer:
-    """Admits the sessions of one model, routes its engines' events to them, decodes."""
+    """Admits the sessions of one model, routes its engines' events to them, decodes.
+
+    Live sessions enter as `Admission` lets them. Those in the background, of uploads, have slots of their own.
+    """
 
     def __init__(
         self,
@@ -34,6 +48,7 @@ class Recognizer:
         admission: Admission,
         machine: Machine,
         second: SecondDecodes,
+        background_slots: int,
         budget_s: float,
         clock: Callable[[], float],
         busy_clock: Callable[[], float] | None = None,
@@ -42,17 +57,16 @@ class Recognizer:
         self.engines = engines
         self.admission = admission
         self._machine, self._second = machine, second
-        machine.join(admission, lambda: self.slots_used)
+        machine.join(admission, lambda: len(self._live))
         self._step_s = config.step_samples / config.sample_rate
         self._decoder = BatchDecoder(decoder, metrics, clock, second, self._on_second)
         self._metrics = metrics
-        self._budget_s = budget_s
+        self._budget_s, self._background_slots = budget_s, background_slots
         self._clock, self._busy_clock = clock, busy_clock or ThreadTime()
         self._routes: dict[int, Route] = {}
         self._vad_routes: dict[int, Route] = {}
-        self._held: set[int] = set()  # every stream that the engine has not reported closed
-        self._vad_held: set[int] = set()
-        self._emptied = asyncio.Event()
+        self._live, self._background = _Held(), _Held()
+        self._changed = asyncio.Event()  # slots that are held, or the estimate
 
     async def start(self) -> None:
         """Start the engines and take their events. Raises: EngineDead."""
@@ -67,17 +81,34 @@ class Recognizer:
     @property
     def slots_used(self) -> int:
         """Slots that an engine holds or is about to hold."""
-        return max(len(self._held), len(self._vad_held))
+        return len(self._live) + len(self._background)
 
     async def empty(self) -> None:
         """Wait until no slot is held."""
         while self.slots_used:
-            self._emptied.clear()
-            await self._emptied.wait()
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     def refuse_if_full(self) -> None:
         """Refuse a request before any work on it. Raises: ServerFull."""
         self.admission.refuse_if_full(self._machine.load(self.admission))
+
+    async def open_in_background(self, session: Session, sink: EventSink) -> ActiveSession:
+        """Wait while live streams fill the server, then do as `open`; raises the same."""
+        try:
+            async with asyncio.timeout(BACKGROUND_BUDGET_S):
+                while self.admission.full(self._machine.load(self.admission)) or self._lacks_slots(session):
+                    await self._change()
+        except TimeoutError:
+            session.release()
+            raise ServerFull("live streams take all that this server carries: send the recording later") from None
+        except BaseException:
+            session.release()
+            raise
+        return self.open(session, sink, background=True)
 
     def open(
         self, session: Session, sink: EventSink, *, background: bool = False, budget_s: float | None = None
@@ -102,17 +133,25 @@ class Recognizer:
         self.engines.require_warm()
         now, count = self._clock(), len(session.channels)
         self._look(now)
-        self.admission.check(self._machine.load(self.admission), count, now)
+        if not background:
+            self.admission.check(self._machine.load(self.admission), count, now)
+        elif self._lacks_slots(session):
+            raise ServerFull("all recordings that this server takes at a time are being recognized")
         speech, vad = self.engines.open(count, budget_s=budget_s, background=background)
         active = ActiveSession(session, sink, speech, vad, self._on_session_closed, background=background)
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))
-        self._held.update(speech.ids)
+        held = self._background if background else self._live
+        held.speech.update(speech.ids)
         if vad is not None:
             self._vad_routes.update(zip(vad.ids, routes, strict=True))
-            self._vad_held.update(vad.ids)
+            held.vad.update(vad.ids)
         self._count_slots()
         return active
+
+    def _lacks_slots(self, session: Session) -> bool:
+        """Whether too few of the slots that are kept for background sessions are free."""
+        return len(self._background) + len(session.channels) > self._background_slots
 
     def look(self) -> None:
         """Update the estimate if a period is over, for times without a batch."""
@@ -147,9 +186,10 @@ class Recognizer:
                 self._on_stopped(error)
 
     def _on_stream_closed(self, stream: int) -> None:
-        self._held.discard(stream)
+        for held in (self._live, self._background):
+            held.speech.discard(stream)
         self._count_slots()
-        if not self._held:
+        if not (self._live.speech or self._background.speech):
             self._metrics.queue_depth.set(0)  # steps that still waited were dropped without a batch
             self._metrics.uploads_wait.set(0)
 
@@ -163,7 +203,8 @@ class Recognizer:
             case BatchDone():
                 self._decoder.take_voice(event, self._vad_routes)
             case StreamClosed(stream):
-                self._vad_held.discard(stream)
+                for held in (self._live, self._background):
+                    held.vad.discard(stream)
                 self._count_slots()
             case StreamFailed(stream, error) if stream in self._vad_routes:
                 self._metrics.errors.labels("vad").inc()
@@ -177,15 +218,12 @@ class Recognizer:
             self._metrics.errors.labels("engine").inc()
         for active in {id(route.active): route.active for route in self._routes.values()}.values():
             active.fail(EngineDead("the model thread ended"))
-        self._held.clear()
-        self._vad_held.clear()
+        self._live, self._background = _Held(), _Held()
         self._count_slots()
 
     def _count_slots(self) -> None:
-        used = self.slots_used
-        self._metrics.slots_used.set(used)
-        if not used:
-            self._emptied.set()
+        self._metrics.slots_used.set(self.slots_used)
+        self._changed.set()
 
     def _update_admission(self, batch: BatchDone) -> None:
         """Feed the capacity estimate. A step waits for this thread on its way in, and again on its way out."""
@@ -204,6 +242,7 @@ class Recognizer:
             return  # the clock of this thread is a system call, too dear for every batch
         machine = self._machine
         self.admission.look(now, self._busy_clock(), machine.load(self.admission), machine.rows)
+        self._changed.set()
 
     def _observe(self, batch: BatchDone) -> None:
         metrics, size = self._metrics, len(batch.streams)

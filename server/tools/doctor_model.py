@@ -155,9 +155,9 @@ def _compared(name: str, path: Path, find: Callable[[], str], mend: str) -> Iter
 
 def _states(settings: Settings, served: AcousticModel) -> Finding:
     row = served.slots(capacity=1, largest=1).state_bytes
-    total = row * settings.slots
+    total = row * settings.all_slots
     free = torch.cuda.mem_get_info(served.device.type)[0] if served.device.type == "cuda" else free_memory()
-    found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.slots}, {free / GIB:.1f} GiB free"
+    found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.all_slots}, {free / GIB:.1f} GiB free"
     if total + (BESIDE_MODEL if served.device.type == "cpu" else 0) > free:
         return warn("states", found, "fewer --max-streams, or more memory")
     return ok("states", found)

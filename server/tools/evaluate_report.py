@@ -41,11 +41,11 @@ def print_report(combinations: Sequence[Figures], console: Console) -> None:
 
 def _notes(figures: Figures) -> list[str]:
     """What was done to the references, in sentences."""
-    notes = []
+    notes, of = [], f"of the {figures['utterances']} references"
     if count := figures.get("references_normalized"):
-        notes.append(f"capitals, marks and punctuation of {count} references are normalized before they are compared")
+        notes.append(f"capitals, marks and punctuation of {count} {of} are normalized before they are compared")
     if count := figures.get("references_with_digits"):
-        notes.append(f"{count} references have digits, which transcripts spell as words: each counts as an error")
+        notes.append(f"{count} {of} have digits, which transcripts spell as words: each counts as an error")
     return notes
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,11 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     utterances = asked.utterances
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
+    unknown = cache(partial(_unknown, utterances))  # one warning a file
     for settings, shared in zip(combinations, facts, strict=True):
-        if isinstance(settings.lm, Path) and shared["decoder"] == "beam":
-            shared["lm_unknown_words"] = _unknown(settings.lm, utterances)
+        for name, path in (("lm", settings.lm), ("second_lm", settings.second_lm)):
+            if isinstance(path, Path) and shared["decoder"] == "beam":
+                shared[f"{name}_unknown_words"] = unknown(path)
     runs = [
         _run(asked, utterances, _opener(settings, codec, asked.query), shared | ({"codec": codec} if codec else {}))
         for settings, shared in zip(combinations, facts, strict=True)
@@ -78,7 +80,7 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     _report(asked, runs)
 
 
-def _unknown(path: Path, utterances: Sequence[Utterance]) -> float:
+def _unknown(utterances: Sequence[Utterance], path: Path) -> float:
     """Share of the references' words that a language model lacks; a warning where it is most of them."""
     model = LanguageModel.load(path)
     lines = [ideographs_apart(comparable(u.text)) for u in utterances]

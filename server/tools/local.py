@@ -41,9 +41,8 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
 
     Raises: ModelError; NotRecognised for a query that cannot be honoured.
     """
-    settings = settings.of_default.model_copy(
-        update={"max_streams": settings.slots}
-    )  # no objective: recordings wait for their turn
+    slots = {"max_streams": 1, "max_uploads": settings.slots}  # no objective: recordings wait for their turn
+    settings = settings.of_default.model_copy(update=slots)
     models, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, models, vad, time.perf_counter)
     await replica.models.start()

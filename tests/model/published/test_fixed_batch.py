@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from needs import need_package
 from published import model_of, probe_of
+from structlog.testing import capture_logs
 
 from model.acoustic import log_probs_of
 from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
+from server.served_model import load_served
+from server.settings import Settings
 
 
 def fixed(folder, file, size):
@@ -47,6 +50,20 @@ def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_each_alone(
     for row, (recording, other) in enumerate(zip(recordings, plain, strict=True)):
         np.testing.assert_array_equal(together[row], log_probs_of(model, [recording])[0])
         np.testing.assert_allclose(together[row], other, atol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "said"), [(1, 1), (None, 0)])
+def test_serving_a_graph_of_one_row_is_said_at_the_start(size, said, tmp_path):
+    folder = copied("zipformer2-ctc", tmp_path)
+    if size is not None:
+        fixed(folder, graph_name(folder), size)
+    with capture_logs() as lines:
+        (served,), _ = load_served(Settings(model=folder, device="cpu"))
+    rows = [line for line in lines if "row by row" in line["event"]]
+    assert len(rows) == said
+    for line in rows:
+        assert (line["log_level"], line["model"]) == ("warning", served.acoustic.config.name)
+        assert "carries fewer streams" in line["event"]
 
 
 def test_another_fixed_batch_size_is_refused_in_a_sentence(tmp_path):

@@ -6,10 +6,9 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
-from fakes import WAIT_S
+from bare_http import dialled, rest
 from live_server import LiveServer
 from spelling import GatedSpellingModel, spell
 from uvicorn import Config
@@ -24,24 +23,6 @@ UPGRADE = (
     b"GET /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
     b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-
-
-@contextmanager
-def dialled(server: LiveServer) -> Iterator[socket.socket]:
-    """A bare connection."""
-    with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
-        yield bare
-
-
-def rest(bare: socket.socket) -> bytes:
-    """Everything until the server closes the connection."""
-    parts = []
-    try:
-        while part := bare.recv(65_536):
-            parts.append(part)
-    except ConnectionResetError:
-        pass
-    return b"".join(parts)
 
 
 def upload(text: str, version: str = "1.1", *, chunked: bool = False) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import httpx
 import pytest
+from bare_http import dialled, rest
 from fakes import WAIT_S
 from live_server import LiveServer, transcript
 from spelling import spell
@@ -20,24 +20,6 @@ UPGRADE = (
     "Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
-
-
-@contextmanager
-def dialled(server: LiveServer) -> Iterator[socket.socket]:
-    """A bare connection."""
-    with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
-        yield bare
-
-
-def rest(bare: socket.socket) -> bytes:
-    """Everything until the server closes the connection."""
-    parts = []
-    try:
-        while part := bare.recv(65_536):
-            parts.append(part)
-    except ConnectionResetError:
-        pass
-    return b"".join(parts)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])

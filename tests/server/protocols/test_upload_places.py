@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from live_server import LiveServer
@@ -14,7 +15,7 @@ from uploaded import encoded, said
 
 from server.errors import TooManyUploads
 from server.protocols import upload_places
-from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, UploadPlaces
+from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
 
 Start = Callable[..., LiveServer]
 T0 = 8_675_309.25
@@ -52,7 +53,7 @@ def test_the_slowest_body_gives_way_once_it_is_known_to_be_slow() -> None:
 def test_a_recording_that_has_arrived_never_gives_way() -> None:
     places, taken = filled("a", "a", "a")
     for place in taken:
-        place.receiving = False
+        place.stage = "waiting"
     with pytest.raises(TooManyUploads):
         places.take("c", LATER)
 
@@ -81,7 +82,7 @@ def test_a_place_is_given_back_once() -> None:
     places.release(place)
     places.release(place)
     places.take("b", T0)
-    assert (places.count(receiving=True), places.count(receiving=False)) == (1, 0)
+    assert [places.count(stage) for stage in get_args(Stage)] == [1, 0, 0]
 
 
 def test_a_body_is_too_slow_after_the_grace_by_what_it_has_not_sent() -> None:

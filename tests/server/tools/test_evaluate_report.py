@@ -147,3 +147,29 @@ def test_the_rates_of_both_parts_stand_below_those_of_the_sources():
     assert {name: part["wer"] for name, part in parts.items()} == {"A": 0.0, "B": 0.5}
     text = printed({**evaluation.figures(), "by_part": parts})
     assert (line_of(text, "WER, part A"), line_of(text, "WER, part B")) == (["0.0000"], ["0.5000"])
+
+
+def report_of(*references):
+    spoken = [utterance(text, "x") for text in references]
+    evaluation = Evaluation(spoken, ("one two",) * len(spoken), 0.5)
+    return evaluation.figures(), printed(evaluation.figures())
+
+
+def test_the_report_counts_references_whose_capitals_and_marks_were_normalized():
+    figures, text = report_of("One, two.", "ONE TWO", "“one two”", "one two", "  one  two ")
+    assert (figures["wer"], figures["references_normalized"]) == (0.0, 3)
+    assert "capitals, marks and punctuation of 3 of the 5 references are normalized before they are compared" in text
+
+
+def test_the_report_says_that_digits_in_references_count_as_errors():
+    figures, text = report_of("1 two", "one two")
+    assert (figures["wer"], figures["references_with_digits"]) == (0.25, 1)
+    assert "1 of the 2 references have digits, which transcripts spell as words: each counts as an error" in text
+    assert "normalized" not in text
+
+
+def test_references_that_transcripts_could_equal_need_no_note():
+    figures, text = report_of("one two", "one two")
+    assert (figures["references_normalized"], figures["references_with_digits"]) == (0, 0)
+    assert "normalized" not in text
+    assert "digits" not in text

@@ -1,0 +1,167 @@
+"""Where a segment ends: endpoints by silence, with and without words, and cuts for length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from session_bench import SessionBench
+from spelling import CONFIG, silence, spell
+
+from server.audio.pcm import PCM
+from server.recognition.events import Final, FinalReason, Partial
+from server.recognition.session import Limits
+
+STEP_S = CONFIG.step_samples / CONFIG.sample_rate
+
+
+def test_endpoint_comes_after_the_requested_silence_and_not_before() -> None:
+    bench = SessionBench(endpointing_ms=600)
+    bench.send(np.concatenate([spell("yes"), silence(2.0)]))
+    bench.answer()
+    (final,) = bench.finals()
+    last_letter_s = 5 * 0.04
+    lookahead_s = CONFIG.delay_frames * CONFIG.frame_s
+    assert final.reason is FinalReason.ENDPOINT
+    assert last_letter_s + 0.6 + lookahead_s <= final.duration_s <= last_letter_s + 0.6 + lookahead_s + STEP_S
+
+
+def test_an_endpoint_shorter_than_the_pauses_inside_words_is_held_to_the_minimum() -> None:
+    asked_nothing, at_minimum = SessionBench(endpointing_ms=10), SessionBench(endpointing_ms=400)
+    for bench in (asked_nothing, at_minimum):
+        bench.send(np.concatenate([spell("one"), silence(1.0), spell("two"), silence(1.0)]))
+        bench.answer()
+    assert asked_nothing.events == at_minimum.events
+    assert [f.reason for f in asked_nothing.finals()] == [FinalReason.ENDPOINT] * 2
+
+
+def test_without_endpointing_silence_closes_nothing() -> None:
+    bench = SessionBench(endpointing_ms=None)
+    bench.send(np.concatenate([spell("one "), silence(5.0), spell("two")]))
+    bench.answer()
+    assert not bench.finals()
+
+
+def test_text_still_in_the_lookahead_at_an_endpoint_is_not_lost() -> None:
+    bench = SessionBench()
+    bench.send(np.concatenate([spell("one"), silence(0.44), spell("t")]))
+    bench.close()
+    bench.answer()
+    assert bench.text() == "one t"
+
+
+def test_a_long_segment_is_cut_behind_its_last_finished_word() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=2.0))
+    bench.send(spell("alpha bravo charlie delta echo foxtrot"))
+    bench.close()
+    bench.answer()
+    assert {f.reason for f in bench.finals()[:-1]} == {FinalReason.MAX_LEN}
+    assert all(f.duration_s <= 2.0 + STEP_S for f in bench.finals())
+    assert bench.text() == "alpha bravo charlie delta echo foxtrot"
+
+
+def test_a_word_without_an_end_is_cut_after_the_overtime() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=1.0))
+    bench.send(spell("ab" * 60))
+    bench.answer()
+    assert 6.0 <= bench.finals()[0].duration_s <= 6.0 + STEP_S
+
+
+def test_silence_is_cut_into_bounded_empty_segments() -> None:
+    bench = SessionBench(limits=Limits(max_utterance_s=2.0))
+    bench.send(silence(9.0))
+    bench.answer()
+    assert [(f.duration_s, f.words) for f in bench.finals()] == [(pytest.approx(2.0), ())] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "audio", "reasons"),
+    [
+        # (1) nothing said for 2.4 s: an empty endpoint, again and again; three frames of it are still in the lookahead
+        ({}, [silence(2.4)], []),
+        ({}, [silence(2.4 + 0.12 + 0.08)], ["endpoint"]),
+        ({}, [silence(7.5)], ["endpoint"] * 3),
+        ({"endpointing_ms": None}, [silence(7.5)], []),
+        ({"limits": Limits(silence_endpoint_ms=None)}, [silence(7.5)], []),
+        ({"limits": Limits(silence_endpoint_ms=1_000.0)}, [silence(2.5)], ["endpoint"] * 2),
+        # (2) silence behind words; then (1) begins anew
+        ({"endpointing_ms": 800}, [spell("yes"), silence(0.8)], []),
+        ({"endpointing_ms": 800}, [spell("yes"), silence(1.0)], ["endpoint"]),
+        ({"endpointing_ms": 800}, [spell("yes"), silence(3.0)], ["endpoint"]),
+        ({"endpointing_ms": 800}, [spell("yes"), silence(3.6)], ["endpoint", "endpoint"]),
+        # (3) too long, with and without endpoints
+        ({"limits": Limits(max_utterance_s=1.0)}, [spell("one two three")], ["max_len"]),
+        ({"limits": Limits(max_utterance_s=1.0), "endpointing_ms": None}, [spell("one two three")], ["max_len"]),
+    ],
+)
+def test_the_three_endpoint_rules(options: dict[str, Any], audio: list[PCM], reasons: list[str]) -> None:
+    bench = SessionBench(**options)
+    bench.send(np.concatenate(audio))
+    bench.answer()
+    assert [f.reason for f in bench.finals()] == reasons
+
+
+def test_silent_segment_ends_before_audio_still_in_the_lookahead() -> None:
+    """Speech begins just before the cut: its words keep their times, inside the next segment."""
+    bench = SessionBench()
+    bench.send(np.concatenate([silence(2.48), spell("soon"), silence(1.0)]))
+    bench.answer()
+    empty, final = bench.finals()
+    assert (empty.words, empty.reason) == ((), FinalReason.ENDPOINT)
+    assert 2.4 <= empty.duration_s < 2.48
+    assert final.words[0].start_s == pytest.approx(2.48)
+
+
+def test_with_every_step_a_silent_endpoint_ends_at_its_own_step() -> None:
+    bench = SessionBench(every_step=True)
+    bench.send(silence(4.0))
+    bench.answer()
+    ends = [e.start_s + e.duration_s for e in bench.events if isinstance(e, Partial | Final)]
+    assert ends == pytest.approx([STEP_S * n for n in range(1, 51)])
+
+
+def test_with_voice_activity_both_models_must_agree_on_silence() -> None:
+    """A voice without words: not silence, and after it the time begins anew."""
+    hum = np.full(16_000, 100, np.int16)
+    bench = SessionBench(voice=True)
+    bench.send(np.concatenate([silence(2.0), hum, silence(2.3)]))
+    bench.answer()
+    assert not bench.finals()
+    bench.send(silence(0.3))
+    bench.answer()
+    assert [f.reason for f in bench.finals()] == [FinalReason.ENDPOINT]
+
+
+def test_the_delay_of_an_endpoint_is_the_audio_behind_its_last_word() -> None:
+    bench = SessionBench(endpointing_ms=600)
+    bench.send(np.concatenate([spell("yes"), silence(1.0)]))
+    bench.answer()
+    (final,) = bench.finals()
+    assert final.endpoint_delay_s == pytest.approx(final.duration_s - final.words[-1].end_s)
+    assert 0.6 + 0.12 <= final.endpoint_delay_s <= 0.6 + 0.12 + STEP_S
+    bench.send(spell("no"))
+    bench.close()
+    bench.answer()
+    assert bench.finals()[-1].words
+    assert bench.finals()[-1].endpoint_delay_s is None, "nobody waited for silence"
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["answered late", "answered at once"])
+def test_changed_endpointing_affects_only_later_audio_however_late_it_is_answered(*, late: bool) -> None:
+    bench = SessionBench()
+    said = np.concatenate([spell("one"), silence(0.8), spell(" two"), silence(0.8)])
+
+    def send() -> None:
+        bench.send(said)
+        if not late:
+            bench.answer()
+
+    send()
+    bench.endpoint(2_000.0)
+    send()
+    bench.endpoint(100.0)  # less than the operator's minimum: that
+    send()
+    bench.answer()
+    ends = [" ".join(word.text for word in final.words) for final in bench.finals()]
+    assert ends == ["one", "two", "one two", "one", "two"]

@@ -1,0 +1,28 @@
+"""Bare connections to a server: bytes out, and every byte until the server closes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fakes import WAIT_S
+from live_server import LiveServer
+
+
+@contextmanager
+def dialled(server: LiveServer) -> Iterator[socket.socket]:
+    """A bare connection."""
+    with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
+        yield bare
+
+
+def rest(bare: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    parts = []
+    try:
+        while part := bare.recv(65_536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
