@@ -18,16 +18,21 @@ SERVICE_LINK = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT\w*)
 """Variables that Kubernetes and Docker links add for a service that is called tutti. Source: Kubernetes, Service."""
 
 
+def is_other(name: str) -> bool:
+    """Whether a variable is known and no setting: of clients, or a link of Kubernetes."""
+    return name.upper() in OTHERS or SERVICE_LINK.fullmatch(name.upper()) is not None
+
+
 def check_names(names: Iterable[str], settings: Collection[str]) -> None:
     """Check that every `TUTTI_…` variable is known. Raises: ValueError that names the first one that is not."""
     known = {f"{PREFIX}{name}".upper() for name in settings}
     for name in sorted(names):
         upper = name.upper()
-        if not upper.startswith(PREFIX) or upper in known | OTHERS or SERVICE_LINK.fullmatch(upper):
+        if not upper.startswith(PREFIX) or upper in known or is_other(name):
             continue
         close = get_close_matches(upper, sorted(known | OTHERS), n=1)
-        advice = f"did you mean {close[0]}?" if close else "remove it; server/settings.py lists the settings"
-        raise ValueError(f"{name[:60]} is not a setting: {advice}")
+        advice = f"did you mean {close[0]}?" if close else "remove it (server/settings.py lists the settings)"
+        raise ValueError(f"{name[:60]}: not a setting; {advice}")
 
 
 def listed(text: str) -> tuple[Any, ...]:

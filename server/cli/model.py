@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import typer
 
+from server.cli.errors import EXIT_FAILED, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
-from server.cli.options import EXIT_FAILED, DeviceOption, JsonOption, PrecisionOption, SettingsCommand, fail
+from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand
 
 model = typer.Typer(name="model", help="Acoustic models: ours, and published ones in ONNX form.", no_args_is_help=True)
 

@@ -10,13 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from server.cli.options import DEVICES, EXIT_FAILED, PRECISIONS, JsonOption, ModelOption, fail, settings_from
+from server.cli.errors import EXIT_FAILED, fail
+from server.cli.options import DEVICES, PRECISIONS, JsonOption, ModelOption, printable, settings_from
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
 HERE = "http://127.0.0.1:8080"
 AdminUrlOption = Annotated[str, typer.Option(help="The server, as reached from here.")]
-AdminKeyOption = Annotated[str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY")]
+AdminKeyOption = Annotated[
+    str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY", callback=printable)
+]
 
 
 def doctor(

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
 from server.catalogue import Phase, Place
-from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel
+from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel, of_setting
 from server.operations.drain import Drain
 from server.replica import Replica
 from server.settings import Settings
@@ -67,7 +67,8 @@ class AdminAccess:
 
 def admin_access(settings: Settings) -> AdminAccess:
     """Read the admin keys. Raises: SettingsError."""
-    keys = KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
+    with of_setting("admin_keys_file"):
+        keys = KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
     return AdminAccess(keys, settings.admin_local)
 
 
