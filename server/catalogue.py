@@ -112,6 +112,11 @@ class Catalogue:
     # Requests
 
     @property
+    def limit(self) -> int:
+        """How many channels may be open at the present mix of models."""
+        return int(self._builder.limit())
+
+    @property
     def default(self) -> ModelService:
         """The model of a request that asks for none."""
         service = self._places[self.names.default].service

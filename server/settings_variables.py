@@ -9,6 +9,13 @@ from difflib import get_close_matches
 from typing import Any
 
 PREFIX = "TUTTI_"
+OPTIONS = frozenset({
+    "host", "port", "vosk_port", "model", "models_file", "device", "precision", "decoder", "beams", "lm", "grammars",
+    "second_beams", "second_lm", "finals", "policy", "max_streams", "max_batch", "latency_budget_ms", "vad", "threads",
+    "unload_idle_minutes", "reproducible", "lenient_features", "admin_local", "api_keys_file", "resume_keys_file",
+    "idle_timeout_s", "drain_timeout_s", "log_level", "log_format",
+})  # fmt: skip
+"""Settings that are options of `tutti serve`, too."""
 OTHERS = frozenset(
     f"{PREFIX}{name}"
     for name in ("API_KEY", "ADMIN_KEY", "CERT", "TLS_PORT", "STOP_GRACE", "STATEFUL_STEPS", "PEER_OPTIONS")
@@ -16,6 +23,14 @@ OTHERS = frozenset(
 """Variables that are no settings: of clients, compose files, and tests."""
 SERVICE_LINK = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
 """Variables that Kubernetes and Docker links add for a service that is called tutti. Source: Kubernetes, Service."""
+
+
+def spelled(setting: str, value: object = "") -> str:
+    """Return how an operator sets a setting, such as `--lm off (TUTTI_LM=off)`; without a value its names alone."""
+    variable = f"{PREFIX}{setting}".upper() + (f"={value}" if value != "" else "")
+    if setting not in OPTIONS:
+        return variable
+    return f"--{setting.replace('_', '-')} {value}".rstrip() + f" ({variable})"
 
 
 def is_other(name: str) -> bool:

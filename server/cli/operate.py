@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from server.cli.errors import EXIT_FAILED, fail
-from server.cli.options import DEVICES, PRECISIONS, JsonOption, ModelOption, printable, settings_from
+from server.cli.options import JsonOption, printable, same_options_as, settings_from
+from server.cli.serve import serve
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
@@ -22,23 +23,14 @@ AdminKeyOption = Annotated[
 ]
 
 
-def doctor(
-    context: typer.Context,
-    *,
-    host: Annotated[str | None, typer.Option(help="Address that the server is to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Its port.")] = None,
-    model: ModelOption = None,
-    device: Annotated[str | None, typer.Option(help=DEVICES)] = None,
-    precision: Annotated[str | None, typer.Option(help=PRECISIONS)] = None,
-    decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam.")] = None,
-    max_streams: Annotated[str | None, typer.Option(help="Streams at a time.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Check installation, machine and model with the settings that `tutti serve` would take, and say what to mend.
+@same_options_as(serve)
+def doctor(context: typer.Context, *, as_json: JsonOption = False, **_: Any) -> None:
+    """Check installation, machine and model with the options and variables of `tutti serve`, and say what to mend.
 
     Exit status 1 if something would go wrong; warnings leave it at 0.
     """
     from server.tools import doctor as report
+    from server.tools.doctor_access import CHECKS as ACCESS
     from server.tools.doctor_machine import CHECKS as MACHINE
     from server.tools.doctor_model import CHECKS as MODEL
 
@@ -50,7 +42,7 @@ def doctor(
         if not as_json:
             typer.echo(report.line(finding))
 
-    well = report.examine(settings, (*MACHINE, *MODEL), tell)
+    well = report.examine(settings, (*MACHINE, *ACCESS, *MODEL), tell)
     if as_json:
         typer.echo(report.document(findings, well=well))
     raise typer.Exit(0 if well else EXIT_FAILED)
