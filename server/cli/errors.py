@@ -148,7 +148,10 @@ def _with_value(parameter: Any, context: Any) -> str:
     given = context.meta.get(GIVEN, {}).get(parameter.name)
     if given is None or is_secret(parameter.name):
         return name_of(parameter)
-    return f"{name_of(parameter)} {shorten(' '.join(given) if isinstance(given, (list, tuple)) else str(given))}"
+    text = " ".join(given) if isinstance(given, (list, tuple)) else str(given)
+    if parameter.name == "url":  # its query or its user may be a secret
+        text = re.sub(r"\?.*", "?…", re.sub(r"//[^/@]*@", "//…@", text))
+    return f"{name_of(parameter)} {shorten(text)}"
 
 
 GIVEN = "tutti.given"

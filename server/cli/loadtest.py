@@ -10,12 +10,22 @@ from typing import Annotated
 import typer
 
 from server.cli.errors import bad_option, fail, refuse
-from server.cli.options import DeviceOption, JsonOption, KeyOption, ModelOption, PrecisionOption, ThreadsOption
+from server.cli.options import (
+    DeviceOption,
+    JsonOption,
+    KeyOption,
+    ModelOption,
+    PrecisionOption,
+    ThreadsOption,
+    server_url,
+)
 
 
 def loadtest(
     *,
-    url: Annotated[str, typer.Option(help="The server to load: a machine of your own.")] = "ws://127.0.0.1:8080",
+    url: Annotated[
+        str, typer.Option(help="The server to load: a machine of your own.", callback=server_url)
+    ] = "ws://127.0.0.1:8080",
     streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100",
     seconds: Annotated[float, typer.Option(help="Measured seconds of each level.", min=0.1, max=3_600)] = 20.0,
     manifest: Annotated[

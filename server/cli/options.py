@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,6 @@ import typer
 from typer.core import TyperCommand
 
 from server.cli.errors import check_given, check_numbers, complain, fail, problems_of, refuse
-from server.settings_variables import PREFIX, check_names, is_other
 
 if TYPE_CHECKING:
     from server.settings import Settings
@@ -63,6 +63,21 @@ def printable(value: str | None) -> str | None:
     return value
 
 
+def server_url(value: str | None) -> str | None:
+    """Check the address of a server for streams, or several with commas: a `callback`."""
+    if value is None:
+        return None
+    from tutti_asr_client.address import listen_url
+    from tutti_asr_client.errors import BadUrl
+
+    try:
+        for address in value.split(","):
+            listen_url(address.strip(), {})
+    except BadUrl as error:
+        raise typer.BadParameter(re.sub(r"^address '.*?': ", "", str(error))) from None
+    return value
+
+
 def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
     """Give a command all options of another one, before its own; it reads them from typer's context."""
 
@@ -94,6 +109,8 @@ class SettingsCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
+        from server.settings_variables import PREFIX, check_names, is_other
+
         names = [name for name in os.environ if name.upper().startswith(PREFIX) and not is_other(name)]
         if names:
             from server.settings import Settings
@@ -193,7 +210,7 @@ FinalsOption = Annotated[
     str | None,
     typer.Option(help="fast, or accurate: ended segments are read again by another model. Default: {default}."),
 ]
-UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
+UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
 KeyOption = Annotated[
     str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY", callback=printable)
 ]

@@ -29,7 +29,9 @@ def keys(settings: Settings) -> Iterator[Finding]:
     if settings.api_keys or settings.api_keys_file is not None or _is_local(settings.host):
         yield ok("keys", said)
     else:
-        yield warn("keys", said, f"TUTTI_API_KEYS or {spelled('api_keys_file')}, unless the network is closed")
+        yield warn(
+            "keys", said, f"set {spelled('api_keys')} or {spelled('api_keys_file')}, unless the network is closed"
+        )
     yield ok("admin", said_of_admin(settings))
 
 

@@ -228,7 +228,8 @@ def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     except (ModelError, SettingsError) as error:
         yield misset("decoder", error) if isinstance(error, SettingsError) else _undecodable(settings, error)
         return
-    path = language_model_path(settings.lm) if decoder.supports_bias else None
+    language = "en" if isinstance(served, PublishedModel) else served.config.language
+    path = language_model_path(settings.lm, language) if decoder.supports_bias else None
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
     yield from _accurate(settings, served, decoder)

@@ -141,6 +141,11 @@ BY_COMMANDS = {  # what only a command itself can check
     "format": (["transcribe", RECORDING, "--json", "--format", "srt"], "--format"),
     "ignored option": (["transcribe", RECORDING, "--resumable"], "--resumable"),
     "key of a client": (["transcribe", RECORDING, "--url", "ws://127.0.0.1:9", "--api-key", "a b"], "--api-key"),
+    "address of a server": (["model", "list", "--url", "ftp://x"], "--url"),
+    "port of an address": (["drain", "--url", "http://127.0.0.1:x"], "--url"),
+    "address of an evaluation": (["evaluate", "--manifest", str(SAMPLES), "--url", "foo://x"], "--url"),
+    "address of a load": (["loadtest", "--url", "foo://x"], "--url"),
+    "address of recordings": (["transcribe", RECORDING, "--url", "foo://x"], "--url"),
     "admin key": (["drain", "--admin-key", "a\nb"], "--admin-key"),
 }
 
@@ -194,7 +199,6 @@ NO_FILE = {
     "a language model": (["lm", "perplexity", "absent.arpa", "absent.txt"], "absent.arpa"),
     "a checkpoint": (["ceiling", "--model", "absent.safetensors"], "absent.safetensors"),
     "a server": (["drain", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
-    "an address": (["model", "list", "--url", "ftp://x"], "http"),
 }
 
 
