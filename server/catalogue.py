@@ -106,10 +106,15 @@ class Catalogue:
 
     def _add(self, place: Place) -> None:
         if place.name.casefold() in (name.casefold() for name in self._places):
-            raise SettingsError(f"two models are named {place.name!r}")
+            raise SettingsError(f"models_file: two models are named {place.name!r}")
         self._places[place.name] = place
 
     # Requests
+
+    @property
+    def limit(self) -> int:
+        """How many channels may be open at the present mix of models."""
+        return int(self._builder.limit())
 
     @property
     def default(self) -> ModelService:

@@ -4,6 +4,8 @@ of a close. Imports nothing of the server.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -126,7 +128,16 @@ class ModelStays(ServerError):
 
 
 class SettingsError(ServerError):
-    """A setting that cannot be applied."""
+    """A setting that cannot be applied; the message begins with the setting's name, which `of_setting` adds."""
+
+
+@contextmanager
+def of_setting(name: str) -> Iterator[None]:
+    """Begin the message of a SettingsError with the name of the setting whose value is read."""
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ class ModelEntry(BaseModel):
     lm: Literal["off"] | Path | None = None
     second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     second_lm: Path | None = None
-    device: str | None = None
-    precision: str | None = None
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] | None = None
     default: bool = False
     on_demand: bool = False  # loaded with the first request for it
 

@@ -21,7 +21,7 @@ from model.ctc.words import Decoder
 from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
-from server.errors import BadParameter, SettingsError
+from server.errors import BadParameter, SettingsError, of_setting
 from server.model_names import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
@@ -130,7 +130,7 @@ class ServiceBuilder:
         self._machine = Machine()
         self._turns = itertools.cycle([Turn() for _ in range(steps_at_once(settings.threads))])
         self._second = SecondDecodes(clock)
-        keys = read_keys(read_secrets("resume key", plain(settings.resume_keys), settings.resume_keys_file))
+        keys = resume_keys(settings)
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
         metrics.sessions_max.set_function(self.limit)
@@ -264,6 +264,14 @@ class ServiceBuilder:
         return TicketService(
             self._resume_keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time, own_key=self._own_key
         )
+
+
+def resume_keys(settings: Settings) -> list[bytes]:
+    """Return the keys of tickets, those given and then those of the file. Raises: SettingsError."""
+    with of_setting("resume_keys"):
+        given = read_keys(read_secrets("key", plain(settings.resume_keys), None))
+    with of_setting("resume_keys_file"):
+        return given + read_keys(read_secrets("key", (), settings.resume_keys_file))
 
 
 def plain(secrets: Iterable[SecretStr]) -> list[str]:

@@ -11,6 +11,7 @@ from server.access.opening_rate import OpeningRate, automatic
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
 from server.catalogue import Catalogue
+from server.errors import of_setting
 from server.model_service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.metrics import Metrics
@@ -76,7 +77,7 @@ def build_replica(
         drain=Drain(sessions, _drain_times(settings), clock),
         metrics=metrics,
         guard=Guard(
-            _keys(settings, clock),
+            client_keys(settings, clock),
             sessions,
             catalogue,
             metrics=metrics,
@@ -93,11 +94,15 @@ def build_replica(
     return replica
 
 
-def _keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
-    """Raises: SettingsError."""
-    secrets = read_secrets("token key", plain(settings.token_keys), settings.token_keys_file)
-    tokens = Tokens(secret for _, secret in secrets)
-    return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
+def client_keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
+    """Return the keys of clients, and what signs their tokens. Raises: SettingsError."""
+    with of_setting("token_keys"):
+        given = plain(settings.token_keys)
+        Tokens(given)
+    with of_setting("token_keys_file"):
+        tokens = Tokens(secret for _, secret in read_secrets("key", given, settings.token_keys_file))
+    with of_setting("api_keys_file"):
+        return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
 
 
 def _openings(settings: Settings, builder: ServiceBuilder) -> OpeningRate:

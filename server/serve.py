@@ -38,6 +38,7 @@ from server.operations.process import (
     reopen_closed_stdio,
     return_large_blocks,
 )
+from server.operations.start_message import said_of_admin, said_of_keys, start_message
 from server.recognition.session import Session
 from server.replica import Replica
 from server.served_model import load_served, outlines_of
@@ -63,16 +64,24 @@ class DrainingServer(uvicorn.Server):
         self._signalled = False
         self.forced_by: int | None = None
         self.on_forced: Callable[[int], None] = lambda _: None
+        self.on_message: Callable[[str], object] = lambda _: None  # of the start, for a person at a terminal
         replica.drain.when_done(self._stop)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and log the address."""
+        """Listen, and log the address; JSON lines say in fields what the message says to a person."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         if self.started:
+            settings, models = self._replica.settings, self._replica.models
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            models = [service.name for service in self._replica.models]
-            _log.info("listening", url=open_address(host, port), **interfaces(host), models=models)
+            url = open_address(host, port)
+            said: dict[str, object] = dict(interfaces(host))
+            if settings.log_format == "json":
+                said = {"docs": f"{url}/docs", "streams": models.limit, "streams_fixed": settings.max_streams != "auto"}
+                said |= {"keys": said_of_keys(settings), "admin": said_of_admin(settings)}
+            elif settings.log_level in ("debug", "info"):
+                self.on_message(f"{start_message(settings, url, models.limit)}\n")
+            _log.info("listening", url=url, models=[service.name for service in models], **said)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """Drain at the first signal, stop at once at the second. A drain begun by other means counts as no signal."""
@@ -119,6 +128,7 @@ def run(settings: Settings) -> int:
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(uvicorn_config(application.asgi, replica), replica)
+    server.on_message = log_lines.write
     server.on_forced = lambda sig: _end(128 + sig, log_lines)
     replica.drain.when_done(lambda: _end(EXIT_LOST, log_lines) if replica.drain.lost is not None else None)
     freeze_loaded_objects()

@@ -45,7 +45,9 @@ def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
     load = partial(_load, entry, settings)
     if is_published(entry.path):
         if entry.on_demand and not entry.languages:
-            raise SettingsError(f"languages: the model {entry.name!r}, loaded on demand, has to be told its languages")
+            raise SettingsError(
+                f"models_file: the model {entry.name!r} is loaded on demand, so `languages` must be set for it"
+            )
         return ModelOutline(entry.name, entry.languages, ModelCard(entry.name, "", ""), load, entry.on_demand)
     config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
     card = ModelCard.of(entry.name, config.version, digest, config.architecture)
@@ -76,7 +78,7 @@ def second_of(settings: Settings) -> SecondSearch | None:
     if settings.second_beams != "off":
         return SecondSearch(settings.second_beams, settings.second_lm)
     if settings.second_lm is not None:
-        raise SettingsError("second-lm: nothing is decoded a second time; --second-beams 512 does that")
+        raise SettingsError("second_lm: needs a second search: --second-beams 512 or TUTTI_SECOND_BEAMS=512")
     return None
 
 

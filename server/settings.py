@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS
@@ -16,6 +19,22 @@ from server.settings_variables import listed
 
 SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
 AUTO_SLOTS = 1_024  # more streams than one replica carries
+
+
+def url_of(*schemes: str) -> AfterValidator:
+    """Return the check of an address with one of these schemes."""
+
+    def check(text: str) -> str:
+        try:
+            parts = urlsplit(text)
+            valid = parts.scheme in schemes and parts.hostname and parts.port != 0 and not re.search(r"\s", text)
+        except ValueError:  # a bad port, or bad brackets
+            valid = None
+        if not valid:
+            raise ValueError(f"must be an address that begins with {' or '.join(f'{each}://' for each in schemes)}")
+        return text
+
+    return AfterValidator(check)
 
 
 class Settings(BaseSettings):
@@ -29,6 +48,7 @@ class Settings(BaseSettings):
         extra="forbid",
         hide_input_in_errors=True,  # it may be a key
         protected_namespaces=(),
+        allow_inf_nan=False,
     )
 
     host: str = "127.0.0.1"
@@ -37,8 +57,8 @@ class Settings(BaseSettings):
     model: Path | None = None  # None: the models that ship, below; NAME=PATH, with commas: `models`
     models: tuple[ModelEntry, ...] = ()  # the default first; none: `model` alone
     models_file: Path | None = None  # tables of models: server/model_entries.py
-    device: str = "auto"
-    precision: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] = "auto"
     reproducible: bool = False
     threads: int = Field(0, ge=0)  # 0: all cores but one, which the event loop needs
 
@@ -98,9 +118,13 @@ class Settings(BaseSettings):
     vosk_port: int | None = Field(None, ge=0, le=65_535)  # for vosk clients alone, without keys; None: /vosk only
     vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)  # until a client says another one, as vosk-server's
     quiet_timeout_s: float = Field(60.0, gt=0)  # `idle_timeout_s` of protocols without a keep-alive message
-    twilio_forward_url: str | None = None  # ws:// or wss://, where the text of Twilio's calls goes
+    twilio_forward_url: Annotated[str, url_of("wss", "ws")] | None = (
+        None  # ws:// or wss://, where the text of Twilio's calls goes
+    )
     twilio_auth_token: SecretStr | None = None  # of the account: then only what Twilio signed is let in, without a key
-    twilio_public_url: str | None = None  # the URL that Twilio dials, where a proxy changes it
+    twilio_public_url: Annotated[str, url_of("wss", "ws", "https", "http")] | None = (
+        None  # the URL that Twilio dials, where a proxy changes it
+    )
 
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
     strict_models: bool = False
@@ -110,7 +134,9 @@ class Settings(BaseSettings):
     admin_local: bool = False  # without admin keys: /admin for this machine; a proxy on it would let everybody in
     admin_keys_file: Path | None = None  # one sha256 hex digest a line
 
-    otel_endpoint: str | None = None  # OTLP over HTTP, e.g. http://127.0.0.1:4318; None: as OTEL_… variables say
+    otel_endpoint: Annotated[str, url_of("http", "https")] | None = (
+        None  # OTLP over HTTP, e.g. http://127.0.0.1:4318; None: as OTEL_… variables say
+    )
     commit: str = "unknown"  # of the build, for `tutti_build_info`
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
@@ -147,9 +173,12 @@ class Settings(BaseSettings):
         texts = [str(text) for text in model] if isinstance(model, (list, tuple)) and model else [str(model or "")]
         named = len(texts) > 1 or is_named(texts[0])
         if given.get("models_file") is not None and (model or given.get("models")):
-            raise ValueError("models are told by --model or by --models-file, not by both")
+            raise bad_setting("models_file", "cannot be combined with --model, TUTTI_MODEL or TUTTI_MODELS")
         if named:
-            return given | {"model": None, "models": named_models(texts)}
+            try:
+                return given | {"model": None, "models": named_models(texts)}
+            except ValueError as error:
+                raise bad_setting("model", str(error)) from None
         return given | {"model": texts[0] or None} if isinstance(model, (list, tuple)) else given
 
     def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:
@@ -188,3 +217,8 @@ class Settings(BaseSettings):
     def all_slots(self) -> int:
         """Slots of a model."""
         return self.slots + self.upload_slots
+
+
+def bad_setting(name: str, problem: str) -> PydanticCustomError:
+    """Return the error of one setting, for validators of several: `settings` of its context names the setting."""
+    return PydanticCustomError("setting", "{problem}", {"problem": problem, "settings": (name,)})

@@ -9,6 +9,13 @@ from difflib import get_close_matches
 from typing import Any
 
 PREFIX = "TUTTI_"
+OPTIONS = frozenset({
+    "host", "port", "vosk_port", "model", "models_file", "device", "precision", "decoder", "beams", "lm", "grammars",
+    "second_beams", "second_lm", "finals", "policy", "max_streams", "max_batch", "latency_budget_ms", "vad", "threads",
+    "unload_idle_minutes", "reproducible", "lenient_features", "admin_local", "api_keys_file", "resume_keys_file",
+    "idle_timeout_s", "drain_timeout_s", "log_level", "log_format",
+})  # fmt: skip
+"""Settings that are options of `tutti serve`, too."""
 OTHERS = frozenset(
     f"{PREFIX}{name}"
     for name in ("API_KEY", "ADMIN_KEY", "CERT", "TLS_PORT", "STOP_GRACE", "STATEFUL_STEPS", "PEER_OPTIONS")
@@ -18,16 +25,29 @@ SERVICE_LINK = re.compile(rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_(?:HOST|PORT\w*)
 """Variables that Kubernetes and Docker links add for a service that is called tutti. Source: Kubernetes, Service."""
 
 
+def spelled(setting: str, value: object = "") -> str:
+    """Return how an operator sets a setting, such as `--lm off (TUTTI_LM=off)`; without a value its names alone."""
+    variable = f"{PREFIX}{setting}".upper() + (f"={value}" if value != "" else "")
+    if setting not in OPTIONS:
+        return variable
+    return f"--{setting.replace('_', '-')} {value}".rstrip() + f" ({variable})"
+
+
+def is_other(name: str) -> bool:
+    """Whether a variable is known and no setting: of clients, or a link of Kubernetes."""
+    return name.upper() in OTHERS or SERVICE_LINK.fullmatch(name.upper()) is not None
+
+
 def check_names(names: Iterable[str], settings: Collection[str]) -> None:
     """Check that every `TUTTI_…` variable is known. Raises: ValueError that names the first one that is not."""
     known = {f"{PREFIX}{name}".upper() for name in settings}
     for name in sorted(names):
         upper = name.upper()
-        if not upper.startswith(PREFIX) or upper in known | OTHERS or SERVICE_LINK.fullmatch(upper):
+        if not upper.startswith(PREFIX) or upper in known or is_other(name):
             continue
         close = get_close_matches(upper, sorted(known | OTHERS), n=1)
-        advice = f"did you mean {close[0]}?" if close else "remove it; server/settings.py lists the settings"
-        raise ValueError(f"{name[:60]} is not a setting: {advice}")
+        advice = f"did you mean {close[0]}?" if close else "remove it (server/settings.py lists the settings)"
+        raise ValueError(f"{name[:60]}: not a setting; {advice}")
 
 
 def listed(text: str) -> tuple[Any, ...]:

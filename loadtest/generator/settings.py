@@ -54,7 +54,7 @@ class LoadSettings:
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if not self.streams or not all(1 <= streams <= MAX_STREAMS for streams in self.streams):
-            raise BadSettings(f"numbers of streams must lie in 1…{MAX_STREAMS}")
+            raise BadSettings(f"numbers of streams must be from 1 to {MAX_STREAMS}")
         if not 0.0 < self.seconds <= MAX_SECONDS:
             raise BadSettings(f"seconds must lie in 0…{MAX_SECONDS:g}")
         if self.level_seconds and len(self.level_seconds) != len(self.streams):
@@ -86,4 +86,4 @@ def parse_streams(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise BadSettings(f"--streams wants numbers with commas between them, not {text!r}") from error
+        raise BadSettings("must be whole numbers with commas, such as 10,50,100") from error

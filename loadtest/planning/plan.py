@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,9 +27,12 @@ class Output:
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """Positive numbers with commas. Raises: ValueError."""
-    levels = tuple(int(part) for part in text.split(","))
+    try:
+        levels = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        levels = (0,)
     if min(levels) < 1:
-        raise ValueError("--levels are numbers of streams, from 1")
+        raise ValueError("must be numbers of streams from 1 on, with commas, such as 10,50,100")
     return levels
 
 
@@ -36,9 +40,12 @@ def parse_client(text: str | None) -> Client | None:
     """Three numbers with commas, µs. Raises: ValueError."""
     if text is None:
         return None
-    costs = [float(part) * 1e-6 for part in text.split(",")]
-    if len(costs) != 3 or min(costs) < 0:
-        raise ValueError("--client-us takes SEND,RECEIVE,TICK, none below 0")
+    try:
+        costs = [float(part) * 1e-6 for part in text.split(",")]
+    except ValueError:
+        costs = []
+    if len(costs) != 3 or not all(math.isfinite(cost) and cost >= 0 for cost in costs):
+        raise ValueError("must be SEND,RECEIVE,TICK in µs, each 0 or more, such as 40,60,10")
     return Client(*costs)
 
 

@@ -26,7 +26,7 @@ from server.errors import NotAuthorised, SettingsError
 CHECK_EVERY_S = 1.0
 MAX_STREAMS = 100_000  # of a key: more is a typing error
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{1,6}")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.keys")
@@ -90,7 +90,7 @@ def _parse_line(words: list[str]) -> Key:
     name, streams, origins = "", None, None
     for word in words[1:]:
         field, equals, value = word.partition("=")
-        if not equals and not name and _NAME.fullmatch(word):
+        if not equals and not name and NAME.fullmatch(word):
             name = word
         elif field == "streams" and streams is None and _NUMBER.fullmatch(value) and 0 < int(value) <= MAX_STREAMS:
             streams = int(value)

@@ -36,7 +36,7 @@ class Tokens:
         """Without a secret make one, whose tokens only this process accepts. Raises: SettingsError."""
         given = tuple(secrets_)
         if any(len(secret.encode()) < MIN_SECRET_BYTES for secret in given):
-            raise SettingsError(f"a token key needs {MIN_SECRET_BYTES} bytes at least")
+            raise SettingsError(f"a token key needs at least {MIN_SECRET_BYTES} bytes")
         self._secrets = given or (secrets.token_urlsafe(MIN_SECRET_BYTES),)
         self._own = not given
 

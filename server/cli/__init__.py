@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from server.cli.errors import OneLineErrors
 from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.lm import lm as lm_commands
@@ -29,6 +30,7 @@ from server.cli.transcribe import transcribe
 
 app = typer.Typer(
     name="tutti",
+    cls=OneLineErrors,
     help="Streaming speech recognition: a low-latency batching inference server, its clients and its tools.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},

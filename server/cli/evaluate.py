@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from server.cli.errors import EXIT_INTERRUPTED, bad_option, fail
 from server.cli.options import (
-    EXIT_INTERRUPTED,
     DeviceSetting,
     FinalsOption,
     GrammarOption,
@@ -24,7 +24,6 @@ from server.cli.options import (
     SecondBeamsOption,
     SecondLmOption,
     UrlOption,
-    fail,
     model_for,
     settings_from,
 )
@@ -93,7 +92,7 @@ def evaluate(
         else:
             run_local(asked, combinations(ours, concurrency))
     except (ModelError, SettingsError, EvaluationFailed) as error:
-        fail(error)
+        fail(error, ours)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -116,7 +115,9 @@ def _codecs(named: str | None) -> list[str | None]:
     names = (named or "none").split(",")
     unknown = sorted({*names} - {*TABLES, "none"})
     if unknown:
-        raise typer.BadParameter(f"--codec: {unknown[0]} is none of {', '.join([*TABLES, 'none'])}")
+        raise bad_option(
+            "--codec", unknown[0], f"must be one of {', '.join([*TABLES, 'none'])}, or several with commas"
+        )
     return [None if name == "none" else name for name in names]
 
 
@@ -124,4 +125,4 @@ def _refuse(options: dict[str, Any]) -> None:
     """Refuse options that a running server has decided. Raises: typer.BadParameter."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if given:
-        raise typer.BadParameter(f"{', '.join(given)}: a running server decides that itself; leave out --url")
+        raise typer.BadParameter(f"{', '.join(given)}: is decided by the running server; leave it out, or --url")

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import EXIT_USAGE, fail
+from server.cli.errors import fail, refuse, shorten
+from server.cli.options import SettingsCommand
 
 PREFIX = "tutti_"  # names the program that a found key belongs to
 KEY_BYTES = 32
@@ -21,13 +22,14 @@ keys = typer.Typer(help="API keys: make them, and write the file of their digest
 
 NameOption = Annotated[str, typer.Option(help="Whose key it is: letters, digits and . _ @ -")]
 StreamsOption = Annotated[
-    int | None, typer.Option(help="Calls that it may have open at a time, each of any number of channels.", min=1)
+    int | None,
+    typer.Option(help="Calls that it may have open at a time, each of any number of channels.", min=1, max=100_000),
 ]
 OriginOption = Annotated[list[str] | None, typer.Option(help="A web page that may use it, https://…; repeatable.")]
 FileOption = Annotated[Path | None, typer.Option(help="The keys file, to which the line is added.", dir_okay=False)]
 
 
-@keys.command()
+@keys.command(cls=SettingsCommand)
 def new(
     *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
 ) -> None:
@@ -37,7 +39,7 @@ def new(
     typer.echo(key)
 
 
-@keys.command("hash")
+@keys.command("hash", cls=SettingsCommand)
 def hash_(
     *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
 ) -> None:
@@ -48,7 +50,7 @@ def hash_(
     _keep(_line(key.strip(), name, streams, origin or []), file, err=False)
 
 
-@keys.command()
+@keys.command(cls=SettingsCommand)
 def resume() -> None:
     """Make the key that replicas share so that a stream resumes at any of them (`TUTTI_RESUME_KEYS`)."""
     from server.resume.seal import new_key
@@ -57,20 +59,21 @@ def resume() -> None:
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
-    """The line of the keys file, parsed once to be sure that the server can read it."""
-    from server.access.keys import parse_keys
-    from server.errors import SettingsError
+    """The line of the keys file. What the server could not read is refused."""
+    from server.access.keys import NAME
+    from server.access.origins import origin_of
 
+    if name and not NAME.fullmatch(name):
+        refuse(f"--name {shorten(name)}: must be 1 to 64 letters, digits and . _ @ -")
+    for origin in origins:
+        try:
+            origin_of(origin)
+        except ValueError as error:
+            refuse(f"--origin {shorten(origin)}: {error}")
     fields = [hashlib.sha256(key.encode()).hexdigest(), name]
     fields += [f"streams={streams}"] if streams is not None else []
     fields += [f"origins={','.join(origins)}"] if origins else []
-    line = "  ".join(field for field in fields if field)
-    try:
-        parse_keys([("the line:1", line)])
-    except SettingsError as error:
-        typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(EXIT_USAGE) from error
-    return line
+    return "  ".join(field for field in fields if field)
 
 
 def _keep(line: str, file: Path | None, *, err: bool) -> None:

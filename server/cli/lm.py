@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server.cli.errors import bad_option, fail
 from server.cli.options import (
     ManifestOption,
     ModelOption,
@@ -17,7 +18,6 @@ from server.cli.options import (
     PrecisionOption,
     SettingsCommand,
     default_of,
-    fail,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Average(StrEnum):
     POOLED = "pooled"
 
 
-@lm.command()
+@lm.command(cls=SettingsCommand)
 def train(
     texts: Annotated[
         list[str],
@@ -99,7 +99,7 @@ def train(
     typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-@lm.command()
+@lm.command(cls=SettingsCommand)
 def prune(
     model: Annotated[Path, typer.Argument(help="An .arpa or .arpa.gz model.")],
     *,
@@ -122,7 +122,7 @@ def prune(
     typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-@lm.command()
+@lm.command(cls=SettingsCommand)
 def perplexity(
     model: Annotated[Path, typer.Argument(help="An .arpa, .arpa.gz or .lm model.")],
     texts: Annotated[list[Path], typer.Argument(help="Texts, a sentence a line; a .jsonl manifest goes by source.")],
@@ -254,9 +254,9 @@ def _mixed(asked: str | None, paths: Sequence[Path], options: TrainingOptions) -
     except ValueError:
         found = 0.0
     if name != "shipped" or not 0 < found < 1:
-        raise typer.BadParameter(f"--mix {asked}: neither none nor shipped:SHARE with a share such as 0.7")
+        raise bad_option("--mix", asked, "must be none or shipped:SHARE, with a share such as 0.7")
     if others:
-        raise typer.BadParameter("--mix excludes weights, --held-out, counts and models: name the model as a source")
+        raise bad_option("--mix", asked, "excludes weights, --held-out, counts and models; name the model as a source")
     chinese = any(has_ideographs(line) for line in read_lines(paths[0], as_written=True))
     path = language_model_path(None, "zh" if chinese else "en")
     return None if path is None else (path, found)
@@ -272,7 +272,7 @@ def _weighted(texts: Sequence[str]) -> tuple[list[Path], tuple[float, ...]]:
             try:
                 weights.append(float(weight))
             except ValueError:
-                raise typer.BadParameter(f"{text}: not FILE:WEIGHT") from None
+                raise bad_option("TEXTS", text, "must be a file that is there, or FILE:WEIGHT") from None
             paths.append(Path(name))
         else:
             paths.append(Path(text))
@@ -285,9 +285,9 @@ def _counts(text: str | None) -> tuple[int, ...]:
     try:
         counts = tuple(int(count) for count in text.split(","))
     except ValueError:
-        raise typer.BadParameter("--min-count takes whole numbers with commas") from None
+        raise bad_option("--min-count", text, "must be whole numbers with commas, such as 1,1,2") from None
     if list(counts) != sorted(counts) or counts[0] < 1:
-        raise typer.BadParameter("--min-count: counts must be at least 1 and non-decreasing, for example 1,1,2")
+        raise bad_option("--min-count", text, "must be at least 1 each and non-decreasing, such as 1,1,2")
     return counts
 
 

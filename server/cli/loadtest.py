@@ -9,14 +9,25 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import DeviceOption, JsonOption, KeyOption, ModelOption, PrecisionOption, ThreadsOption, fail
+from server.cli.errors import bad_option, fail, refuse
+from server.cli.options import (
+    DeviceOption,
+    JsonOption,
+    KeyOption,
+    ModelOption,
+    PrecisionOption,
+    ThreadsOption,
+    server_url,
+)
 
 
 def loadtest(
     *,
-    url: Annotated[str, typer.Option(help="The server to load: a machine of your own.")] = "ws://127.0.0.1:8080",
+    url: Annotated[
+        str, typer.Option(help="The server to load: a machine of your own.", callback=server_url)
+    ] = "ws://127.0.0.1:8080",
     streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100",
-    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.", min=0.1, max=3_600)] = 20.0,
     manifest: Annotated[
         Path | None, typer.Option(help="JSON lines, perhaps with `language`. Default: the shipped recordings.")
     ] = None,
@@ -25,10 +36,12 @@ def loadtest(
     seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
     api_key: KeyOption = None,
     policy_label: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "",
-    stream_seconds: Annotated[float | None, typer.Option(help="About so long a stream. Default: a recording.")] = None,
+    stream_seconds: Annotated[
+        float | None, typer.Option(help="Length of a stream, about. Default: a recording.", min=0.5)
+    ] = None,
     churn: Annotated[bool, typer.Option("--churn", help="Streams come at random times, last at random.")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Refused streams come back when they were told to.")] = False,
-    uploads: Annotated[int, typer.Option(help="Recordings posted at a time beside the live streams.")] = 0,
+    uploads: Annotated[int, typer.Option(help="Recordings posted at a time alongside the live streams.", min=0)] = 0,
     explain: Annotated[bool, typer.Option("--explain", help="The parts of each answer's latency too.")] = False,
 ) -> None:
     """Load a server with live streams paced in real time, open loop; check every transcript; report latencies."""
@@ -38,9 +51,13 @@ def loadtest(
     from loadtest.measurement.run import run_loadtest
 
     try:
+        levels = parse_streams(streams)
+    except BadSettings as error:
+        raise bad_option("--streams", streams, str(error)) from error
+    try:
         settings = LoadSettings(
             url=url,
-            streams=parse_streams(streams),
+            streams=levels,
             seconds=seconds,
             manifest=manifest,
             seed=seed,
@@ -53,7 +70,7 @@ def loadtest(
             split=explain,
         )
     except BadSettings as error:
-        raise typer.BadParameter(str(error)) from error
+        refuse(error)
     raise typer.Exit(run_loadtest(settings, as_json=as_json, plot_path=plot))
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from server.cli.errors import EXIT_FAILED, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
-from server.cli.options import EXIT_FAILED, DeviceOption, JsonOption, PrecisionOption, SettingsCommand, fail
+from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand
 
 model = typer.Typer(name="model", help="Acoustic models: ours, and published ones in ONNX form.", no_args_is_help=True)
 
@@ -66,29 +66,20 @@ def check(
 @model.command(name="list", cls=SettingsCommand)
 def list_(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """Say what each model of a running server is doing: loaded, loading, unloading, not loaded; and its streams."""
-    for state in _ask(url, "GET", "models", admin_key):
+    for state in ask_admin(url, "GET", "models", admin_key, timeout_s=LOADING_S):
         _tell(state)
 
 
 @model.command(cls=SettingsCommand)
 def load(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """Have a running server load a model; streams of its others go on. Returns once it takes streams."""
-    _tell(_ask(url, "POST", f"models/{quote(name, safe='')}/load", admin_key))
+    _tell(ask_admin(url, "POST", f"models/{quote(name, safe='')}/load", admin_key, timeout_s=LOADING_S))
 
 
 @model.command(cls=SettingsCommand)
 def unload(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """Have a running server unload a model: no new streams of it, and when the open ones have ended, no memory."""
-    _tell(_ask(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key))
-
-
-def _ask(url: str, method: str, path: str, admin_key: str | None) -> Any:
-    try:
-        return ask_admin(url, method, path, admin_key, LOADING_S)
-    except urllib.error.HTTPError as error:
-        fail(f"{url}: {error.read().decode(errors='replace').strip() or error}")
-    except OSError as error:
-        fail(f"{url}: {error}")
+    _tell(ask_admin(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key, timeout_s=LOADING_S))
 
 
 def _tell(state: dict[str, Any]) -> None:

@@ -6,36 +6,49 @@ import json
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
+from http.client import HTTPException
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from server.cli.options import DEVICES, EXIT_FAILED, PRECISIONS, JsonOption, ModelOption, fail, settings_from
+from server.cli.errors import EXIT_FAILED, fail
+from server.cli.options import JsonOption, printable, same_options_as, settings_from
+from server.cli.serve import serve
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
 HERE = "http://127.0.0.1:8080"
-AdminUrlOption = Annotated[str, typer.Option(help="The server, as reached from here.")]
-AdminKeyOption = Annotated[str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY")]
+NO_KEY = "the server has admin keys: --admin-key or TUTTI_ADMIN_KEY gives one"
 
 
-def doctor(
-    context: typer.Context,
-    *,
-    host: Annotated[str | None, typer.Option(help="Address that the server is to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Its port.")] = None,
-    model: ModelOption = None,
-    device: Annotated[str | None, typer.Option(help=DEVICES)] = None,
-    precision: Annotated[str | None, typer.Option(help=PRECISIONS)] = None,
-    decoder: Annotated[str | None, typer.Option(help="auto, greedy or beam.")] = None,
-    max_streams: Annotated[str | None, typer.Option(help="Streams at a time.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Check installation, machine and model with the settings that `tutti serve` would take, and say what to mend.
+def _http_url(value: str) -> str:
+    """Check the address of a server: a `callback`."""
+    try:
+        parts = urlsplit(value)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and value.isprintable()
+    except ValueError:  # a bad port
+        valid = None
+    if not valid:
+        raise typer.BadParameter(f"must be an address such as {HERE}")
+    return value
+
+
+AdminUrlOption = Annotated[str, typer.Option(help="The server, as reached from here.", callback=_http_url)]
+AdminKeyOption = Annotated[
+    str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY", callback=printable)
+]
+
+
+@same_options_as(serve)
+def doctor(context: typer.Context, *, as_json: JsonOption = False, **_: Any) -> None:
+    """Check installation, machine and model with the options and variables of `tutti serve`, and say what to mend.
 
     Exit status 1 if something would go wrong; warnings leave it at 0.
     """
     from server.tools import doctor as report
+    from server.tools.doctor_access import CHECKS as ACCESS
     from server.tools.doctor_machine import CHECKS as MACHINE
     from server.tools.doctor_model import CHECKS as MODEL
 
@@ -47,7 +60,7 @@ def doctor(
         if not as_json:
             typer.echo(report.line(finding))
 
-    well = report.examine(settings, (*MACHINE, *MODEL), tell)
+    well = report.examine(settings, (*MACHINE, *ACCESS, *MODEL), tell)
     if as_json:
         typer.echo(report.document(findings, well=well))
     raise typer.Exit(0 if well else EXIT_FAILED)
@@ -60,26 +73,43 @@ def drain(
     admin_key: AdminKeyOption = None,
 ) -> None:
     """Begin the drain of a running server: no new streams, the open ones may end; for preStop hooks and people."""
+    state = ask_admin(url, "POST", "drain", admin_key)
+    typer.echo(json.dumps(state))
+    while wait and state["phase"] != "drained":
+        time.sleep(POLL_S)
+        state = ask_admin(url, "GET", "drain", admin_key, or_if_gone={"phase": "drained"})
+
+
+def ask_admin(
+    url: str, method: str, path: str, admin_key: str | None, *, timeout_s: float = TIMEOUT_S, or_if_gone: Any = None
+) -> Any:
+    """Ask what stands below `/admin/`, never through a proxy; `or_if_gone` is the answer of a server that is not there.
+
+    Raises: typer.Exit, after a line that says why it is refused.
+    """
     try:
-        state = ask_admin(url, "POST", "drain", admin_key)
-        typer.echo(json.dumps(state))
-        while wait and state["phase"] != "drained":
-            time.sleep(POLL_S)
-            try:
-                state = ask_admin(url, "GET", "drain", admin_key)
-            except urllib.error.HTTPError:
-                raise
-            except OSError:  # it is gone
-                return
-    except OSError as error:  # what urllib raises
-        fail(f"{url}: {error}")
+        return _answer(url, method, path, admin_key, timeout_s)
+    except urllib.error.HTTPError as error:
+        fail(f"{url}: {_refusal(error, admin_key)}")
+    except (OSError, HTTPException) as error:
+        if or_if_gone is not None:
+            return or_if_gone
+        fail(f"{url}: {getattr(error, 'reason', None) or error or type(error).__name__}")
+    except ValueError:
+        fail(f"{url}: the answer is not JSON; is this the address of a tutti server?")
 
 
-def ask_admin(url: str, method: str, path: str, admin_key: str | None, timeout_s: float = TIMEOUT_S) -> Any:
-    """Ask what stands below `/admin/`; never through a proxy. Raises: OSError."""
+def _refusal(error: urllib.error.HTTPError, admin_key: str | None) -> str:
+    """Return a refusal with what to do: the server's own words, unless something else has answered with a page."""
+    if error.code == HTTPStatus.UNAUTHORIZED:
+        return f"{error.code}: {NO_KEY if admin_key is None else 'this is not one of its admin keys'}"
+    plain = error.headers.get_content_type() == "text/plain"
+    return f"{error.code}: {error.read(1_000).decode(errors='replace').strip() if plain else error.reason}"
+
+
+def _answer(url: str, method: str, path: str, admin_key: str | None, timeout_s: float) -> Any:
+    """Raises: OSError, HTTPException, ValueError."""
     headers = {"Authorization": f"Bearer {admin_key}"} if admin_key else {}
-    if not url.startswith(("http://", "https://")):
-        raise OSError("http:// or https:// is needed")
     request = urllib.request.Request(f"{url.rstrip('/')}/admin/{path}", method=method, headers=headers)  # noqa: S310
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(request, timeout=timeout_s) as answer:

@@ -1,23 +1,27 @@
-"""Options that several commands share, settings made of options, exit codes, and the end of a command that failed.
+"""Options that several commands share, the class of all commands, and settings made of options.
 
 Defaults in help texts are looked up in the settings when help is shown; nothing heavy is imported before.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
+from server.cli.errors import check_given, check_numbers, complain, fail, problems_of, refuse
+
 if TYPE_CHECKING:
     from server.settings import Settings
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+Command = TypeVar("Command", bound=Callable[..., None])
 DEVICES = "auto, cpu or cuda."
 PRECISIONS = "auto (the fastest here), int8 (CPU; same text on every processor), bf16, fp32 or fp16 (GPU)."
 
@@ -41,8 +45,81 @@ def default_of(setting: str) -> Callable[[], Any]:
     return look_up
 
 
+def one_of(*names: str) -> Callable[[str | None], str | None]:
+    """Return the `callback` of an option that takes these names, for options whose help lists them by itself."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise typer.BadParameter(f"must be one of {', '.join(names)}")
+        return value
+
+    return check
+
+
+def printable(value: str | None) -> str | None:
+    """Check a key, which is sent in a header: a `callback`."""
+    if value is not None and not (value.isascii() and value.isprintable() and " " not in value):
+        raise typer.BadParameter("must be printable ASCII without spaces")
+    return value
+
+
+def server_url(value: str | None) -> str | None:
+    """Check the address of a server for streams, or several with commas: a `callback`."""
+    if value is None:
+        return None
+    from tutti_asr_client.address import listen_url
+    from tutti_asr_client.errors import BadUrl
+
+    try:
+        for address in value.split(","):
+            listen_url(address.strip(), {})
+    except BadUrl as error:
+        raise typer.BadParameter(re.sub(r"^address '.*?': ", "", str(error))) from None
+    return value
+
+
+def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
+    """Give a command all options of another one, before its own; it reads them from typer's context."""
+
+    def share(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        shared = inspect.signature(other, eval_str=True).parameters
+        added = [
+            each for name, each in own.parameters.items() if name not in shared and each.kind is not each.VAR_KEYWORD
+        ]
+        command.__signature__ = own.replace(parameters=[*shared.values(), *added])  # type: ignore[attr-defined]
+        return command
+
+    return share
+
+
 class SettingsCommand(TyperCommand):
-    """A command whose help and completion show defaults of settings, in place of `{default}` and of `default_of`."""
+    """A command whose help and completion show defaults of settings instead of `{default}` and of `default_of`.
+
+    It refuses empty texts, numbers that are not finite, and unknown `TUTTI_…` variables.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments. Raises: UsageError."""
+        check_given(self, ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        finally:
+            check_numbers(self, ctx)  # first of all, so also where another option is missing
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        from server.settings_variables import PREFIX, check_names, is_other
+
+        names = [name for name in os.environ if name.upper().startswith(PREFIX) and not is_other(name)]
+        if names:
+            from server.settings import Settings
+
+            try:
+                check_names(names, Settings.model_fields)
+            except ValueError as error:
+                refuse(error)
+        return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command."""
@@ -84,11 +161,33 @@ ModelsOption = Annotated[
         "Default: English, and Mandarin on demand."
     ),
 ]
-DeviceOption = Annotated[str, typer.Option(help=DEVICES, default_factory=default_of("device"))]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        help=DEVICES,
+        default_factory=default_of("device"),
+        envvar="TUTTI_DEVICE",
+        callback=one_of("auto", "cpu", "cuda"),
+    ),
+]
 DeviceSetting = Annotated[str | None, typer.Option(help=f"{DEVICES} Default: {{default}}.")]
-PrecisionOption = Annotated[str, typer.Option(help=PRECISIONS, default_factory=default_of("precision"))]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        help=PRECISIONS,
+        default_factory=default_of("precision"),
+        envvar="TUTTI_PRECISION",
+        callback=one_of("auto", "int8", "bf16", "fp32", "fp16"),
+    ),
+]
 ThreadsOption = Annotated[
-    int, typer.Option(help="Compute threads. Default: all cores but one.", default_factory=default_of("threads"))
+    int,
+    typer.Option(
+        help="Compute threads. Default: all cores but one.",
+        default_factory=default_of("threads"),
+        envvar="TUTTI_THREADS",
+        min=0,
+    ),
 ]
 DecoderOption = Annotated[
     str | None, typer.Option(help="auto (beam where there is a language model), greedy or beam. Default: {default}.")
@@ -111,8 +210,10 @@ FinalsOption = Annotated[
     str | None,
     typer.Option(help="fast, or accurate: ended segments are read again by another model. Default: {default}."),
 ]
-UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.")]
-KeyOption = Annotated[str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY")]
+UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
+KeyOption = Annotated[
+    str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY", callback=printable)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")]
 PartOption = Annotated[
     Part, typer.Option(help="Half of the speakers of each source: A, which `tutti lm tune` uses, or B, or all.")
@@ -123,25 +224,20 @@ ManifestOption = Annotated[list[Path], typer.Option(help="JSON lines with audio 
 def settings_from(options: Mapping[str, Any]) -> Settings:
     """Settings from the options that were given, `TUTTI_…` variables and defaults.
 
-    A bad value is named on standard error and ends the command with the exit status of wrong usage.
+    Bad values end the command with the exit status of wrong usage, each named in one line by its option or variable.
     """
     from pydantic import ValidationError
 
     from server.settings import Settings
-    from server.settings_variables import check_names
 
+    given = {name: value for name, value in options.items() if value not in (None, [])}
     try:
-        check_names(os.environ, Settings.model_fields)
-    except ValueError as error:
-        typer.echo(f"tutti: {error}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
-    try:
-        return Settings(**{name: value for name, value in options.items() if value not in (None, [])})
+        return Settings(**given)
     except ValidationError as error:
-        for problem in error.errors():
-            option = f"--{str(problem['loc'][0]).replace('_', '-')}: " if problem["loc"] else ""
-            typer.echo(option + problem["msg"].removeprefix("Value error, "), err=True)
-        raise typer.Exit(EXIT_USAGE) from None
+        *others, last = problems_of(error, given)
+        for problem in others:
+            complain(problem)
+        refuse(last)
 
 
 def model_for(language: str | None, model: Path | None) -> Path | None:
@@ -155,9 +251,3 @@ def model_for(language: str | None, model: Path | None) -> Path | None:
         return shipped_for(language)
     except ModelError as error:
         fail(error)
-
-
-def fail(error: Exception | str) -> NoReturn:
-    """End the command with its error in one line."""
-    typer.echo(f"tutti: {error}", err=True)
-    raise typer.Exit(EXIT_FAILED) from (error if isinstance(error, Exception) else None)

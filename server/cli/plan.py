@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server.cli.options import (
-    EXIT_FAILED,
-    DeviceOption,
-    JsonOption,
-    ModelOption,
-    PrecisionOption,
-    ThreadsOption,
-    default_of,
-    fail,
-)
+from server.cli.errors import EXIT_FAILED, bad_option, fail
+from server.cli.options import DeviceOption, JsonOption, ModelOption, PrecisionOption, ThreadsOption, default_of, one_of
 
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
@@ -27,7 +21,9 @@ if TYPE_CHECKING:
 def calibrate(
     *,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("build/calibration.json"),
-    decoder: Annotated[str, typer.Option(help="greedy or beam, as the server to be planned for.")] = "greedy",
+    decoder: Annotated[
+        str, typer.Option(help="greedy or beam, as the server to be planned for.", callback=one_of("greedy", "beam"))
+    ] = "greedy",
     threads: ThreadsOption,
     model: ModelOption = None,
     device: DeviceOption,
@@ -59,14 +55,31 @@ def plan(
     streams: Annotated[int, typer.Option(help="Live streams to be carried, by all replicas together.", min=1)] = 1_000,
     slo_ms: Annotated[float, typer.Option(help="p98 chunk latency not to be exceeded, ms.", min=0.1)] = 100.0,
     calibration: Annotated[Path | None, typer.Option(help="From `tutti calibrate`. Default: the shipped one.")] = None,
-    policy: Annotated[str, typer.Option(help="eager, deadline or single.", default_factory=default_of("policy"))],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="eager, deadline or single.",
+            default_factory=default_of("policy"),
+            envvar="TUTTI_POLICY",
+            callback=one_of("eager", "deadline", "single"),
+        ),
+    ],
     max_batch: Annotated[
-        int, typer.Option(help="Rows of a batch, at most.", min=1, default_factory=default_of("max_batch"))
+        int,
+        typer.Option(
+            help="Rows of a batch, at most.",
+            min=1,
+            default_factory=default_of("max_batch"),
+            envvar="TUTTI_MAX_BATCH",
+        ),
     ],
     latency_budget_ms: Annotated[
         float,
         typer.Option(
-            help="Deadline of a step, ms, for --policy deadline.", default_factory=default_of("latency_budget_ms")
+            help="Deadline of a step, ms, for --policy deadline.",
+            min=0.001,
+            default_factory=default_of("latency_budget_ms"),
+            envvar="TUTTI_LATENCY_BUDGET_MS",
         ),
     ],
     headroom: Annotated[float, typer.Option(help="Share of a replica that stays free.", min=0.0, max=0.9)] = 0.2,
@@ -96,13 +109,13 @@ def plan(
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
 
-    try:
+    serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
+    with _named("--calibration", calibration):
         device = deep_speech_2() if deep_speech else Calibration.load(calibration) if calibration else shipped()
-        serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
+    with _named("--levels", levels):
         loads = plan_runs.parse_levels(levels) if levels else DEEP_SPEECH_STREAMS if deep_speech else None
+    with _named("--client-us", client_us):
         client = plan_runs.parse_client(client_us)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
     if loads is None:
         found = plan_runs.answer(device, serving, streams=streams, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
@@ -114,6 +127,17 @@ def plan(
     if as_json:
         typer.echo(found.document)
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
+
+
+@contextmanager
+def _named(option: str, value: object) -> Iterator[None]:
+    """Name the option whose value is wrong. Raises: typer.BadParameter."""
+    try:
+        yield
+    except OSError as error:
+        raise bad_option(option, value, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise bad_option(option, value, str(error)) from error
 
 
 def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import EXIT_INTERRUPTED, fail
+from server.cli.errors import EXIT_INTERRUPTED, fail
 
 
 def quantize(

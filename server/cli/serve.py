@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from server.cli.errors import fail
 from server.cli.options import (
     PRECISIONS,
     BeamsOption,
@@ -18,7 +19,6 @@ from server.cli.options import (
     ModelsOption,
     SecondBeamsOption,
     SecondLmOption,
-    fail,
     settings_from,
 )
 
@@ -102,5 +102,5 @@ def serve(
     try:
         code = run(settings)
     except (ModelError, SettingsError) as error:
-        fail(error)
+        fail(error, context.params)
     raise typer.Exit(code)

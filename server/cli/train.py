@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from server.cli.options import EXIT_INTERRUPTED, DeviceOption, fail
+from server.cli.errors import EXIT_INTERRUPTED, fail
+from server.cli.options import DeviceOption
 
 
 def train(
@@ -29,7 +30,9 @@ def train(
     device: DeviceOption,
     processes: Annotated[
         int | None,
-        typer.Option(help="1, 2, 4, …, of one thread each; any number gives the same model. Default: a core each."),
+        typer.Option(
+            help="1, 2, 4, …, of one thread each; any number gives the same model. Default: a core each.", min=1
+        ),
     ] = None,
     validate_every: Annotated[int, typer.Option(help="Updates between validations.", min=1)] = 500,
     save_every: Annotated[int, typer.Option(help="Updates between snapshots of the run.", min=1)] = 200,
@@ -71,7 +74,7 @@ def train(
 def synthesize(
     out: Annotated[Path, typer.Argument(help="Folder for the recordings and their manifest, synthetic.jsonl.")],
     *,
-    hours: Annotated[float, typer.Option(help="Hours of speech.")] = 7.0,
+    hours: Annotated[float, typer.Option(help="Hours of speech.", min=0)] = 7.0,
     seed: Annotated[int, typer.Option(help="Decides texts and voices.")] = 1,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     dev: Annotated[bool, typer.Option("--dev", help="Sentences of the held-out split.")] = False,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from server.cli.errors import complain, fail, refuse
 from server.cli.options import (
-    EXIT_USAGE,
     BeamsOption,
     DecoderOption,
     DeviceOption,
@@ -26,7 +25,6 @@ from server.cli.options import (
     SecondBeamsOption,
     SecondLmOption,
     UrlOption,
-    fail,
     model_for,
     settings_from,
 )
@@ -75,12 +73,12 @@ def transcribe(
     api_key: KeyOption = None,
     retry: Annotated[
         float,
-        typer.Option(help="Seconds of patience with a server that is absent, full or restarting. 0: none."),
+        typer.Option(help="Seconds of patience with a server that is absent, full or restarting. 0: none.", min=0),
     ] = 30.0,
     resumable: Annotated[
         bool, typer.Option("--resumable", help="Ask for tickets, so that any replica can go on where one was lost.")
     ] = False,
-    concurrency: Annotated[int, typer.Option(help="Recordings at a time, at least 1.")] = 8,
+    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
@@ -100,11 +98,9 @@ def transcribe(
     chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is for
     this process alone.
     """
-    _check(context, url, retry, api_key)
-    if concurrency < 1:
-        _refuse(f"--concurrency {concurrency}: at least 1")
+    _check(context, url)
     if as_json and output_format not in (None, OutputFormat.JSON):
-        _refuse(f"--json cannot be combined with --format {output_format}")
+        refuse(f"--format {output_format}: cannot be combined with --json")
     from server.tools.recordings import BadInput, RecordingReader, recordings_of
     from tutti_asr_client.errors import BadUrl, ClientError
     from tutti_asr_client.files.transcribe import run, run_remote
@@ -113,9 +109,9 @@ def transcribe(
         recordings = recordings_of(files)
         display = _display(recordings, files, OutputFormat.JSON if as_json else output_format, out)
     except BadInput as error:
-        _refuse(str(error))
+        refuse(str(error))
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
-    shared["read"] = RecordingReader(_complain)
+    shared["read"] = RecordingReader(complain)
     # Only the options that were given: the address may have a query of its own.
     asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
     asked |= {"smart_format": True} if smart_format else {}
@@ -127,7 +123,7 @@ def transcribe(
         try:
             code = run_remote(recordings, url=url, **server, **shared)
         except BadUrl as error:
-            _refuse(f"--url: {error}")
+            refuse(f"--url: {error}")
         raise typer.Exit(code)
     from model.errors import ModelError
     from server.errors import SettingsError
@@ -141,7 +137,7 @@ def transcribe(
     try:
         code = run(recordings, lambda: open_local(settings, **asked), **shared)
     except (ClientError, ModelError, SettingsError) as error:
-        fail(error)
+        fail(error, context.params)
     raise typer.Exit(code)
 
 
@@ -160,28 +156,14 @@ def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | Non
     if out is None and chosen in ("srt", "vtt") and len(recordings) > 1:
         raise BadInput(f"--format {chosen}: several recordings need --out FOLDER")
     targets = None if out is None else outputs_of(recordings, roots, out, chosen)
-    return JsonOutput(targets) if chosen == "json" else TextOutput(recordings, chosen, _complain, targets)
+    return JsonOutput(targets) if chosen == "json" else TextOutput(recordings, chosen, complain, targets)
 
 
-def _check(context: typer.Context, url: str | None, retry: float, api_key: str | None) -> None:
-    """Refuse values and options that would be ignored."""
-    if not (math.isfinite(retry) and retry >= 0):
-        _refuse(f"--retry {retry:g}: must be a number of seconds, 0 or more")
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
-        _refuse("--api-key: must be printable ASCII without spaces")
+def _check(context: typer.Context, url: str | None) -> None:
+    """Refuse options that would be ignored."""
     for name in OF_THIS_PROCESS if url is not None else OF_A_SERVER:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             where = "is chosen by the server; leave it out with --url" if url is not None else "needs --url"
-            _refuse(f"{option} {where}")
-
-
-def _complain(problem: str) -> None:
-    typer.echo(f"tutti: {problem}", err=True)
-
-
-def _refuse(problem: str) -> NoReturn:
-    """End the command with the exit status of wrong usage."""
-    _complain(problem)
-    raise typer.Exit(EXIT_USAGE)
+            refuse(f"{option}: {where}")

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
 from server.catalogue import Phase, Place
-from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel
+from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel, of_setting
 from server.operations.drain import Drain
 from server.replica import Replica
 from server.settings import Settings
@@ -24,7 +24,14 @@ INDIRECT_HEADERS = (
     "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address", "via", "origin", "sec-fetch-site",
 )  # fmt: skip
 """Headers of proxies and of browsers. A proxy on this machine that adds none makes every request look local."""
-CLOSED = "no admin key is set: set TUTTI_ADMIN_KEYS, or TUTTI_ADMIN_LOCAL=true if no proxy runs on this machine\n"
+CLOSED = (
+    "/admin is closed, because this server has no admin key: set TUTTI_ADMIN_KEYS for it, "
+    "or TUTTI_ADMIN_LOCAL=true (--admin-local) if no proxy runs on its machine\n"
+)
+INDIRECT = (
+    "without an admin key /admin answers only direct requests of the server's own machine, not those of a proxy or of "
+    "a web page: set TUTTI_ADMIN_KEYS for the server\n"
+)
 _STATES: dict[int | str, dict[str, object]] = {
     401: {"description": "No admin key, or a wrong one"},
     403: {"description": "No admin key is set, and TUTTI_ADMIN_LOCAL is not, or the request is not of this machine"},
@@ -67,7 +74,8 @@ class AdminAccess:
 
 def admin_access(settings: Settings) -> AdminAccess:
     """Read the admin keys. Raises: SettingsError."""
-    keys = KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
+    with of_setting("admin_keys_file"):
+        keys = KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
     return AdminAccess(keys, settings.admin_local)
 
 
@@ -86,7 +94,7 @@ def refusal_of(request: Request, access: AdminAccess) -> Response | None:
     if access.keys.is_open:
         if not access.local:
             return Response(CLOSED, 403, media_type="text/plain")
-        return None if is_direct(request) else Response("not from here\n", 403, media_type="text/plain")
+        return None if is_direct(request) else Response(INDIRECT, 403, media_type="text/plain")
     try:
         access.keys.check(Credentials.read(request.headers.get("authorization"), ()))
     except NotAuthorised:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from server.errors import SettingsError
 from server.settings import Settings
+from server.settings_variables import spelled
 
 
 class Verdict(StrEnum):
@@ -43,6 +45,26 @@ def fail(name: str, found: str, advice: str) -> Finding:
     return Finding(name, Verdict.FAIL, found, advice)
 
 
+MENDS = {
+    "admin_keys_file": "a file to which `tutti keys new --file` has written",
+    "allowed_origins": "origins of pages such as https://example.org",
+    "api_keys_file": "a file to which `tutti keys new --file` has written",
+    "models_file": "tables [[model]], as docs/models.md has them",
+    "resume_keys": "keys that `tutti keys resume` makes",
+    "resume_keys_file": "keys that `tutti keys resume` makes, one a line",
+    "second_lm": "leave it out, or set --second-beams 512 (TUTTI_SECOND_BEAMS=512)",
+    "token_keys": "texts of 32 bytes or more",
+    "token_keys_file": "a text of 32 bytes or more a line",
+}
+"""What a setting takes, for the advice on a value that cannot be applied."""
+
+
+def misset(name: str, error: SettingsError) -> Finding:
+    """The finding of a setting that cannot be applied; the error begins with its name."""
+    setting, _, problem = str(error).partition(": ")
+    return fail(name, problem, f"correct {spelled(setting)}: {MENDS.get(setting, 'or leave it out')}")
+
+
 Check = Callable[[Settings], Iterator[Finding]]
 
 
@@ -57,6 +79,9 @@ def examine(settings: Settings, checks: Sequence[Check], tell: Callable[[Finding
             for finding in check(settings):
                 tell(finding)
                 well = well and finding.verdict is not Verdict.FAIL
+        except SettingsError as error:
+            tell(misset(check.__name__.replace("_", " "), error))
+            well = False
         except Exception as error:  # noqa: BLE001 - a doctor has to survive whatever the patient has
             tell(
                 fail(check.__name__.replace("_", " "), f"{type(error).__name__}: {error}", "mend this, and look again")

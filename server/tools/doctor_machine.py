@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import resource
+import shutil
 import socket
 import tempfile
 import time
@@ -16,10 +18,12 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import server
-from model.errors import install_hint
+from model.errors import TrainingError, install_hint
+from model.lexicon.espeak import pronounce
 from server.addresses import host_port, listening_hosts
 from server.operations.process import files_needed
 from server.settings import Settings
+from server.settings_variables import spelled
 from server.tools.doctor import Check, Finding, fail, ok, warn
 
 EXTRAS = {"media": "av", "otel": "opentelemetry.exporter.otlp.proto.http", "vad": "silero_vad"}
@@ -61,7 +65,9 @@ def extras(settings: Settings) -> Iterator[Finding]:
     needed = [name for name in missing if asked.get(name)]
     found = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}"
     if needed:
-        yield fail("extras", found, f"the settings need it: {install_hint(','.join(needed))}")
+        settings_of = {"vad": spelled("vad", settings.vad), "otel": spelled("otel_endpoint")}
+        advice = f"{' and '.join(settings_of[name] for name in needed)} needs it: {install_hint(','.join(needed))}"
+        yield fail("extras", found, advice)
     elif "media" in missing:
         yield warn("extras", found, f"Opus, WebM and AAC are refused without it: {install_hint('media')}")
     else:
@@ -75,7 +81,23 @@ def _importable(module: str) -> bool:
         return False
 
 
-def processor(_: Settings) -> Iterator[Finding]:
+def synthesizers(_: Settings) -> Iterator[Finding]:
+    """Programs that training needs and serving does not: pronunciations of words, and synthetic speech."""
+    missing = []
+    try:
+        pronounce(["yes"])
+    except TrainingError as error:
+        missing.append(f"espeak-ng: {error.__cause__}")
+    if shutil.which("flite") is None:
+        missing.append("flite: not found")
+    if missing:
+        advice = "serving needs neither; for `tutti train` and `tutti synthesize`: apt-get install espeak-ng flite"
+        yield warn("training", "; ".join(missing), advice)
+    else:
+        yield ok("training", "espeak-ng and flite work: pronunciations and synthetic speech can be made")
+
+
+def processor(settings: Settings) -> Iterator[Finding]:
     """Usable cores, a CPU quota below them, and the instructions that decide the precision."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     values = dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
@@ -84,12 +106,10 @@ def processor(_: Settings) -> Iterator[Finding]:
     cores, quota = len(os.sched_getaffinity(0)), _cpu_quota()
     named = fields.get("model name", platform.processor() or platform.machine())
     found = f"{named}, {cores} cores, {', '.join(f for f in WANTED_FLAGS if f in flags) or 'no AVX2'}"
-    if quota is not None and quota < cores:
-        yield warn(
-            "processor",
-            f"{found}, and a quota of {quota:g} cores",
-            f"--threads {max(1, int(quota) - 1)}: more would wait",
-        )
+    threads = settings.threads or max(1, cores - 1)
+    if quota is not None and threads > max(1, int(quota) - 1):
+        advice = f"{spelled('threads', max(1, int(quota) - 1))}: more would wait"
+        yield warn("processor", f"{found}, and a quota of {quota:g} cores for {threads} threads", advice)
     elif cores < 2:  # the event loop and the model thread
         yield warn("processor", found, "give it two cores: the event loop needs one beside the model")
     else:
@@ -130,23 +150,25 @@ def files(settings: Settings) -> Iterator[Finding]:
     needed = files_needed(settings.slots)
     found = f"{'no limit' if hard == resource.RLIM_INFINITY else hard} for {settings.slots} streams, {needed} needed"
     if hard != resource.RLIM_INFINITY and hard < needed:
-        yield fail(
-            "open files", found, f"raise it: ulimit -Hn {needed}, LimitNOFILE= of systemd; or fewer --max-streams"
-        )
+        advice = f"raise it: ulimit -Hn {needed}, LimitNOFILE= of systemd; or fewer streams: {spelled('max_streams')}"
+        yield fail("open files", found, advice)
     else:
         yield ok("open files", found)
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
     """Addresses that the server is to listen on are free."""
-    wanted = {"port": settings.port, "vosk port": settings.vosk_port}
-    for name, port in wanted.items():
+    wanted = {"port": settings.port, "vosk_port": settings.vosk_port}
+    for setting, port in wanted.items():
         if port:
-            yield _port(name, settings.host, port)
+            yield _port(setting, settings.host, port)
+    if settings.port and settings.port == settings.vosk_port:
+        found = f"{settings.port} is the port of vosk's clients and of all others"
+        yield fail("vosk port", found, f"choose another {spelled('vosk_port')}")
 
 
-def _port(name: str, host: str, port: int) -> Finding:
-    shown, (hosts, _) = host_port(host, port), listening_hosts(host, port)
+def _port(setting: str, host: str, port: int) -> Finding:
+    name, shown, (hosts, _) = setting.replace("_", " "), host_port(host, port), listening_hosts(host, port)
     try:
         for one in hosts:
             family, kind, protocol, _, address = socket.getaddrinfo(one, port, type=socket.SOCK_STREAM)[0]
@@ -156,7 +178,13 @@ def _port(name: str, host: str, port: int) -> Finding:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(address)
     except OSError as error:
-        return fail(name, f"{shown}: {error.strerror}", "stop what listens there, or choose another --port")
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = f"correct {spelled('host')}: an address of this machine, such as 127.0.0.1 or 0.0.0.0"
+        elif error.errno == errno.EACCES:
+            advice = f"choose a port of 1024 or more: {spelled(setting)}"
+        else:
+            advice = f"stop what listens there, or choose another {spelled(setting)}"
+        return fail(name, f"{shown}: {error.strerror}", advice)
     return ok(name, f"{shown} is free")
 
 
@@ -192,4 +220,4 @@ def proxies(_: Settings) -> Iterator[Finding]:
         yield ok("proxies", f"{', '.join(sorted(names))}, not for this machine" if names else "none set")
 
 
-CHECKS: tuple[Check, ...] = (versions, extras, processor, memory, files, ports, clocks, proxies)
+CHECKS: tuple[Check, ...] = (versions, extras, synthesizers, processor, memory, files, ports, clocks, proxies)

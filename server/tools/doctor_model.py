@@ -15,9 +15,10 @@ import torch
 from model import checkpoint
 from model.acoustic import AcousticModel, load_model, load_segment_model
 from model.ctc.search import kernel
-from model.decoder import SENTENCES, SHIPPED_LM, decoder_of, language_model_path
+from model.ctc.words import Decoder
+from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, grammars_of, language_model_path
 from model.description import Place
-from model.errors import ModelError, PrecisionError, PublishedModelError
+from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
 from model.lm.recurrent.model import kept_model
@@ -26,10 +27,12 @@ from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.segment_reader import other_of
 from model.torch_model import TorchModel
-from server.model_service import TILE_ROWS
-from server.served_model import second_of
+from server.errors import SettingsError
+from server.model_service import TILE_ROWS, VAD_HZ
+from server.served_model import load_vad, second_of
 from server.settings import Settings
-from server.tools.doctor import Check, Finding, fail, ok, warn
+from server.settings_variables import spelled
+from server.tools.doctor import Check, Finding, fail, misset, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
 
 SUMS = "SHA256SUMS"
@@ -68,11 +71,12 @@ def _sha256(path: Path) -> str | None:
 def model(settings: Settings) -> Iterator[Finding]:
     """The checks of each model that would be served; of several, each finding names its model."""
     for entry, own in settings.of_models():
-        for finding in _one_model(own):
+        chosen = "model" if settings.models_file is None else "models_file"
+        for finding in _one_model(own, chosen):
             yield finding if entry is None else replace(finding, name=f"{entry.name}: {finding.name}")
 
 
-def _one_model(settings: Settings) -> Iterator[Finding]:
+def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
     """Device, precision, exact arithmetic, memory of the streams' states, caches, batch invariance and decoder."""
     try:
         served = load_model(
@@ -80,10 +84,12 @@ def _one_model(settings: Settings) -> Iterator[Finding]:
         )
     except PrecisionError as error:
         found, _, advice = str(error).partition(": ")
-        yield fail("precision", found, advice)
+        setting = "device" if settings.device == "cuda" and "device" in found else "precision"
+        yield fail(setting, found, f"{spelled(setting)}: {advice}")
         return
-    except PublishedModelError as error:
-        yield fail("model", str(error), "a folder as sherpa-onnx publishes them: docs/models.md")
+    except ModelError as error:
+        takes = "a shipped model's name (small, medium, mandarin), a checkpoint, or a published folder: docs/models.md"
+        yield fail("model", str(error), f"correct {spelled(chosen)}: {takes}")
         return
     yield _device(served.device)
     yield _precision(settings, served)
@@ -92,6 +98,7 @@ def _one_model(settings: Settings) -> Iterator[Finding]:
     if served.device.type == "cpu":
         yield _caches(served.weight_bytes)
     yield from _invariance(settings, served)
+    yield from _voice_activity(settings, served)
     yield from _decoder(settings, served)
 
 
@@ -117,7 +124,11 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
     by = "portable code: neither AVX2 nor VNNI here, or held back" if portable else f"{way} instructions"
     if served.precision == "int8":
         found = f"int8 by {by}"
-        return warn(name, found, "--precision auto, or a processor with AVX2 or VNNI") if portable else ok(name, found)
+        return (
+            warn(name, found, f"{spelled('precision', 'auto')}, or a processor with AVX2 or VNNI")
+            if portable
+            else ok(name, found)
+        )
     if asked:
         return ok(name, f"{served.precision}, as asked for; int8 would be by {by}")
     found = f"{served.precision}; int8 would be by {by}" + ("" if portable else ", but this checkpoint has no integers")
@@ -131,12 +142,12 @@ def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """Compare shipped 8-bit models' log-probs on the sample recordings with those of every processor."""
     path = checkpoint.SHIPPED if settings.model is None else checkpoint.named(settings.model)
     if served.precision == "int8":
-        mend = "streams that move to another replica may change words: --precision fp32; and report it"
+        mend = f"streams that move to another replica may change words: {spelled('precision', 'fp32')}; and report it"
         yield from _compared("arithmetic", path, lambda: log_probs_digest(served), mend)
     if settings.finals != "accurate" or isinstance(served, PublishedModel):
         return
     if (other := other_of(served.config)) is not None:
-        mend = "finals may differ from those of another replica: --finals fast; and report it"
+        mend = f"finals may differ from those of another replica: {spelled('finals', 'fast')}; and report it"
         name = "arithmetic of accurate finals"
         yield from _compared(name, other[0], lambda: log_probs_digest(load_segment_model(other[0])), mend)
         if language_model_path(settings.lm, served.config.language) == SHIPPED_LM:
@@ -159,7 +170,7 @@ def _states(settings: Settings, served: AcousticModel) -> Finding:
     free = torch.cuda.mem_get_info(served.device.type)[0] if served.device.type == "cuda" else free_memory()
     found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.all_slots}, {free / GIB:.1f} GiB free"
     if total + (BESIDE_MODEL if served.device.type == "cpu" else 0) > free:
-        return warn("states", found, "fewer --max-streams, or more memory")
+        return warn("states", found, f"fewer streams: {spelled('max_streams')}, or more memory")
     return ok("states", found)
 
 
@@ -182,9 +193,10 @@ def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
         return
     found = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.precision}"
     if settings.reproducible or differing(served, TILE_ROWS):
-        yield fail(name, found, "--precision fp32; and report it: rows should be independent in tiles")
+        advice = f"{spelled('precision', 'fp32')}; and report it: rows should be independent in tiles"
+        yield fail(name, found, advice)
     else:
-        yield warn(name, found, "serve with --reproducible: tiles of a fixed shape are equal to the bit here")
+        yield warn(name, found, f"{spelled('reproducible', 'true')}: tiles of a fixed shape are equal to the bit here")
 
 
 def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
@@ -213,20 +225,78 @@ def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
         decoder = decoder_of(
             served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
         )
-    except ModelError as error:
-        yield fail("decoder", str(error), "--decoder greedy")
+    except (ModelError, SettingsError) as error:
+        yield misset("decoder", error) if isinstance(error, SettingsError) else _undecodable(settings, error)
         return
-    path = language_model_path(settings.lm) if decoder.supports_bias else None
+    language = "en" if isinstance(served, PublishedModel) else served.config.language
+    path = language_model_path(settings.lm, language) if decoder.supports_bias else None
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
+    yield from _accurate(settings, served, decoder)
     if not decoder.supports_bias:
         return
+    try:
+        grammars = grammars_of(served, settings.beams, settings.grammars)
+    except ModelError as error:
+        advice = f"correct {spelled('grammars')}: a folder of LANGUAGE-NAME.arpa, or leave it out"
+        yield fail("grammars", str(error), advice)
+    else:
+        yield ok("grammars", ", ".join(grammars) or "none")
     folder = kept_in(kernel.advance_streams)
     if folder is None or not os.access(folder, os.W_OK):
         advice = "each start compiles for a minute: NUMBA_CACHE_DIR=<a folder that can be written>"
         yield warn("compiled code", "is not kept" if folder is None else f"{folder} cannot be written", advice)
     else:
         yield ok("compiled code", f"kept in {folder}")
+
+
+def _undecodable(settings: Settings, error: ModelError) -> Finding:
+    """The finding of a decoder that cannot be made, with the setting that is to blame."""
+    takes = "an .arpa, .arpa.gz or .lm file, or off; left out, the shipped one is used"
+    if settings.second_lm is not None and str(settings.second_lm) in str(error):
+        advice = f"correct {spelled('second_lm')}: an .arpa, .arpa.gz or .lm file; left out, the first one's is used"
+    elif isinstance(error, VocabularyError):
+        advice = f"{spelled('decoder', 'greedy')}, which takes any symbols"
+    elif isinstance(error, PublishedModelError):
+        advice = f"leave out {spelled('decoder')} and {spelled('lm')}"
+    elif isinstance(settings.lm, Path):
+        advice = f"correct {spelled('lm')}: {takes}"
+    else:
+        advice = "install anew: the shipped language model is not complete"
+    return fail("decoder", str(error), advice)
+
+
+def _accurate(settings: Settings, served: AcousticModel, decoder: Decoder) -> Iterator[Finding]:
+    """Whether accurate finals, if they are the default, can be had of this model."""
+    if settings.finals != "accurate":
+        return
+    try:
+        found = accurate_of(served, decoder, settings.lm)
+    except ModelError as error:
+        yield fail("accurate finals", str(error), spelled("finals", "fast"))
+        return
+    if found is None:
+        advice = (
+            f"streams get fast ones: {spelled('finals', 'fast')} says so, or choose beam search and a shipped model"
+        )
+        yield warn("accurate finals", "this model and decoder have none", advice)
+
+
+def _voice_activity(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
+    """Whether the detector of speech can be loaded, and takes what the model takes."""
+    if settings.vad == "off":
+        return
+    rate = served.config.sample_rate
+    try:
+        load_vad(settings)
+    except ModelError as error:
+        yield fail("voice activity", str(error), f"install what is missing, or {spelled('vad', 'off')}")
+        return
+    if rate != VAD_HZ:
+        found = f"{settings.vad} takes {VAD_HZ} Hz, this model {rate}"
+        yield fail("voice activity", found, spelled("vad", "off"))
+    else:
+        yield ok("voice activity", settings.vad)
 
 
 CHECKS: tuple[Check, ...] = (weights, model)

@@ -132,6 +132,43 @@ def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
     return found[0]
 
 
+PLAIN = (("location /admin { return 404; }", "location /admin { proxy_pass http://replicas; }"),)
+"""nginx as people write it by hand: no header says that a request is of another machine."""
+WITH_ADDRESS = (
+    (
+        "location /admin { return 404; }",
+        "location /admin { proxy_pass http://replicas; proxy_set_header X-Real-IP $remote_addr; }",
+    ),
+)
+
+
+def test_admin_is_closed_to_everybody_who_comes_through_a_plain_proxy_pass(live_server: Start) -> None:
+    server = live_server(admin_local=False)
+    with proxied("nginx", server, changes=PLAIN) as proxy, http(proxy) as client, server.http as direct:
+        for method, path in (("POST", "/admin/drain"), ("GET", "/admin/models"), ("POST", "/admin/models/x/unload")):
+            refused = client.request(method, path)
+            assert (refused.status_code, "TUTTI_ADMIN_KEYS" in refused.text) == (403, True)
+            assert direct.request(method, path).status_code == 403, "nothing tells the two apart"
+        assert not server.replica.sessions.draining
+        assert client.get("/readyz").status_code == 200
+
+
+def test_admin_local_is_for_peers_of_this_machine_without_a_proxys_headers(live_server: Start) -> None:
+    server = live_server(admin_local=True, drain_linger_s=WAIT_S)
+    with proxied("nginx", server, changes=WITH_ADDRESS) as proxy, http(proxy) as client, server.http as direct:
+        assert client.post("/admin/drain").status_code == 403
+        assert not server.replica.sessions.draining
+        assert direct.post("/admin/drain").status_code == 202
+        assert server.replica.sessions.draining
+
+
+def test_a_key_opens_admin_through_any_proxy(live_server: Start) -> None:
+    server = live_server(admin_local=False, admin_keys=["master"])
+    with proxied("nginx", server, changes=PLAIN) as proxy, http(proxy) as client:
+        assert client.get("/admin/drain").status_code == 401
+        assert client.get("/admin/drain", headers={"Authorization": "Bearer master"}).status_code == 200
+
+
 @every_proxy
 def test_proxies_answer_404_on_operator_paths(live_server: Start, name: str) -> None:
     server = live_server()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
@@ -29,7 +31,7 @@ def test_a_typing_error_in_a_name_is_refused_with_the_right_name(name: str) -> N
 def test_commands_refuse_an_unknown_variable_in_one_line(command: str) -> None:
     ran = CliRunner().invoke(app, [command], env={"TUTTI_MAX_STREAM": "3"})
     assert ran.exit_code == 2
-    assert ran.output.strip() == "tutti: TUTTI_MAX_STREAM is not a setting: did you mean TUTTI_MAX_STREAMS?"
+    assert ran.output.strip() == "tutti: TUTTI_MAX_STREAM: not a setting; did you mean TUTTI_MAX_STREAMS?"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,44 @@ def test_lists_are_read_with_any_separator(name: str, text: str, monkeypatch: py
     monkeypatch.setenv(f"TUTTI_{name.upper()}", text)
     values = getattr(Settings(), name)
     assert [value if isinstance(value, str) else value.get_secret_value() for value in values] == ["one", "two"]
+
+
+NUMBERS = ("nan", "inf", "-inf", "1e999", "-1", "-0.5", "abc", "1,5", "0x10", " ")
+TEXTS = {"host", "commit", "twilio_auth_token"}  # which any text can be
+
+
+def bad_values(name: str) -> tuple[str, ...]:
+    """Texts that a scalar setting must refuse, by its type."""
+    kind = str(Settings.model_fields[name].annotation)
+    if "int" in kind or "float" in kind:
+        return (*NUMBERS, "0.5") if "float" not in kind else NUMBERS
+    if "bool" in kind:
+        return ("maybe", "2", "-1", "nan", " ")
+    if "Literal" in kind and "Path" not in kind:
+        return ("nonsense", "-1", "nan", " ")
+    if name.endswith(("_url", "_endpoint")):
+        return ("nan", "-1", "example.org", "ftp://example.org", "http://", "wss:// x", "http://h:x", " ")
+    return ()
+
+
+SCALARS = [name for name in Settings.model_fields if bad_values(name)]
+
+
+def test_every_setting_but_lists_tables_paths_and_texts_is_checked() -> None:
+    rest = {name for name in Settings.model_fields if name not in SCALARS}
+    paths = {name for name, field in Settings.model_fields.items() if "Path" in str(field.annotation)}
+    assert rest == {*LISTS, "models", "model_aliases", *paths, *TEXTS}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name in SCALARS for bad in bad_values(name)])
+def test_a_bad_value_of_a_variable_is_refused_in_one_sentence_that_names_it(name: str, bad: str) -> None:
+    variable = f"TUTTI_{name.upper()}"
+    ran = CliRunner().invoke(app, ["serve"], env={variable: bad})
+    assert ran.exit_code == 2, ran.output
+    (line,) = ran.output.splitlines()
+    assert re.match(rf"tutti: {variable}(=.*)?: (must|cannot) ", line), line
+    assert "Input" not in line
+    assert "://" in bad or bad.strip() in line
 
 
 @pytest.mark.parametrize("name", [*LISTS, "models", "model_aliases"])

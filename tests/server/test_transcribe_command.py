@@ -120,7 +120,7 @@ def test_a_truncated_file_is_transcribed_and_named(server: list[str], tmp_path: 
 BAD = {
     "scheme": (["{file}", "--url", "foo://host"], "the scheme must be"),
     "no host": (["{file}", "--url", "ws://"], "no host"),
-    "empty": (["{file}", "--url", ""], "no host"),
+    "empty": (["{file}", "--url", ""], "--url ''"),
     "port": (["{file}", "--url", "ws://h:99999"], "--url"),
     "bracket": (["{file}", "--url", "ws://[::1"], "--url"),
     "space": (["{file}", "--url", "ws://a b"], "no host"),
@@ -130,7 +130,7 @@ BAD = {
     "retry below 0": (["{file}", "--url", "ws://127.0.0.1:9", "--retry", "-1"], "--retry"),
     "concurrency": (["{file}", "--concurrency", "0"], "--concurrency"),
     "ignored by a server": (["{file}", "--url", "ws://127.0.0.1:9", "--beams", "9"], "--beams"),
-    "ignored here": (["{file}", "--resumable"], "--resumable needs --url"),
+    "ignored here": (["{file}", "--resumable"], "--resumable: needs --url"),
     "missing": (["{folder}/none.wav"], "no such file"),
     "empty folder": (["{folder}/empty"], "no recording"),
     "stdin twice": (["-", "-"], "once"),

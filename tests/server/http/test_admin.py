@@ -83,6 +83,19 @@ def test_without_admin_keys_nobody_is_let_in_unless_the_machine_is_trusted(live_
     assert Settings().admin_local is False
 
 
+@pytest.mark.parametrize("command", [["drain"], ["model", "list"], ["model", "load", "x"], ["model", "unload", "x"]])
+def test_commands_say_what_to_set_where_admin_is_closed_or_needs_a_key(live_server: Start, command: list[str]) -> None:
+    closed = CliRunner().invoke(app, [*command, "--url", f"http://{live_server(admin_local=False).host}"])
+    assert closed.exit_code == 1
+    (line,) = closed.stderr.splitlines()
+    assert "403: /admin is closed, because this server has no admin key: set TUTTI_ADMIN_KEYS" in line
+    assert "TUTTI_ADMIN_LOCAL=true (--admin-local)" in line
+    keyed = f"http://{live_server(admin_keys=['master']).host}"
+    assert "--admin-key or TUTTI_ADMIN_KEY" in CliRunner().invoke(app, [*command, "--url", keyed]).stderr
+    wrong = CliRunner().invoke(app, [*command, "--url", keyed, "--admin-key", "other"])
+    assert "401: this is not one of its admin keys" in wrong.stderr
+
+
 def test_with_admin_keys_every_request_needs_one_and_client_keys_are_refused(live_server: Start) -> None:
     server = live_server(admin_keys=["master"], api_keys=["client"])
     with server.http as http:

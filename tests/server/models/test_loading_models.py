@@ -361,7 +361,9 @@ def test_a_published_model_on_demand_has_to_be_told_its_languages(tmp_path: Path
     graph.write_bytes(b"not read")
     table = f'[[model]]\nname = "en"\npath = "tutti-small"\n[[model]]\nname = "x"\npath = "{graph}"\non_demand = true\n'
     file.write_text(table)
-    with pytest.raises(SettingsError, match="'x', loaded on demand, has to be told its languages"):
+    with pytest.raises(
+        SettingsError, match="models_file: the model 'x' is loaded on demand, so `languages` must be set for it"
+    ):
         outlines_of(Settings(models_file=file))
     file.write_text(table + 'languages = ["de"]\n')
     assert outlines_of(Settings(models_file=file))[1].languages == ("de",)

@@ -109,7 +109,7 @@ def test_what_is_wrong_with_a_file_is_said_with_table_and_key(tmp_path: Path, te
 
 
 def test_a_file_and_a_model_are_not_given_together(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="not by both"):
+    with pytest.raises(ValidationError, match="cannot be combined"):
         Settings(models_file=tmp_path / "x", model=tmp_path)
 
 

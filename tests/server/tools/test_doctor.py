@@ -9,10 +9,12 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from needs import need_ipv6
 from typer.testing import CliRunner
 
@@ -21,9 +23,10 @@ from model.evaluation.digest import committed_digest
 from model.machine import precision
 from model.torch_model import TorchModel
 from model.torch_network.slots import TorchSlots
+from server import settings_variables
 from server.cli import app
 from server.settings import Settings
-from server.tools import doctor_machine, doctor_model
+from server.tools import doctor_access, doctor_machine, doctor_model
 from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
 
 
@@ -74,7 +77,7 @@ def test_a_precision_that_the_processor_lacks_fails_with_what_would_work(monkeyp
     (finding,) = doctor_model.model(Settings(model="tutti-small", precision="bf16"))
     assert (finding.name, finding.verdict) == ("precision", Verdict.FAIL)
     assert finding.found.startswith("precision bf16 needs a processor with")
-    assert finding.advice == "use --precision int8, fp32 or auto"
+    assert finding.advice == "--precision (TUTTI_PRECISION): use --precision int8, fp32 or auto"
 
 
 @dataclass
@@ -107,7 +110,7 @@ def test_precision_names_the_instructions_and_warns_of_slow_ways(  # noqa: PLR09
 
 
 def test_each_of_several_models_is_examined_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_model, "_one_model", lambda settings: [ok("device", f"{settings.model}")])
+    monkeypatch.setattr(doctor_model, "_one_model", lambda settings, _: [ok("device", f"{settings.model}")])
     found = [(one.name, one.found) for one in doctor_model.model(Settings(model=["en=a", "es=b"]))]  # type: ignore[arg-type]
     assert found == [("en: device", "a"), ("es: device", "b")]
     assert [(one.name, one.found) for one in doctor_model.model(Settings(model="a"))] == [("device", "a")]
@@ -225,6 +228,94 @@ def test_a_model_whose_rows_hear_one_another_is_found_out_and_tiles_are_advised(
     assert not doctor_model.differing(leaky, 16)
     (finding,) = doctor_model._invariance(Settings(), leaky)
     assert (finding.verdict, "--reproducible" in finding.advice) == (Verdict.WARN, True)
+
+
+def test_doctor_takes_the_options_of_serve_and_their_declarations() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    serve, doctor = ({each.name: each for each in commands[name].params} for name in ("serve", "doctor"))
+    assert set(doctor) == {*serve, "as_json"}
+    for name, option in serve.items():
+        assert (doctor[name].opts, doctor[name].help) == (option.opts, option.help)
+    assert set(serve) & set(Settings.model_fields) == settings_variables.OPTIONS == set(serve) - {"help"}
+
+
+def test_doctor_checks_what_the_command_line_and_the_environment_of_serve_say(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("not a digest\n")
+    options = [
+        "--port",
+        "0",
+        "--decoder",
+        "greedy",
+        "--api-keys-file",
+        str(keys),
+        "--max-batch",
+        "4",
+        "--log-level",
+        "error",
+    ]
+    variables = {"TUTTI_RESUME_KEYS": "short", "TUTTI_MODEL": "small"}
+    done = CliRunner().invoke(app, ["doctor", "--json", *options], env=variables)
+    report = json.loads(done.stdout.splitlines()[-1])
+    failed = {check["name"]: check for check in report["checks"] if check["verdict"] == "fail"}
+    assert (done.exit_code, set(failed)) == (1, {"keys of clients", "keys of tickets"})
+    assert "--api-keys-file (TUTTI_API_KEYS_FILE)" in failed["keys of clients"]["advice"]
+    assert f"{keys}:1" in failed["keys of clients"]["found"]
+    assert failed["keys of tickets"]["advice"] == "correct TUTTI_RESUME_KEYS: keys that `tutti keys resume` makes"
+    assert "short" not in failed["keys of tickets"]["found"]
+
+
+WRONG = {  # a setting, a value that nothing can be made of, and what the advice names
+    "a language model": ({"lm": "absent.arpa"}, "--lm (TUTTI_LM)"),
+    "a language model of a second search": (
+        {"second_beams": 8, "second_lm": "absent.arpa", "lm": "off", "decoder": "beam"},
+        "--second-lm (TUTTI_SECOND_LM)",
+    ),
+    "a second search": ({"second_lm": "absent.arpa"}, "--second-beams 512 (TUTTI_SECOND_BEAMS=512)"),
+    "a model": ({"model": "absent.safetensors"}, "--model (TUTTI_MODEL)"),
+    "a model's folder": ({"model": "."}, "--model (TUTTI_MODEL)"),
+    "a file of models": ({"models_file": "absent.toml"}, "--models-file (TUTTI_MODELS_FILE)"),
+    "grammars": ({"grammars": "absent", "lm": "off", "decoder": "beam"}, "--grammars (TUTTI_GRAMMARS)"),
+    "a device": ({"device": "cuda"}, "--device (TUTTI_DEVICE)"),
+    "a precision": ({"precision": "fp16", "device": "cpu"}, "--precision (TUTTI_PRECISION)"),
+    "keys of operators": ({"admin_keys_file": "absent"}, "TUTTI_ADMIN_KEYS_FILE"),
+    "keys of tokens": ({"token_keys": ["short"]}, "TUTTI_TOKEN_KEYS"),
+    "a file of keys of tokens": ({"token_keys_file": "absent"}, "TUTTI_TOKEN_KEYS_FILE"),
+    "a file of keys of tickets": ({"resume_keys_file": "absent"}, "--resume-keys-file (TUTTI_RESUME_KEYS_FILE)"),
+    "origins": ({"allowed_origins": ["example.org"]}, "TUTTI_ALLOWED_ORIGINS"),
+    "an address": ({"host": "192.0.2.1", "port": 8080}, "--host (TUTTI_HOST)"),
+    "a name that is no host": ({"host": "no.such.host.invalid", "port": 8080}, "--host (TUTTI_HOST)"),
+    "a port for two": ({"port": 48_080, "vosk_port": 48_080}, "--vosk-port (TUTTI_VOSK_PORT)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "named"), WRONG.values(), ids=WRONG)
+def test_the_advice_names_the_setting_that_is_wrong(wrong: dict[str, Any], named: str) -> None:
+    if wrong.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    told: list[Finding] = []
+    checks = (doctor_machine.ports, *doctor_access.CHECKS, doctor_model.model)
+    settings = {"model": "small", "port": 0} | wrong
+    settings |= {"model": None} if "models_file" in wrong else {}
+    assert not examine(Settings(**settings), checks, told.append)
+    failed = [one for one in told if one.verdict is Verdict.FAIL]
+    assert {named in one.advice for one in failed} == {True}, [line(one) for one in failed]
+
+
+def test_the_programs_that_training_needs_are_missed_and_serving_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(doctor_machine.synthesizers)["training"].verdict is Verdict.OK
+    monkeypatch.setenv("PATH", "/nowhere")
+    finding = findings(doctor_machine.synthesizers)["training"]
+    assert finding.verdict is Verdict.WARN
+    assert "espeak-ng" in finding.found
+    assert "apt-get install espeak-ng flite" in finding.advice
+
+
+def test_a_server_without_keys_is_warned_of_where_others_reach_it() -> None:
+    assert findings(doctor_access.keys)["keys"].verdict is Verdict.OK
+    assert findings(doctor_access.keys, host="0.0.0.0")["keys"].verdict is Verdict.WARN
+    assert findings(doctor_access.keys, host="0.0.0.0", api_keys=["k"])["keys"].verdict is Verdict.OK
+    assert "closed" in findings(doctor_access.keys)["admin"].found
 
 
 def test_too_few_files_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_without_options_one_combination_is_run_as_the_server_would():
 def test_a_decoder_that_does_not_exist_is_named():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--decoder", "greedy,guess"])
     assert result.exit_code == 2
-    assert result.stderr.startswith("--decoder: ")
+    assert result.stderr.startswith("tutti: --decoder guess: ")
 
 
 def test_options_that_a_server_has_decided_are_refused_with_its_url():

@@ -1,0 +1,71 @@
+"""Checks of what a server reads before it listens, for `tutti doctor`: keys, origins, the file of models. Read-only."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable, Iterator
+
+from model.errors import ModelError
+from server.access.origins import allowed_origins
+from server.errors import SettingsError
+from server.http.admin import admin_access
+from server.model_service import resume_keys
+from server.operations.start_message import said_of_admin, said_of_keys
+from server.replica import client_keys
+from server.served_model import outlines_of
+from server.settings import Settings
+from server.settings_variables import spelled
+from server.tools.doctor import Check, Finding, misset, ok, warn
+
+
+def keys(settings: Settings) -> Iterator[Finding]:
+    """Keys of clients, operators, tokens and tickets, and origins of pages; each file is read."""
+    found = list(_misset(settings))
+    yield from found
+    if found:
+        return
+    said = said_of_keys(settings)
+    if settings.api_keys or settings.api_keys_file is not None or _is_local(settings.host):
+        yield ok("keys", said)
+    else:
+        yield warn(
+            "keys", said, f"set {spelled('api_keys')} or {spelled('api_keys_file')}, unless the network is closed"
+        )
+    yield ok("admin", said_of_admin(settings))
+
+
+def _misset(settings: Settings) -> Iterator[Finding]:
+    readers: dict[str, Callable[[], object]] = {
+        "keys of clients": lambda: client_keys(settings, time.monotonic),
+        "keys of tickets": lambda: resume_keys(settings),
+        "keys of operators": lambda: admin_access(settings),
+        "origins": lambda: allowed_origins(settings),
+    }
+    for name, read in readers.items():
+        try:
+            read()
+        except SettingsError as error:
+            yield misset(name, error)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def models_file(settings: Settings) -> Iterator[Finding]:
+    """The tables of several models; whether each can be loaded is another check's."""
+    if settings.models_file is None:
+        return
+    try:
+        yield ok("models file", f"{len(outlines_of(settings))} models in {settings.models_file}")
+    except SettingsError as error:
+        yield misset("models file", error)
+    except ModelError:  # its own finding names the model
+        return
+
+
+CHECKS: tuple[Check, ...] = (keys, models_file)

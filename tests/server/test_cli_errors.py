@@ -1,0 +1,222 @@
+"""Errors of the command line: every command names a bad option or variable in one line, whoever finds it bad."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from speech import SAMPLES
+from typer.testing import CliRunner
+
+from server.cli import app
+
+SHAPE = re.compile(
+    r"tutti: (?P<where>--[a-z-]+|TUTTI_[A-Z_]+|[A-Za-z][\w.:/-]*)(?P<value>[ =].*?)?: (?P<problem>[^:\n]\S*.*)"
+)
+RECORDING = str(SAMPLES.parent / "yes.flac")
+
+
+def ran(*arguments: str, **variables: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), env=variables)
+
+
+def one_line(result: Any, status: int = 2) -> re.Match[str]:
+    """The error of a command, which must be one line of the shape that all have."""
+    assert result.exit_code == status, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert not result.stdout
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    found = SHAPE.fullmatch(lines[0])
+    assert found, lines[0]
+    assert "Traceback" not in lines[0]
+    return found
+
+
+def every_command() -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", {})
+        yield from (((name, sub), one) for sub, one in inner.items())
+        if not inner:
+            yield (name,), command
+
+
+COMMANDS = dict(every_command())
+
+
+def bad_values(parameter: Any) -> list[str]:
+    """Values that no option of this type takes."""
+    kind = str(parameter.type_descriptor.annotation)
+    bad = [] if parameter.default == "" else [""]
+    if re.search(r"\b(int|float)\b", kind):
+        bad += ["ten", "nan", "inf", "-inf"]
+    if parameter.type_descriptor.is_choice:
+        bad += ["nonsense"]
+    if getattr(parameter, "min", None) is not None:
+        bad += ["-1000000"]
+    return bad
+
+
+CASES = [
+    pytest.param(name, parameter, bad, id=f"{' '.join(name)} {max(parameter.opts, key=len)} {bad!r}")
+    for name, command in COMMANDS.items()
+    for parameter in command.params
+    if parameter.param_type_name == "option" and not parameter.is_flag
+    for bad in bad_values(parameter)
+]
+
+
+@pytest.mark.parametrize(("name", "parameter", "bad"), CASES)
+def test_a_bad_value_of_any_option_of_any_command_is_named_in_one_line(
+    name: tuple[str, ...], parameter: Any, bad: str
+) -> None:
+    option = max(parameter.opts, key=len)
+    found = one_line(ran(*name, f"{option}={bad}"))
+    assert found["where"] == option
+    if not re.search(r"key", option) or option.endswith("-file"):
+        assert (found["value"] or "").strip() == (bad or "''")
+
+
+def required(command: Any) -> Iterator[str]:
+    """What a command cannot do without."""
+    for parameter in command.params:
+        if parameter.required:
+            yield from (parameter.opts[0], "0") if parameter.param_type_name == "option" else ("a",)
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_unknown_options_and_variables_are_refused_in_one_line_by_every_command(name: tuple[str, ...]) -> None:
+    assert one_line(ran(*name, "--no-such-option"))["where"] == "--no-such-option"
+    found = one_line(ran(*name, *required(COMMANDS[name]), TUTTI_MAX_STREAM="3"))
+    assert (found["where"], found["problem"]) == ("TUTTI_MAX_STREAM", "not a setting; did you mean TUTTI_MAX_STREAMS?")
+
+
+@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if any(each.required for each in one.params)])
+def test_what_is_missing_is_named(name: tuple[str, ...]) -> None:
+    found = one_line(ran(*name))
+    assert found["problem"].startswith("is missing; see `")
+
+
+def test_help_needs_no_clean_environment() -> None:
+    assert ran("serve", "--help", TUTTI_MAX_STREAM="3").exit_code == 0
+    shown = ran()
+    assert "Usage" in shown.output
+
+
+BY_COMMANDS = {  # what only a command itself can check
+    "unknown command": (["sreve"], "sreve"),
+    "unexpected argument": (["serve", "now"], "now"),
+    "option without a value": (["serve", "--port"], "--port"),
+    "flag with a value": (["serve", "--reproducible=yes"], "--reproducible"),
+    "choice of a setting": (["serve", "--policy", "greedy"], "--policy"),
+    "bounds of a setting": (["serve", "--port", "70000"], "--port"),
+    "number or word": (["serve", "--max-streams", "many"], "--max-streams"),
+    "device": (["serve", "--device", "tpu"], "--device"),
+    "precision": (["doctor", "--precision", "fp8"], "--precision"),
+    "models": (["serve", "--model", "a=b", "--model", "c"], "--model"),
+    "two ways to name models": (["serve", "--model", "a", "--models-file", "b"], "--models-file"),
+    "device without settings": (["ceiling", "--device", "tpu"], "--device"),
+    "precision without settings": (["calibrate", "--precision", "fp8"], "--precision"),
+    "decoder": (["calibrate", "--decoder", "beams"], "--decoder"),
+    "policy": (["plan", "--policy", "greedy"], "--policy"),
+    "calibration": (["plan", "--calibration", "absent.json"], "--calibration"),
+    "levels": (["plan", "--levels", "ten"], "--levels"),
+    "level of zero": (["plan", "--levels", "0"], "--levels"),
+    "client": (["plan", "--client-us", "1,nan,2"], "--client-us"),
+    "streams of a load": (["loadtest", "--streams", "ten"], "--streams"),
+    "codec": (["evaluate", "--manifest", str(SAMPLES), "--codec", "gsm"], "--codec"),
+    "precision among several": (["evaluate", "--manifest", str(SAMPLES), "--precision", "fp32,fp8"], "--precision"),
+    "counts": (["lm", "train", str(SAMPLES), "--out", "o.arpa", "--min-count", "2,1"], "--min-count"),
+    "mixture": (["lm", "train", str(SAMPLES), "--out", "o.arpa", "--mix", "half"], "--mix"),
+    "weight": (["lm", "train", "absent:x", "--out", "o.arpa"], "TEXTS"),
+    "name of a key": (["keys", "new", "--name", "a b"], "--name"),
+    "name of a key that would be a quota": (["keys", "new", "--name", "streams=5"], "--name"),
+    "origin of a key": (["keys", "new", "--origin", "example.org"], "--origin"),
+    "format": (["transcribe", RECORDING, "--json", "--format", "srt"], "--format"),
+    "ignored option": (["transcribe", RECORDING, "--resumable"], "--resumable"),
+    "key of a client": (["transcribe", RECORDING, "--url", "ws://127.0.0.1:9", "--api-key", "a b"], "--api-key"),
+    "address of a server": (["model", "list", "--url", "ftp://x"], "--url"),
+    "port of an address": (["drain", "--url", "http://127.0.0.1:x"], "--url"),
+    "address of an evaluation": (["evaluate", "--manifest", str(SAMPLES), "--url", "foo://x"], "--url"),
+    "address of a load": (["loadtest", "--url", "foo://x"], "--url"),
+    "address of recordings": (["transcribe", RECORDING, "--url", "foo://x"], "--url"),
+    "admin key": (["drain", "--admin-key", "a\nb"], "--admin-key"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), BY_COMMANDS.values(), ids=BY_COMMANDS)
+def test_what_commands_find_wrong_has_the_same_shape(arguments: list[str], named: str) -> None:
+    assert one_line(ran(*arguments))["where"] == named
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "value"),
+    [
+        (["serve"], "TUTTI_PORT", "70000"),
+        (["doctor"], "TUTTI_MAX_STREAMS", "many"),
+        (["transcribe", RECORDING], "TUTTI_LATENCY_BUDGET_MS", "inf"),
+        (["evaluate", "--manifest", str(SAMPLES)], "TUTTI_BEAMS", "0"),
+        (["model", "check"], "TUTTI_VAD", "on"),
+        (["ceiling"], "TUTTI_DEVICE", "tpu"),
+        (["ceiling"], "TUTTI_THREADS", "many"),
+        (["plan"], "TUTTI_POLICY", "greedy"),
+        (["plan"], "TUTTI_MAX_BATCH", "0"),
+        (["transcribe", RECORDING], "TUTTI_PRECISION", "fp8"),
+    ],
+)
+def test_a_bad_value_of_the_environment_names_the_variable(arguments: list[str], variable: str, value: str) -> None:
+    found = one_line(ran(*arguments, **{variable: value}))
+    assert (found["where"], found["value"]) == (variable, f"={value}")
+
+
+def test_an_option_counts_and_not_the_variable_that_it_overrides() -> None:
+    assert one_line(ran("serve", "--port", "70000", TUTTI_PORT="80"))["where"] == "--port"
+
+
+def test_each_of_several_bad_settings_has_its_line() -> None:
+    result = ran("serve", "--port", "70000", TUTTI_BEAMS="0", TUTTI_RESUME_KEYS="[", TUTTI_MODELS="[")
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert sorted(line.split()[1].rstrip(":") for line in lines) == [
+        "--port", "TUTTI_BEAMS=0", "TUTTI_MODELS", "TUTTI_RESUME_KEYS",
+    ]  # fmt: skip
+
+
+NO_FILE = {
+    "a model": (["serve", "--port", "0", "--model", "absent.safetensors"], "absent.safetensors"),
+    "a models file": (["serve", "--models-file", "absent.toml"], "--models-file"),
+    "a keys file": (["serve", "--decoder", "greedy", "--api-keys-file", "absent.keys"], "--api-keys-file"),
+    "resume keys": (["serve", "--decoder", "greedy", "--resume-keys-file", "absent.keys"], "--resume-keys-file"),
+    "a key's file": (["keys", "new", "--file", "no/such/folder/keys"], "no/such/folder/keys"),
+    "a manifest": (["evaluate", "--manifest", "absent.jsonl"], "absent.jsonl"),
+    "a text": (["lm", "train", "absent.txt", "--out", "o.arpa"], "absent.txt"),
+    "a language model": (["lm", "perplexity", "absent.arpa", "absent.txt"], "absent.arpa"),
+    "a checkpoint": (["ceiling", "--model", "absent.safetensors"], "absent.safetensors"),
+    "a server": (["drain", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), NO_FILE.values(), ids=NO_FILE)
+def test_what_is_not_there_fails_in_one_line(arguments: list[str], named: str) -> None:
+    program = [sys.executable, "-m", "server.cli", *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("tutti: ")]
+    assert len(lines) == 1, done.stderr
+    assert named in lines[0]
+
+
+def test_a_file_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "plan.png"
+    result = ran("plan", "--streams", "1", "--levels", "1", "--seconds", "1", "--plot", str(out))
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert str(out.parent) in result.stderr
