@@ -11,7 +11,6 @@ from collections.abc import Sequence
 IPV4, IPV6 = "0.0.0.0", "::"  # noqa: S104 - every interface, which an operator may ask for
 HERE = "127.0.0.1"
 HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
-SHOWN = 60  # characters of a value that an error repeats
 
 
 def listen_host(text: str) -> str:
@@ -25,7 +24,7 @@ def listen_host(text: str) -> str:
         if HOST_NAME.fullmatch(host):
             return host
     raise ValueError(
-        f"{text[:SHOWN]!r} is not an address to listen on: give a host's name, 127.0.0.1, ::1, "
+        "is not an address to listen on: give a host's name, 127.0.0.1, ::1, "
         f"or {IPV4} or {IPV6} for all interfaces; the port has an option of its own"
     )
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,11 @@ def test_what_is_not_there_fails_in_one_line(arguments: list[str], named: str) -
     assert named in lines[0]
 
 
-def test_a_file_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "plan.png"
+    command = import_module("server.cli.plan")
+    monkeypatch.setattr(command, "_draw", lambda *_: out.write_bytes(b""))  # drawing takes half a minute
     result = ran("plan", "--streams", "1", "--levels", "1", "--seconds", "1", "--plot", str(out))
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1
