@@ -42,6 +42,7 @@ class Levels:
     first: int
     rate: float  # levels a second
     lead_s: float  # of silence before the audio
+    delay_s: float  # of audio after a word that its model has received, too, when it writes the word
     doubts: bool  # False: every word counts
 
     def has_speech(self, word: Word) -> bool:
@@ -49,7 +50,7 @@ class Levels:
         if not self.doubts:
             return True
         begin = int((word.start_s - CONTEXT_S + self.lead_s) * self.rate) - self.first
-        end = int((word.end_s + self.lead_s) * self.rate) - self.first
+        end = int((word.end_s + self.delay_s + self.lead_s) * self.rate) - self.first
         around = sorted(level for level in self.values[max(0, begin) : max(0, end)] if level)
         return len(around) >= LOUDEST and around[-LOUDEST] - around[len(around) // QUIET_SHARE] >= RISE_DB
 
@@ -61,6 +62,7 @@ class SpeechGate:
         step_s = config.step_samples / config.sample_rate
         self._per_step = max(1, round(step_s / LEVEL_S))
         self._rate, self._lead_s = self._per_step / step_s, config.lead_samples / config.sample_rate
+        self._delay_s = config.delay_frames * config.frame_s
         self._half = round(HALF_PERIOD_S * config.sample_rate)
         self._limits = _limits(config.step_samples // self._per_step)
         self._values = bytearray()  # of all steps sent, from level `_first` of the decoder state on
@@ -122,7 +124,7 @@ class SpeechGate:
         self._values, self._first, self._answered = bytearray(values), first, first + len(values)
 
     def _levels(self, values: bytes | bytearray) -> Levels:
-        return Levels(values, self._first, self._rate, self._lead_s, self._doubts)
+        return Levels(values, self._first, self._rate, self._lead_s, self._delay_s, self._doubts)
 
     def _forget_words(self) -> None:
         self._words, self._verdicts = (), []
