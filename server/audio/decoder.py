@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -97,7 +98,7 @@ class SniffingDecoder:
 
     @property
     def holds(self) -> bool:
-        """True while a gap is longer than the last limit: `feed` of nothing returns more of it."""
+        """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
         return self._decided and not self._held and self._decoder.holds
 
     def sniff(self, chunk: bytes) -> bool:
@@ -115,18 +116,23 @@ class SniffingDecoder:
         self._held.append(chunk)
         return self._feed_held(limit_s) if self._decided else self._decoder.drain()
 
-    def drain(self) -> PCM:
-        """Return what is held back, (S, C) int16; the stream goes on. Raises: MediaError."""
-        return np.concatenate([self._rest(), self._as_expected(self._decoder.drain())])
+    def drain(self, limit_s: float = math.inf) -> PCM:
+        """Return what is held back, (S, C) int16; the stream goes on. Again, if `holds`. Raises: MediaError."""
+        return self._rest(limit_s, self._decoder.drain)
 
-    def flush(self) -> PCM:
-        """Return the end, (S, C) int16. Raises: MediaError."""
-        return np.concatenate([self._rest(), self._as_expected(self._decoder.flush())])
+    def flush(self, limit_s: float = math.inf) -> PCM:
+        """Return the end, (S, C) int16. Again, if `holds`. Raises: MediaError."""
+        return self._rest(limit_s, self._decoder.flush)
 
-    def _rest(self) -> PCM:
+    def _rest(self, limit_s: float, end: Callable[[float], PCM]) -> PCM:
         if self._held and not self._decided:
             self._decide(b"".join(self._held), whole=True)
-        return self._feed_held(math.inf)
+        if not self._held:
+            return self._as_expected(end(limit_s))
+        samples = self._feed_held(limit_s)
+        if self._decoder.holds:
+            return samples
+        return np.concatenate([samples, self._as_expected(end(limit_s - len(samples) / self.rate))])
 
     def _decide(self, head: bytes, *, whole: bool) -> None:
         kind = container_of(head, whole=whole)
@@ -146,11 +152,9 @@ class SniffingDecoder:
     def _feed_held(self, limit_s: float) -> PCM:
         """Decode the messages held; raw Opus is one packet a message."""
         held, self._held = self._held, []
-        if len(held) == 1:
-            return self._as_expected(self._decoder.feed(held[0], limit_s))
-        return self._as_expected(
-            np.concatenate([self._decoder.drain(), *(self._decoder.feed(chunk, limit_s) for chunk in held)])
-        )
+        if isinstance(self._decoder, OpusDecoder):
+            return np.concatenate([self._decoder.feed(packet, limit_s) for packet in held])
+        return self._as_expected(self._decoder.feed(b"".join(held), limit_s))
 
     def _as_expected(self, samples: PCM) -> PCM:
         return np.repeat(samples, self.channels, axis=1) if self._widens else samples  # (S, C)
@@ -182,7 +186,7 @@ class OpusDecoder:
             raise Undecodable("a message must be one Opus packet")
         return self._codec.decode(chunk)
 
-    def drain(self) -> PCM:
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's
         """Nothing is held back."""
         return self._codec.nothing
 

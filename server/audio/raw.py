@@ -58,7 +58,7 @@ class PlainReader:
         """Bytes of a second of audio."""
         return self.rate * self.frame_bytes
 
-    def drain(self) -> PCM:
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's
         """Nothing is held back but an incomplete frame, which has no audio."""
         return np.empty((0, self.channels), np.int16)
 

@@ -14,7 +14,7 @@ from model.ctc.bias import BiasError
 from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import Losses
 from server.audio.pcm import PCM
-from server.errors import BacklogExceeded, BadFrame, Inflated, KeytermsTooOften, MediaError
+from server.errors import BacklogExceeded, BadFrame, KeytermsTooOften, MediaError
 from server.protocols.deepgram.messages import (
     CloseStream,
     Configure,
@@ -125,8 +125,7 @@ class DeepgramStream(Connection):
     def on_bad_audio(self, error: MediaError) -> None:
         """Say what is wrong with the audio, and end."""
         self._count_losses()
-        if not isinstance(error, Inflated):
-            self._put(OutFrame(self._projector.undecodable(str(error))))
+        self._put(OutFrame(self._projector.undecodable(str(error))))
         super().on_bad_audio(error)
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from live_server import LiveServer, transcript
-from media_files import FRAGMENTS, container, opus_packets
+from media_files import FRAGMENTS, av, container, flac_head, flac_silence, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -204,6 +206,58 @@ def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_cut
         for start in range(0, len(body), 50_000):
             client.send(body[start : start + 50_000])
         assert transcript(client.finish()) == text
+
+
+def dtx(kind: str, codec_packets: list[bytes], step: int) -> bytes:
+    """Opus of which one packet in `step` was sent (DTX), in a container whose times show the rest."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as output:
+        stream = output.add_stream("libopus", rate=48_000)
+        stream.codec_context.layout = "mono"
+        stream.codec_context.open()
+        for i in range(0, len(codec_packets), step):
+            packet = av.Packet(codec_packets[i])
+            packet.stream, packet.pts, packet.time_base = stream, i * 960, Fraction(1, 48_000)
+            output.mux(packet)
+    return file.getvalue()
+
+
+QUIET_S = 240
+QUIET: dict[str, Callable[[], bytes]] = {
+    "flac": lambda: flac(silence(QUIET_S)),
+    "flac in ogg, pages of a minute": lambda: container(
+        "ogg", "flac", silence(QUIET_S)[:, None], 16_000, options={"page_duration": "60000000"}
+    ),
+    "opus in ogg without transmission of silence": lambda: dtx("ogg", quiet_packets(), 20),
+    "opus in webm without transmission of silence": lambda: dtx("webm", quiet_packets(), 20),
+    "opus in webm of one packet in a minute": lambda: dtx("webm", quiet_packets(), 3_000),
+}
+
+
+def quiet_packets() -> list[bytes]:
+    return opus_packets(np.zeros((48_000, 1), np.int16))[-1:] * (50 * QUIET_S)
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_minutes_of_silence_in_one_small_message_are_heard_to_their_end(live_server: Start, name: str) -> None:
+    body = QUIET[name]()
+    with live_server().listen(**SELF_DESCRIBED) as client:
+        client.send(body)
+        client.say("CloseStream")
+        frames, code, reason = client.rest()
+    assert (code, reason) == (1000, "")
+    assert frames[-1]["duration"] == pytest.approx(QUIET_S, abs=61 if "one packet" in name else 2.0)
+
+
+def test_a_bomb_ends_with_an_error_of_its_own(live_server: Start) -> None:
+    server = live_server()
+    with server.listen(**SELF_DESCRIBED) as client:
+        client.send(flac_head() + b"".join(flac_silence(n) for n in range(300)))  # twenty minutes in 4.2 kB
+        frames, code, reason = client.rest()
+    assert (frames[-1]["type"], frames[-1]["variant"]) == ("Error", "DATA-0000")
+    assert "its bytes" in frames[-1]["description"]
+    assert (code, reason.split()[0]) == (1008, "DATA-0000")
+    server.wait_idle()
 
 
 def test_a_client_lost_while_its_container_is_decoded_leaves_no_slot_and_no_session(live_server: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import soundfile
 import soxr
 from needs import need_package
+
+from server.audio.containers.flac import crc8, crc16
 
 av = need_package("av")
 
@@ -69,6 +72,21 @@ def opus_packets(pcm: np.ndarray, rate: int = 48_000, frame_ms: int = 20, **opti
         frame.sample_rate, frame.pts = rate, start
         packets += [bytes(packet) for packet in encoder.encode(frame)]
     return packets
+
+
+def flac_head(block: int = 65_535, rate: int = 16_000, channels: int = 1) -> bytes:
+    """The header of a FLAC stream of 16 bits."""
+    bits = rate << 44 | (channels - 1) << 41 | 15 << 36
+    info = struct.pack(">HH", block, block) + bytes(6) + bits.to_bytes(8, "big") + bytes(16)
+    return b"fLaC" + b"\x80\0\0\x22" + info
+
+
+def flac_silence(number: int, channels: int = 1) -> bytes:
+    """Four seconds in 14 bytes, or three more for each further channel."""
+    coded = bytes([number]) if number < 128 else bytes([0xC0 | number >> 6, 0x80 | number & 63])
+    head = b"\xff\xf8\x70" + bytes([(channels - 1) << 4]) + coded + struct.pack(">H", 65_534)
+    frame = head + bytes([crc8(head)]) + b"\0\0\0" * channels
+    return frame + struct.pack(">H", crc16(frame))
 
 
 def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
