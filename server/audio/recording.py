@@ -244,13 +244,25 @@ class PlainSource:
 UNKNOWN_FRAMES = 2**62  # libsndfile: SF_COUNT_MAX, 2**63 - 1, for a header without a length
 
 
+class ForwardFile(soundfile.SoundFile):
+    """A file that is read from its beginning to its end.
+
+    `soundfile` seeks after each read of a file that can be sought, to where it is already: an MP3 decoder loses by it
+    the bits that earlier frames hold for the next one.
+    """
+
+    def seekable(self) -> bool:
+        """Return False, so that nothing is sought."""
+        return False
+
+
 class SoundfileSource:
     """A recording that libsndfile reads."""
 
     def __init__(self, body: bytes, problem: str | None = None) -> None:
         """Open it; `problem` is a warning. Raises: LibsndfileError, RuntimeError, TypeError."""
         self._body = io.BytesIO(body)
-        self._file = soundfile.SoundFile(self._body)
+        self._file = ForwardFile(self._body)
         self._heard = False  # anything was decoded
         self.rate: int = self._file.samplerate
         self.channels: int = self._file.channels
