@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from model.errors import install_hint
-from server.audio.containers.live import ContainerDecoder
+from server.audio.containers.live import ContainerDecoder, Resampled
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
@@ -52,7 +52,7 @@ def open_decoder(
         return SniffingDecoder(opus, form, multichannel=multichannel, raw_alone=raw_alone)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)
     # What the bytes begin as counts, not the container that was named.
-    return ContainerDecoder(Encoding.CONTAINER, rate, channels, mixed=not multichannel)
+    return ContainerDecoder(Resampled(rate, channels, mixed=not multichannel))
 
 
 def open_decoder_for_request(
@@ -146,7 +146,7 @@ class SniffingDecoder:
         mixed = not self._multichannel
         self._widens = mixed and self.channels > 1
         channels = 1 if mixed else self.channels
-        self._decoder = ContainerDecoder(Encoding.CONTAINER, self.rate, channels, mixed=mixed)
+        self._decoder = ContainerDecoder(Resampled(self.rate, channels, mixed=mixed))
         self.inline = self._decoder.inline
 
     def _feed_held(self, limit_s: float) -> PCM:

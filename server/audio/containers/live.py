@@ -1,4 +1,4 @@
-"""Decodes a live container of any kind to samples of one rate: sniff, demux, decode, fill gaps, resample. Sans I/O.
+"""Decodes a container of any kind as it arrives: find its demuxer, demux, decode, fill gaps, resample. Sans I/O.
 
 Several streams one after another on a connection are all decoded: each begins a new track. A few bytes may hold hours
 of audio, as silence does in every codec: each call decodes as much as its limit says, and the next one continues there.
@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from model.errors import install_hint
-from server.audio.containers.sniffing import NAMED, Sniffer
+from server.audio.containers.demuxer_finder import DemuxerFinder
 from server.audio.containers.timeline import Timeline
-from server.audio.formats import Encoding, Losses
+from server.audio.formats import Losses
 from server.audio.packets import Demuxer, Item, PacketCodec, Timed, Track
 from server.audio.pcm import PCM, ChannelResampler, downmix
 from server.audio.raw import PlainReader
@@ -64,27 +64,66 @@ class Silence:
 Part = Silence | PCM
 
 
+class Output(Protocol):
+    """Takes what was decoded."""
+
+    @property
+    def rate(self) -> int:
+        """Output sample rate in Hz."""
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+
+    @property
+    def mixed(self) -> bool:
+        """True if it takes one channel, however many the audio has."""
+
+    @property
+    def form(self) -> tuple[int, int]:
+        """Rate and channels as sent."""
+
+    def begin(self, rate: int, channels: int) -> None:
+        """Complete what came before; what follows is sent in this form. Raises: NotTaken."""
+
+    def push(self, block: PCM) -> None:
+        """Take samples at the rate as sent, (S, C) or (S, 1) mixed."""
+
+    def take(self) -> PCM:
+        """Return what is complete, (S, C) int16."""
+
+    def end(self) -> None:
+        """Complete what is held back."""
+
+
 class ContainerDecoder:
-    """Decodes one live stream in a container. The output is mixed to one channel, or has exactly `channels`."""
+    """Decodes one stream in a container."""
 
     inline = False  # a message may hold many packets
 
-    def __init__(self, encoding: Encoding, rate: int, channels: int, *, mixed: bool = True) -> None:
-        """`encoding` is what the client named, or CONTAINER. `mixed`: to one channel, however many it has."""
-        self._mixed = mixed
-        self.rate = rate
-        self.channels = channels
+    def __init__(self, output: Output) -> None:
+        """`output` has the form in which it returns samples."""
+        self._output = output
         self.bytes_per_s: float | None = None  # known with the track
-        kind = NAMED.get(encoding)
-        self._demuxer: Demuxer | None = kind() if kind is not None else None
-        self._sniffer = Sniffer()
+        self._finder = DemuxerFinder()
+        self._demuxer: Demuxer | None = None
         self._decoder: PacketDecoder | None = None
-        self._output = Output(rate, channels)
         self._timeline = Timeline(0.0)
+        self._rate = 0  # of the track, in whose samples the next two are
         self._skip = 0  # samples of the track that are no audio
         self._left: int | None = None  # samples of the track that are, where that is known
         self._work: deque[Iterator[Part]] = deque()  # that earlier calls left; it is decoded as it is asked for
         self._losses = Losses()
+
+    @property
+    def rate(self) -> int:
+        """Output sample rate in Hz."""
+        return self._output.rate
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+        return self._output.channels
 
     @property
     def losses(self) -> Losses:
@@ -99,7 +138,7 @@ class ContainerDecoder:
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
         """Return what `chunk` completes, (S, C) int16, up to a limit. Raises: MediaError; Inflated if it is used up."""
-        self._work.append(self._sniffed(chunk))
+        self._work.append(self._demuxed(chunk))
         self._decode(limit_s)
         return self._output.take()
 
@@ -112,7 +151,7 @@ class ContainerDecoder:
     def flush(self, limit_s: float = math.inf) -> PCM:
         """Return the end, (S, C) int16. Again, if `holds`. Raises: MediaError."""
         if self._demuxer is None:
-            self._sniffer.finish()
+            self._finder.finish()
         elif self._rest(self._demuxer.flush, limit_s) and self._decoder is not None:
             self._decoder.finish()
         return self._output.take()
@@ -147,12 +186,12 @@ class ContainerDecoder:
             self._work.appendleft(iter([part[end:]]))
             return
 
-    def _sniffed(self, chunk: bytes) -> Iterator[Part]:
+    def _demuxed(self, chunk: bytes) -> Iterator[Part]:
         if self._demuxer is None:
-            sniffed = self._sniffer.feed(chunk)
-            if sniffed is None:
+            found = self._finder.feed(chunk)
+            if found is None:
                 return
-            self._demuxer, chunk = sniffed
+            self._demuxer, chunk = found
         yield from self._parts(self._demuxer.feed(chunk))
 
     def _parts(self, items: Iterable[Item]) -> Iterator[Part]:
@@ -192,7 +231,7 @@ class ContainerDecoder:
         """Decode a packet, (S, C) mixed if it is to be: pages are kept until there is room for them."""
         assert self._decoder is not None
         samples = self._decoder.decode(packet)
-        return downmix(samples)[:, None] if self._mixed else samples
+        return downmix(samples)[:, None] if self._output.mixed else samples
 
     def _silence(self, seconds: float) -> Silence:
         assert self._decoder is not None
@@ -200,14 +239,18 @@ class ContainerDecoder:
 
     def _empty(self) -> PCM:
         assert self._decoder is not None
-        return np.empty((0, 1 if self._mixed else self._decoder.channels), np.int16)
+        return np.empty((0, 1 if self._output.mixed else self._decoder.channels), np.int16)
 
     def _trimmed(self, block: PCM) -> PCM:
+        assert self._decoder is not None
+        if self._decoder.rate != self._rate:  # AAC may decode to twice the rate of its header (SBR)
+            self._skip = self._skip * self._decoder.rate // self._rate
+            self._left = None if self._left is None else self._left * self._decoder.rate // self._rate
+            self._rate = self._decoder.rate
         if self._skip:
             dropped = min(self._skip, len(block))
             self._skip -= dropped
             block = block[dropped:]
-            assert self._decoder is not None
             self._timeline.advance(dropped / self._decoder.rate)
         if self._left is not None:
             block = block[: self._left]
@@ -220,48 +263,46 @@ class ContainerDecoder:
         if not len(part):
             return
         if (self._decoder.rate, self._decoder.channels) != self._output.form:
-            self._open_output(self._decoder.rate, self._decoder.channels)
+            self._output.begin(self._decoder.rate, self._decoder.channels)
         if isinstance(part, Silence):
-            part = np.zeros((len(part), 1 if self._mixed else self._decoder.channels), np.int16)
+            part = np.zeros((len(part), 1 if self._output.mixed else self._decoder.channels), np.int16)
         self._output.push(part)
         self._timeline.advance(len(part) / self._decoder.rate)
 
     def _begin(self, track: Track) -> None:
         if self._decoder is not None:
             self._decoder.finish()
-        self._open_output(track.rate, track.channels)
+        self._output.begin(track.rate, track.channels)
         self.bytes_per_s = track.bytes_per_s
         self._decoder = _decoder_of(track, self._losses)
         self._timeline = Timeline(track.delay_s)
-        self._skip, self._left = track.skip, track.length
-
-    def _open_output(self, rate: int, channels: int) -> None:
-        if rate not in RATES or not 1 <= channels <= MAX_CHANNELS:
-            raise NotTaken(f"live audio of {channels} channels at {rate} Hz is not taken")
-        if not self._mixed and self.channels != channels:
-            raise NotTaken(f"channels: {self.channels} were announced, and the audio has {channels}")
-        self._output.begin(rate, channels)
+        self._rate, self._skip, self._left = track.rate, track.skip, track.length
 
 
 def _without_end(block: PCM, samples: int) -> PCM:
     return block[: max(0, len(block) - samples)]
 
 
-class Output:
-    """Resamples what was decoded; each track begins afresh."""
+class Resampled:
+    """The output of a live stream: one rate, and one channel or as many as were announced."""
 
-    def __init__(self, rate: int, channels: int) -> None:
-        self._rate, self._channels = rate, channels
+    def __init__(self, rate: int, channels: int, *, mixed: bool = True) -> None:
+        """`mixed`: to one channel, however many the audio has."""
+        self.rate, self.channels, self.mixed = rate, channels, mixed
         self.form = (0, 0)  # rate and channels as sent
         self._resampler: ChannelResampler | None = None
         self._decoded: list[PCM] = []  # at the rate as sent
         self._converted: list[PCM] = [np.empty((0, channels), np.int16)]
 
     def begin(self, rate: int, channels: int) -> None:
-        """Complete what came before; what follows has this form."""
+        """Complete what came before; what follows is sent in this form. Raises: NotTaken."""
+        if rate not in RATES or not 1 <= channels <= MAX_CHANNELS:
+            raise NotTaken(f"live audio of {channels} channels at {rate} Hz is not taken")
+        if not self.mixed and self.channels != channels:
+            raise NotTaken(f"channels: {self.channels} were announced, and the audio has {channels}")
         self.end()
         self.form = (rate, channels)
-        self._resampler = ChannelResampler(rate, self._rate, self._channels)
+        self._resampler = ChannelResampler(rate, self.rate, self.channels)
 
     def push(self, block: PCM) -> None:
         """Take samples at the rate as sent, (S, C)."""

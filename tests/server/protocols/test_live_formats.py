@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from live_server import LiveServer, transcript
-from media_files import FRAGMENTS, av, container, flac_head, flac_silence, opus_packets
+from media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -208,34 +206,22 @@ def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_cut
         assert transcript(client.finish()) == text
 
 
-def dtx(kind: str, codec_packets: list[bytes], step: int) -> bytes:
-    """Opus of which one packet in `step` was sent (DTX), in a container whose times show the rest."""
-    file = io.BytesIO()
-    with av.open(file, "w", format=kind) as output:
-        stream = output.add_stream("libopus", rate=48_000)
-        stream.codec_context.layout = "mono"
-        stream.codec_context.open()
-        for i in range(0, len(codec_packets), step):
-            packet = av.Packet(codec_packets[i])
-            packet.stream, packet.pts, packet.time_base = stream, i * 960, Fraction(1, 48_000)
-            output.mux(packet)
-    return file.getvalue()
-
-
 QUIET_S = 240
 QUIET: dict[str, Callable[[], bytes]] = {
     "flac": lambda: flac(silence(QUIET_S)),
     "flac in ogg, pages of a minute": lambda: container(
         "ogg", "flac", silence(QUIET_S)[:, None], 16_000, options={"page_duration": "60000000"}
     ),
-    "opus in ogg without transmission of silence": lambda: dtx("ogg", quiet_packets(), 20),
-    "opus in webm without transmission of silence": lambda: dtx("webm", quiet_packets(), 20),
-    "opus in webm of one packet in a minute": lambda: dtx("webm", quiet_packets(), 3_000),
+    "opus in ogg without transmission of silence": lambda: muxed("ogg", quiet_packets(20)),
+    "opus in webm without transmission of silence": lambda: muxed("webm", quiet_packets(20)),
+    "opus in webm of one packet in a minute": lambda: muxed("webm", quiet_packets(3_000)),
 }
 
 
-def quiet_packets() -> list[bytes]:
-    return opus_packets(np.zeros((48_000, 1), np.int16))[-1:] * (50 * QUIET_S)
+def quiet_packets(step: int) -> dict[int, bytes]:
+    """Every so many packets one, by its place."""
+    packet = opus_packets(np.zeros((48_000, 1), np.int16))[-1]
+    return dict.fromkeys(range(0, 50 * QUIET_S, step), packet)
 
 
 @pytest.mark.parametrize("name", QUIET)

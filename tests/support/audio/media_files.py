@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import struct
+import tempfile
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +49,35 @@ def container(
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", LAYOUTS[channels])
         frame.sample_rate, frame.pts = rate, 0
         for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
+            output.mux(packet)
+    return file.getvalue()
+
+
+def index_first(codec: str, rate: int, channels: int) -> bytes:
+    """An MP4 file that is not fragmented and begins with its index; FFmpeg writes such a one to a path alone."""
+    pcm = speech(rate, channels)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "first.mp4"
+        with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
+            stream = output.add_stream(codec, rate=rate)
+            stream.codec_context.layout = LAYOUTS[channels]
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", LAYOUTS[channels])
+            frame.sample_rate, frame.pts = rate, 0
+            for packet in [*stream.encode(frame), *stream.encode(None)]:
+                output.mux(packet)
+        return path.read_bytes()
+
+
+def muxed(kind: str, packets: dict[int, bytes]) -> bytes:
+    """Opus packets of 20 ms in a container, by their places in time: what lies between was not sent (DTX)."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as output:
+        stream = output.add_stream("libopus", rate=48_000)
+        stream.codec_context.layout = "mono"
+        stream.codec_context.open()
+        for place, data in packets.items():
+            packet = av.Packet(data)
+            packet.stream, packet.pts, packet.time_base = stream, place * 960, Fraction(1, 48_000)
             output.mux(packet)
     return file.getvalue()
 
