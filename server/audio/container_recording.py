@@ -6,6 +6,7 @@ Other readers of files leave out what timestamps say: pauses in which nothing wa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from server.audio.containers.demuxer_finder import DemuxerFinder
 from server.audio.containers.live import ContainerDecoder
 from server.audio.packets import Item, Timed
 from server.audio.pcm import BLOCK_S, PCM
-from server.errors import BadAudio, MediaError, NotTaken
+from server.errors import BadAudio, MediaError, NotTaken, Undecodable
 
-KINDS = frozenset({"ogg", "matroska", "mov"})  # whose packets have times
+KINDS = frozenset({"ogg", "matroska", "mov", "aac"})
+"""Kinds whose packets have times, and ADTS, of which FFmpeg refuses a torn end."""
 PIECE_BYTES = 2**16
 
 
@@ -60,19 +62,60 @@ class AsSent:
         """Nothing is held back."""
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a demuxer finds in a body: its length by the packets' times, and what is missing or left out."""
+
+    length_s: float | None
+    problem: str | None
+
+
+def contents_of(body: bytes) -> Contents:
+    """Read a whole container without decoding it. Raises: MediaError for one that live streams cannot have."""
+    finder, demuxer, times = DemuxerFinder(), None, Times()
+    for piece in _pieces(body):
+        if demuxer is not None:
+            times.take(demuxer.feed(piece))
+        elif (found := finder.feed(piece)) is not None:
+            demuxer, first = found
+            times.take(demuxer.feed(first))
+    if demuxer is None:
+        raise Undecodable("the audio ends before it has begun")
+    times.take(demuxer.flush())
+    return Contents(times.length_s, demuxer.problem())
+
+
+class Times:
+    """The first and the last time of packets."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+        self._last_s = 0.0
+
+    def take(self, items: Iterator[Item]) -> None:
+        """Take what a demuxer yields. Raises: MediaError."""
+        for item in items:
+            if isinstance(item, Timed):
+                time_s = item.end_s if item.start_s is None else item.start_s
+                if time_s is not None:
+                    self._first_s = time_s if self._first_s is None else self._first_s
+                    self._last_s = time_s
+
+    @property
+    def length_s(self) -> float | None:
+        """From the first to the last, None without any."""
+        return None if self._first_s is None else self._last_s - self._first_s
+
+
 class ContainerSource:
     """A recording in a container that live streams may have, too."""
 
-    def __init__(self, body: bytes, problem: str | None) -> None:
-        """Read it without decoding, then its first samples; `problem` is a warning.
-
-        Raises: MediaError for a container that live streams cannot have, BadAudio for other damage.
-        """
-        self.stated_s = _length_s(body)
+    def __init__(self, body: bytes, stated_s: float | None) -> None:
+        """Read its first samples; `stated_s` is its length by its times. Raises: BadAudio."""
+        self.stated_s = stated_s
         self._pieces = _pieces(body)
         self._output = AsSent()
         self._decoder = ContainerDecoder(self._output)
-        self._problem = problem
         self._ended = False
         self._first: PCM | None = self._next()  # which says the form
         self.part = 0
@@ -89,14 +132,8 @@ class ContainerSource:
 
     @property
     def warnings(self) -> list[str]:
-        """What was missing or mended so far, as `kind: sentence`."""
-        losses = self._decoder.losses
-        found = [self._problem] if self._problem else []
-        if losses.concealed:
-            found.append(f"damaged: {losses.concealed} packets could not be decoded and were replaced")
-        if losses.resyncs:
-            found.append(f"damaged: bytes are missing or wrong in {losses.resyncs} places")
-        return found
+        """What was mended so far, and at the end what is missing, as `kind: sentence`."""
+        return self._decoder.warnings
 
     def read(self) -> PCM:
         """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
@@ -117,32 +154,6 @@ class ContainerSource:
         except MediaError as error:
             raise BadAudio(str(error)) from error
         return samples
-
-
-def _length_s(body: bytes) -> float | None:
-    """Length by the packets' times, None where they have none. Raises: MediaError."""
-    first_s = last_s = None
-    for item in _items(body):
-        if isinstance(item, Timed):
-            time_s = item.end_s if item.start_s is None else item.start_s
-            first_s = time_s if first_s is None else first_s
-            last_s = time_s if time_s is not None else last_s
-    return None if first_s is None or last_s is None else last_s - first_s
-
-
-def _items(body: bytes) -> Iterator[Item]:
-    """All that the demuxer makes of a body. Raises: MediaError."""
-    finder, demuxer = DemuxerFinder(), None
-    for piece in _pieces(body):
-        if demuxer is not None:
-            yield from demuxer.feed(piece)
-        elif (found := finder.feed(piece)) is not None:
-            demuxer, first = found
-            yield from demuxer.feed(first)
-    if demuxer is None:
-        finder.finish()
-    else:
-        yield from demuxer.flush()
 
 
 def _pieces(body: bytes) -> Iterator[bytes]:

@@ -44,6 +44,10 @@ class LiveDecoder(Protocol):
         """What was lost of the audio and mended so far."""
 
     @property
+    def warnings(self) -> list[str]:
+        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+
+    @property
     def holds(self) -> bool:
         """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
 

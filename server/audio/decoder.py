@@ -97,6 +97,11 @@ class SniffingDecoder:
         return self._decoder.losses
 
     @property
+    def warnings(self) -> list[str]:
+        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+        return self._decoder.warnings
+
+    @property
     def holds(self) -> bool:
         """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
         return self._decided and not self._held and self._decoder.holds
@@ -176,6 +181,11 @@ class OpusDecoder:
         self.bytes_per_s = track.bytes_per_s
         self.losses = Losses()
         self._codec = Codec(track, self.losses)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was mended, as `kind: sentence`."""
+        return self.losses.warnings()
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
         """Return the packet's samples, (S, C) int16; a damaged one's are made up. Raises: Undecodable."""

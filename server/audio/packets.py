@@ -90,6 +90,10 @@ class Demuxer(ABC):
         """Yield the packets that the end of the stream completes. Raises: MediaError."""
         return self.drain()
 
+    @abstractmethod
+    def problem(self) -> str | None:
+        """What the end of the stream, after `flush`, shows to be missing or left out; None for a whole one."""
+
 
 class ByteWindow:
     """The bytes of a stream that are not read yet, and where in the stream they begin."""

@@ -39,6 +39,7 @@ class PlainReader:
         self.rate = rate
         self.channels = channels
         self.losses = Losses()  # none can be seen
+        self.warnings: list[str] = []  # nothing can be missed
         self._convert, sample_bytes = _CODECS[codec]
         self.frame_bytes = sample_bytes * channels
         self._rest = b""  # of a frame that is not whole yet

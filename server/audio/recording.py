@@ -6,7 +6,6 @@ Blocking: for a thread, never the event loop.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import time
 from collections import deque
@@ -18,8 +17,8 @@ import numpy as np
 import soundfile
 
 from model.errors import install_hint
-from server.audio.container_recording import KINDS as TIMED_KINDS
-from server.audio.container_recording import ContainerSource
+from server.audio.container_recording import KINDS as OWN_KINDS
+from server.audio.container_recording import ContainerSource, contents_of
 from server.audio.containers.wav import WavDemuxer
 from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
 from server.audio.frames import tag_size
@@ -91,10 +90,14 @@ def open_source(body: bytes, form: AudioForm) -> Source:
 
 def open_part(body: bytes, kind: str | None) -> Source:
     """Open a body of one recording. Raises: BadAudio."""
-    problem = cut_short(body, kind)
-    if kind in TIMED_KINDS and _has_ffmpeg():
-        with contextlib.suppress(MediaError):  # another reader may take it, or says better what is wrong
-            return ContainerSource(body, problem)
+    try:
+        contents = contents_of(body)
+    except MediaError:  # other readers may take it, or say better what is wrong
+        problem = cut_short(body, kind)
+    else:
+        problem = contents.problem
+        if kind in OWN_KINDS and _has_ffmpeg():
+            return ContainerSource(body, contents.length_s)
     try:
         return SoundfileSource(body, problem)
     except (soundfile.LibsndfileError, RuntimeError, TypeError) as error:

@@ -114,6 +114,7 @@ class ContainerDecoder:
         self._left: int | None = None  # samples of the track that are, where that is known
         self._work: deque[Iterator[Part]] = deque()  # that earlier calls left; it is decoded as it is asked for
         self._losses = Losses()
+        self._problem: str | None = None  # that the end shows
 
     @property
     def rate(self) -> int:
@@ -130,6 +131,11 @@ class ContainerDecoder:
         """What was lost and mended so far."""
         self._losses.resyncs = 0 if self._demuxer is None else self._demuxer.resyncs
         return self._losses
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+        return [*([self._problem] if self._problem else []), *self.losses.warnings()]
 
     @property
     def holds(self) -> bool:
@@ -152,8 +158,10 @@ class ContainerDecoder:
         """Return the end, (S, C) int16. Again, if `holds`. Raises: MediaError."""
         if self._demuxer is None:
             self._finder.finish()
-        elif self._rest(self._demuxer.flush, limit_s) and self._decoder is not None:
-            self._decoder.finish()
+        elif self._rest(self._demuxer.flush, limit_s):
+            self._problem = self._demuxer.problem()
+            if self._decoder is not None:
+                self._decoder.finish()
         return self._output.take()
 
     def _rest(self, source: Callable[[], Iterator[Item]], limit_s: float) -> bool:

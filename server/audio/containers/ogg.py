@@ -66,6 +66,11 @@ class OggDemuxer(Demuxer):
         if self._resync.searching:
             raise self._resync.error()
 
+    def problem(self) -> str | None:
+        """A page or a packet that the stream ends within."""
+        torn = self._window.data or self._packet
+        return f"truncated: the Ogg stream ends inside a {'page' if self._window.data else 'packet'}" if torn else None
+
     def _page(self, *, at_end: bool) -> Page | None:
         """Take the next whole page; search for it where bytes were lost. Raises: Undecodable."""
         window = self._window

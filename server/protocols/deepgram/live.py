@@ -31,6 +31,7 @@ from server.protocols.deepgram.messages import (
     UtteranceEnd,
     control_text,
     parse_frame,
+    warned,
 )
 from server.protocols.deepgram.query import ListenRequest
 from server.protocols.deepgram.transcript import Transcript
@@ -129,6 +130,9 @@ class DeepgramStream(Connection):
         super().on_bad_audio(error)
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:
+        if isinstance(event, Closed):
+            self._count_losses()
+            self._projector.warnings = self._decoder.warnings
         payload = self._projector.frame(event, timing, self._writer.write_s)
         if payload is not None:
             kind, flushed = kind_of(event)
@@ -169,6 +173,7 @@ class Projector:
     def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
         self.request = request
         self.request_id = request_id
+        self.warnings: Sequence[str] = ()  # about the audio, as `kind: sentence`; for the summary
         self._channels = channels
         self._created = created
         self._model = model
@@ -273,6 +278,7 @@ class Projector:
             channels=self._channels,
             models=[model.uuid] if heard else UNSET,
             model_info={model.uuid: model.info} if heard else UNSET,
+            warnings=warned("audio", self.warnings),
         )
         return _encode(summary)
 

@@ -40,6 +40,7 @@ class Echo:
         self.gap = 0  # pieces of silence that a gap leaves to be read
         self.long_tail = False  # the next drain or flush holds two pieces more
         self.losses = Losses()
+        self.warnings: list[str] = []
 
     def feed(self, chunk: bytes, limit_s: float) -> np.ndarray:
         self.entered.set()

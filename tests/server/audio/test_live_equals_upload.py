@@ -173,3 +173,42 @@ def test_damage_that_a_live_stream_mends_is_mended_and_named_in_an_upload(name: 
     heard, warnings = upload_of(broken)
     assert_same(decoded(open_decoder(ANY, RATE), [broken]), heard)
     assert [text.partition(":")[0] for text in warnings] == ["damaged"]
+
+
+def kinds(warnings: list[str]) -> list[str]:
+    return [text.partition(":")[0] for text in warnings]
+
+
+def live_warnings(body: bytes, size: int = 3_000) -> list[str]:
+    decoder = open_decoder(ANY, RATE)
+    decoded(decoder, list(cut(body, size)))
+    return decoder.warnings
+
+
+WITHOUT_SIZES = ("webm as recorded", "ogg", "fragmented", "mp3 of frames alone", "adts")
+"""Beginnings of names of containers that are cut off unseen, if between two pages, blocks or frames."""
+
+
+@pytest.mark.parametrize(("name", "rate", "channels"), CASES)
+def test_a_truncated_stream_says_so_live_and_uploaded_and_a_whole_one_does_not(
+    name: str, rate: int, channels: int
+) -> None:
+    body = body_of(name, rate, channels)
+    assert live_warnings(body) == []
+    for part in (2 / 3, 0.9):
+        torn = body[: int(len(body) * part)]
+        assert kinds(live_warnings(torn)) == ["truncated"]
+        assert kinds(upload_of(torn)[1]) == ["truncated"]
+    for missing in (1, 7, 300):
+        warnings = live_warnings(body[:-missing])
+        assert kinds(warnings) == kinds(upload_of(body[:-missing])[1])
+        assert kinds(warnings) == ["truncated"] or name.startswith(WITHOUT_SIZES)
+
+
+@pytest.mark.parametrize("name", ["ogg opus", "webm"])
+def test_damage_is_named_live_as_in_an_upload(name: str) -> None:
+    body = body_of(name, 48_000, 1)
+    at = len(body) * 2 // 3
+    broken = body[:at] + b"\x55" * 700 + body[at + 700 :]
+    assert live_warnings(broken) == upload_of(broken)[1]
+    assert live_warnings(broken)

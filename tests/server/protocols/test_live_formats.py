@@ -179,6 +179,31 @@ def test_damaged_packets_and_lost_bytes_are_counted_in_metrics(live_server: Star
     assert server.metric('tutti_audio_losses_total{kind="resynchronized"}') == 1
 
 
+@pytest.mark.parametrize(
+    "form", ["wav of 24 bits", "flac in ogg", "flac in fragmented mp4", "flac, said to be linear16"]
+)
+def test_a_truncated_stream_says_so_in_its_last_frame(live_server: Start, form: str) -> None:
+    server = live_server()
+    query, encode = FORMS[form]
+    whole = encode()
+    for data, expected in ((whole, []), (whole[:-20], ["truncated"])):
+        with server.listen(**query) as client:
+            client.send(data)
+            metadata = client.finish()[-1]
+        assert [warning["type"] for warning in metadata.get("warnings", [])] == expected
+    upload = server.http.post("/v1/listen", content=data).json()["metadata"]["warnings"]
+    assert [w["message"] for w in metadata["warnings"]] == [w["message"] for w in upload]
+
+
+def test_mended_damage_is_named_in_the_last_frame(live_server: Start) -> None:
+    with live_server().listen(encoding="opus", sample_rate=48_000) as client:
+        for i, packet in enumerate(opus_packets(np.zeros((48_000, 1), np.int16))):
+            client.send(b"\xff" * 100 if i == 3 else packet)
+        (warning,) = client.finish()[-1]["warnings"]
+    assert (warning["parameter"], warning["type"]) == ("audio", "damaged")
+    assert "1 packet" in warning["message"]
+
+
 def test_an_idle_or_drained_container_stream_is_flushed_before_the_close(live_server: Start) -> None:
     with live_server(idle_timeout_s=0.3).listen(**SELF_DESCRIBED) as client:
         client.send(flac(AUDIO))
