@@ -57,7 +57,7 @@ def allow_pages(app: FastAPI, settings: Settings) -> None:
             allow_origins=sorted(allowed),
             allow_methods=["GET", "HEAD", "POST"],
             allow_headers=["*"],  # SDKs in browsers send headers of their own, such as x-stainless-lang
-            expose_headers=["dg-error", "dg-request-id", "Retry-After", "x-ignored-params"],
+            expose_headers=["dg-error", "dg-request-id", "Retry-After", "x-ignored-params", "x-warnings"],
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,17 +44,24 @@ class LiveDecoder(Protocol):
         """What was lost of the audio and mended so far."""
 
     @property
+    def warnings(self) -> list[str]:
+        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+
+    @property
     def holds(self) -> bool:
-        """True while a gap is longer than the last limit: `feed` of nothing returns more of it."""
+        """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return what `chunk` completes, (S, C) int16. Raises: MediaError; Inflated beyond `limit_s` of audio."""
+        """Return what `chunk` completes, (S, C) int16, `limit_s` at most: the rest is held.
 
-    def drain(self) -> PCM:
-        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: MediaError."""
+        Raises: MediaError; Inflated where more is held and the limit is 0.
+        """
 
-    def flush(self) -> PCM:
-        """Return the end, (S, C) int16. Raises: MediaError."""
+    def drain(self, limit_s: float = math.inf) -> PCM:
+        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: as `feed`."""
+
+    def flush(self, limit_s: float = math.inf) -> PCM:
+        """Return the end, (S, C) int16; to be called again while the decoder `holds` more. Raises: as `feed`."""
 
 
 @runtime_checkable
@@ -113,7 +121,7 @@ class _Audio:
 class _Barrier:
     """An action that runs when all audio before it is delivered, and what `tail` returns of the decoder's rest."""
 
-    tail: Callable[[], PCM] | None
+    tail: Callable[[float], PCM] | None
     action: Callable[[], None]
     arrived_s: float
 
@@ -190,7 +198,8 @@ class DecodeQueue:
         """Go on, after the receiver had no room."""
         while self._waiting and not self._busy and not self._closed:
             item = self._waiting[0]
-            if isinstance(item, _Audio) and self.receiver is not None and not self.receiver.has_room:
+            decodes = isinstance(item, _Audio) or item.tail is not None
+            if decodes and self.receiver is not None and not self.receiver.has_room:
                 return
             self._waiting.popleft()
             if isinstance(item, _Barrier) and item.tail is None:
@@ -222,13 +231,14 @@ class DecodeQueue:
 
     def _start(self, item: _Audio | _Barrier) -> None:
         assert self._decoder is not None
+        size_bytes = len(item.chunk) if isinstance(item, _Audio) else 0
+        self._waiting_bytes -= size_bytes
+        limit_s = self._budget.limit_s(size_bytes, item.arrived_s)
         if isinstance(item, _Audio):
-            self._waiting_bytes -= len(item.chunk)
-            limit_s = self._budget.limit_s(len(item.chunk), item.arrived_s)
-            work: Callable[[], PCM] = partial(self._decoder.feed, item.chunk, limit_s)
+            work = partial(self._decoder.feed, item.chunk, limit_s)
         else:
             assert item.tail is not None
-            work = item.tail
+            work = partial(item.tail, limit_s)
         self._busy = True
         self._pool.submit(work).add_done_callback(partial(self._done, item))
 
@@ -252,9 +262,13 @@ class DecodeQueue:
             self._count(len(item.chunk), decoded_s)
         if len(samples) and self.receiver is not None:
             self.receiver.on_samples(samples, item.arrived_s)
-        if self._decoder.holds and isinstance(item, _Audio) and not self._closed:
+        if self._closed:
+            return
+        if self._decoder.holds:
+            if isinstance(item, _Barrier):
+                self._waiting.appendleft(item)  # its end comes after what is held
             self._waiting.appendleft(_Audio(b"", item.arrived_s))
-        if isinstance(item, _Barrier) and not self._closed:
+        elif isinstance(item, _Barrier):
             item.action()
 
     def _count(self, size_bytes: int, decoded_s: float) -> None:
@@ -291,23 +305,28 @@ class ByteRate:
         return (nominal + self._bytes) / (1.0 + self._decoded_s)
 
 
-BURST_S = 60.0
+BURST_S = 600.0  # of a few words with pauses of minutes between them, by timestamps alone
 SPEED = 50.0  # times real time, for any number of bytes
-LEAST_BYTES_PER_S = 250.0  # 2 kbit/s, a third of the least that speech is coded with
+LEAST_BYTES_PER_S = 16.0
+"""Bytes of a second of audio below which no encoder gets, not even of digital silence. FLAC takes 20 at 8 kHz (11 bytes
+for 4,608 samples, the most of its streamable subset), Opus without transmission (DTX) 25, MP3 1,000."""
 
 
 class DecodeBudget:
-    """Limits the audio decoded by the bytes received and the time passed: a few bytes can inflate to hours."""
+    """Limits the audio decoded by the bytes received and the time passed: a few bytes can inflate to hours.
+
+    What is within it may take long, but no memory: it is decoded as the engine takes it.
+    """
 
     def __init__(self, opened_s: float, max_piece_s: float) -> None:
-        """No piece may decode to more than `max_piece_s`."""
+        """No piece is decoded to more than `max_piece_s` at once."""
         self._opened_s = opened_s
         self._max_piece_s = max_piece_s
         self._received_bytes = 0
         self._decoded_s = 0.0
 
     def limit_s(self, size_bytes: int, now: float) -> float:
-        """Count a piece in; return how many seconds it may decode to."""
+        """Count a piece in; return how many seconds may be decoded now."""
         self._received_bytes += size_bytes
         earned_s = max(self._received_bytes / LEAST_BYTES_PER_S, SPEED * (now - self._opened_s))
         return min(self._max_piece_s, BURST_S + earned_s - self._decoded_s)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from model.errors import install_hint
-from server.audio.containers.live import ContainerDecoder
+from server.audio.containers.live import ContainerDecoder, Resampled
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
@@ -51,7 +52,7 @@ def open_decoder(
         return SniffingDecoder(opus, form, multichannel=multichannel, raw_alone=raw_alone)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)
     # What the bytes begin as counts, not the container that was named.
-    return ContainerDecoder(Encoding.CONTAINER, rate, channels, mixed=not multichannel)
+    return ContainerDecoder(Resampled(rate, channels, mixed=not multichannel))
 
 
 def open_decoder_for_request(
@@ -96,8 +97,13 @@ class SniffingDecoder:
         return self._decoder.losses
 
     @property
+    def warnings(self) -> list[str]:
+        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+        return self._decoder.warnings
+
+    @property
     def holds(self) -> bool:
-        """True while a gap is longer than the last limit: `feed` of nothing returns more of it."""
+        """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
         return self._decided and not self._held and self._decoder.holds
 
     def sniff(self, chunk: bytes) -> bool:
@@ -115,18 +121,23 @@ class SniffingDecoder:
         self._held.append(chunk)
         return self._feed_held(limit_s) if self._decided else self._decoder.drain()
 
-    def drain(self) -> PCM:
-        """Return what is held back, (S, C) int16; the stream goes on. Raises: MediaError."""
-        return np.concatenate([self._rest(), self._as_expected(self._decoder.drain())])
+    def drain(self, limit_s: float = math.inf) -> PCM:
+        """Return what is held back, (S, C) int16; the stream goes on. Again, if `holds`. Raises: MediaError."""
+        return self._rest(limit_s, self._decoder.drain)
 
-    def flush(self) -> PCM:
-        """Return the end, (S, C) int16. Raises: MediaError."""
-        return np.concatenate([self._rest(), self._as_expected(self._decoder.flush())])
+    def flush(self, limit_s: float = math.inf) -> PCM:
+        """Return the end, (S, C) int16. Again, if `holds`. Raises: MediaError."""
+        return self._rest(limit_s, self._decoder.flush)
 
-    def _rest(self) -> PCM:
+    def _rest(self, limit_s: float, end: Callable[[float], PCM]) -> PCM:
         if self._held and not self._decided:
             self._decide(b"".join(self._held), whole=True)
-        return self._feed_held(math.inf)
+        if not self._held:
+            return self._as_expected(end(limit_s))
+        samples = self._feed_held(limit_s)
+        if self._decoder.holds:
+            return samples
+        return np.concatenate([samples, self._as_expected(end(limit_s - len(samples) / self.rate))])
 
     def _decide(self, head: bytes, *, whole: bool) -> None:
         kind = container_of(head, whole=whole)
@@ -140,17 +151,15 @@ class SniffingDecoder:
         mixed = not self._multichannel
         self._widens = mixed and self.channels > 1
         channels = 1 if mixed else self.channels
-        self._decoder = ContainerDecoder(Encoding.CONTAINER, self.rate, channels, mixed=mixed)
+        self._decoder = ContainerDecoder(Resampled(self.rate, channels, mixed=mixed))
         self.inline = self._decoder.inline
 
     def _feed_held(self, limit_s: float) -> PCM:
         """Decode the messages held; raw Opus is one packet a message."""
         held, self._held = self._held, []
-        if len(held) == 1:
-            return self._as_expected(self._decoder.feed(held[0], limit_s))
-        return self._as_expected(
-            np.concatenate([self._decoder.drain(), *(self._decoder.feed(chunk, limit_s) for chunk in held)])
-        )
+        if isinstance(self._decoder, OpusDecoder):
+            return np.concatenate([self._decoder.feed(packet, limit_s) for packet in held])
+        return self._as_expected(self._decoder.feed(b"".join(held), limit_s))
 
     def _as_expected(self, samples: PCM) -> PCM:
         return np.repeat(samples, self.channels, axis=1) if self._widens else samples  # (S, C)
@@ -173,6 +182,11 @@ class OpusDecoder:
         self.losses = Losses()
         self._codec = Codec(track, self.losses)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What was mended, as `kind: sentence`."""
+        return self.losses.warnings()
+
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
         """Return the packet's samples, (S, C) int16; a damaged one's are made up. Raises: Undecodable."""
         del limit_s  # the format bounds a packet
@@ -182,7 +196,7 @@ class OpusDecoder:
             raise Undecodable("a message must be one Opus packet")
         return self._codec.decode(chunk)
 
-    def drain(self) -> PCM:
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's
         """Nothing is held back."""
         return self._codec.nothing
 

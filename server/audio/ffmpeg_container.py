@@ -74,7 +74,7 @@ class AvSource:
                     raise BadAudio("the recording is damaged") from failed
                 try:
                     frames = packet.decode()
-                except av.InvalidDataError as error:
+                except av.FFmpegError as error:
                     failed, frames = error, []  # the last packet of a file that was cut off
                 empty, heard = (0, True) if frames else (empty + 1, heard)
                 if empty > MAX_EMPTY_PACKETS:

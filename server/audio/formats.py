@@ -78,6 +78,15 @@ class Losses:
     concealed: int = 0
     resyncs: int = 0
 
+    def warnings(self) -> list[str]:
+        """Return them as `kind: sentence`."""
+        found = []
+        if self.concealed:
+            found.append(f"damaged: {self.concealed} packets could not be decoded and were replaced")
+        if self.resyncs:
+            found.append(f"damaged: bytes are missing or wrong in {self.resyncs} places")
+        return found
+
 
 _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1a\x45\xdf\xa3", "matroska"),  # webm too

@@ -59,6 +59,7 @@ class Timed:
     """Packets whose place in time the container names, in seconds: of the first one's start, or the last one's end.
 
     `last`: the track ends at `end_s`, also where its packets decode to more. The last `discard_s` are padding.
+    `samples` is what the packets decode to, where their headers say so; else a decoder must find out.
     """
 
     packets: tuple[bytes, ...]
@@ -66,6 +67,7 @@ class Timed:
     end_s: float | None = None
     last: bool = False
     discard_s: float = 0.0
+    samples: int | None = None
 
 
 Item = Track | bytes | Timed
@@ -87,6 +89,10 @@ class Demuxer(ABC):
     def flush(self) -> Iterator[Item]:
         """Yield the packets that the end of the stream completes. Raises: MediaError."""
         return self.drain()
+
+    @abstractmethod
+    def problem(self) -> str | None:
+        """What the end of the stream, after `flush`, shows to be missing or left out; None for a whole one."""
 
 
 class ByteWindow:

@@ -35,19 +35,10 @@ def other_kind(body: bytes) -> str | None:
 
 
 def cut_short(body: bytes, kind: str | None) -> str | None:
-    """Return a warning if the container's own sizes show that its end is missing."""
+    """Return a warning if a container's own sizes show that its end is missing, one that no demuxer of ours reads."""
     ends = _ENDS.get(kind or "")
     missing = ends(body) - len(body) if ends is not None else 0
     return f"truncated: {missing} bytes or more are missing at the end of the {kind} file" if missing > 0 else None
-
-
-def _ogg_end(body: bytes) -> int:
-    at = body.rfind(b"OggS")
-    head = body[at : at + OGG_HEAD_BYTES]
-    if len(head) < OGG_HEAD_BYTES:
-        return at + OGG_HEAD_BYTES
-    lengths = body[at + OGG_HEAD_BYTES : at + OGG_HEAD_BYTES + head[26]]
-    return at + OGG_HEAD_BYTES + head[26] + sum(lengths)
 
 
 def _mov_end(body: bytes) -> int:
@@ -60,17 +51,6 @@ def _mov_end(body: bytes) -> int:
             break
         at += size
     return at
-
-
-def _mp3_end(body: bytes) -> int:
-    """By the size that a Xing or Info frame has; else by the last frame."""
-    at = tag_size(body, 0)
-    size = frame_size(body, at)
-    for place in (36, 21, 13):
-        field = body[at + place : at + min(size, place + 16)]
-        if field[:4] in (b"Xing", b"Info") and len(field) == 16 and field[7] & 3 == 3:
-            return at + int.from_bytes(field[12:16], "big")
-    return 0
 
 
 def _matroska_end(body: bytes) -> int:
@@ -97,9 +77,7 @@ def _wav_end(body: bytes) -> int:
 
 
 _ENDS: dict[str, Callable[[bytes], int]] = {
-    "ogg": _ogg_end,
     "mov": _mov_end,
-    "mp3": _mp3_end,
     "matroska": _matroska_end,
     "aiff": _aiff_end,
     "w64": _w64_end,

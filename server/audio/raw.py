@@ -39,6 +39,7 @@ class PlainReader:
         self.rate = rate
         self.channels = channels
         self.losses = Losses()  # none can be seen
+        self.warnings: list[str] = []  # nothing can be missed
         self._convert, sample_bytes = _CODECS[codec]
         self.frame_bytes = sample_bytes * channels
         self._rest = b""  # of a frame that is not whole yet
@@ -58,7 +59,7 @@ class PlainReader:
         """Bytes of a second of audio."""
         return self.rate * self.frame_bytes
 
-    def drain(self) -> PCM:
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's
         """Nothing is held back but an incomplete frame, which has no audio."""
         return np.empty((0, self.channels), np.int16)
 

@@ -1,4 +1,5 @@
-"""An uploaded recording as blocks of 16-bit samples at the model's rate: libsndfile, FFmpeg or raw samples.
+"""An uploaded recording as blocks of 16-bit samples at the model's rate: by the demuxers of live streams, libsndfile,
+FFmpeg, or from raw samples.
 
 Blocking: for a thread, never the event loop.
 """
@@ -16,6 +17,8 @@ import numpy as np
 import soundfile
 
 from model.errors import install_hint
+from server.audio.container_recording import KINDS as OWN_KINDS
+from server.audio.container_recording import ContainerSource, contents_of
 from server.audio.containers.wav import WavDemuxer
 from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
 from server.audio.frames import tag_size
@@ -24,7 +27,7 @@ from server.audio.parts import cut_short, other_kind, parts_of
 from server.audio.pcm import BLOCK_S, PCM, ChannelResampler, downmix
 from server.audio.raw import FULL_SCALE, PLAIN_CODECS, PlainCodec, PlainReader, to_int16
 from server.audio.sniffing import container_of
-from server.errors import BadAudio, BadParameter, NotTaken, TooLarge, Undecodable
+from server.errors import BadAudio, BadParameter, MediaError, NotTaken, TooLarge, Undecodable
 
 SNIFF_BYTES = 2**15  # three of the longest frames of AAC
 PIECE_BYTES = 2**17
@@ -87,7 +90,14 @@ def open_source(body: bytes, form: AudioForm) -> Source:
 
 def open_part(body: bytes, kind: str | None) -> Source:
     """Open a body of one recording. Raises: BadAudio."""
-    problem = cut_short(body, kind)
+    try:
+        contents = contents_of(body)
+    except MediaError:  # other readers may take it, or say better what is wrong
+        problem = cut_short(body, kind)
+    else:
+        problem = contents.problem
+        if kind in OWN_KINDS and _has_ffmpeg():
+            return ContainerSource(body, contents.length_s)
     try:
         return SoundfileSource(body, problem)
     except (soundfile.LibsndfileError, RuntimeError, TypeError) as error:
@@ -99,6 +109,14 @@ def _kind_behind_tags(body: bytes) -> str | None:
     tag = tag_size(body, 0)
     kind = container_kind(body[tag : tag + SNIFF_BYTES]) if tag else None
     return kind or container_kind(body[:SNIFF_BYTES]) or other_kind(body)
+
+
+def _has_ffmpeg() -> bool:
+    try:
+        from server.audio.ffmpeg_container import AvSource  # noqa: F401 - asked whether it can be
+    except ImportError:
+        return False
+    return True
 
 
 def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Source:
@@ -244,13 +262,25 @@ class PlainSource:
 UNKNOWN_FRAMES = 2**62  # libsndfile: SF_COUNT_MAX, 2**63 - 1, for a header without a length
 
 
+class ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no types
+    """A file that is read from its beginning to its end.
+
+    `soundfile` seeks after each read of a file that can be sought, to where it is already: an MP3 decoder loses by it
+    the bits that earlier frames hold for the next one.
+    """
+
+    def seekable(self) -> bool:
+        """Return False, so that nothing is sought."""
+        return False
+
+
 class SoundfileSource:
     """A recording that libsndfile reads."""
 
     def __init__(self, body: bytes, problem: str | None = None) -> None:
         """Open it; `problem` is a warning. Raises: LibsndfileError, RuntimeError, TypeError."""
         self._body = io.BytesIO(body)
-        self._file = soundfile.SoundFile(self._body)
+        self._file = ForwardFile(self._body)
         self._heard = False  # anything was decoded
         self.rate: int = self._file.samplerate
         self.channels: int = self._file.channels

@@ -295,7 +295,8 @@ def describe_sockets(app: FastAPI) -> None:
 ABOUT = f"""Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
 
 Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
-frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters.
+frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters; those
+that only a live stream has a use for are named in the answer's `x-ignored-params` header.
 
 **Models.** `model` names one of `GET /v1/models`; another name is the default, unless the operator is strict. Without a
 name `language` chooses, a tag such as `es` or `es-419`; one that no model has is refused. A model that is not `loaded`

@@ -185,6 +185,8 @@ class AdapterConnection(Connection):
 
     def _bias(self, phrases: tuple[str, ...]) -> None:
         why = "this server decodes greedily, which knows no key terms"
+        if not (phrases or self._session.supports_keyterms):
+            return
         if self._session.supports_keyterms:
             try:
                 self._session.replace_phrases(phrases)

@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from server.audio.decode_queue import DecodeQueue, DecodingPool, LiveDecoder
 from server.audio.formats import Encoding
 from server.audio.pcm import PCM
-from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, Inflated, MediaError
+from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, Partial, StepTiming, StreamBroken
@@ -238,9 +238,9 @@ class Connection(ABC):
         self._read_on_if_low()
 
     def on_bad_audio(self, error: MediaError) -> None:
-        """End the connection, whose audio cannot be decoded or inflates beyond the budget."""
-        inflated = isinstance(error, Inflated)
-        self._transition(ConnectionEvent.TOO_FAST if inflated else ConnectionEvent.BAD_AUDIO)
+        """End the connection, whose audio cannot be decoded."""
+        del error  # for protocols that can say it
+        self._transition(ConnectionEvent.BAD_AUDIO)
 
     def _finalize(self, channel: int | None) -> None:
         """Complete the text of the audio sent so far, of one channel or of all; the stream goes on."""

@@ -75,8 +75,9 @@ class LocalTranscriber:
             self._model.check_finals(self._request.finals, self._request.without_accurate)
         except BadParameter as error:
             raise NotRecognised(str(error)) from error
-        if "keyterm" in self._request.ignored:  # a server names it in a header
-            raise NotRecognised("keyterm: greedy decoding knows no key terms; choose the beam decoder")
+        biasing = sorted(BIASING & set(self._request.ignored))  # a server names them in a header
+        if biasing:
+            raise NotRecognised(f"{biasing[0]}: greedy decoding knows no key terms; choose the beam decoder")
 
     @property
     def sample_rate(self) -> int:

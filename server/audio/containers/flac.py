@@ -15,6 +15,7 @@ from server.errors import Undecodable
 MAGIC = b"fLaC"
 STREAM_INFO, STREAM_INFO_BYTES = 0, 34
 BLOCK_HEAD_BYTES = 4
+TOTAL_SAMPLES_MASK = (1 << 36) - 1
 FRAME_OVERHEAD_BYTES = 1_024  # headers and checksum, generously: audio that does not compress is stored as it is
 MAX_FRAME_BYTES = 2**18  # 16,384 samples of two channels take half of it
 
@@ -34,6 +35,7 @@ class FlacDemuxer(Demuxer):
         self._skip = 0  # bytes of a metadata block that is not wanted
         self._last_block = False
         self._max_frame_bytes = 0
+        self._announced = self._samples = 0  # samples by the header, 0 if it does not know, and in frames so far
         self._frame: FrameHeader | None = None  # of the frame that the buffer begins with
         self._next: tuple[int, tuple[int, int, int]] | None = None  # number and shape that the next frame must have
         self._searched = 0  # bytes of the frame in which no other begins
@@ -67,6 +69,13 @@ class FlacDemuxer(Demuxer):
             self._non_audio.audio()
             yield self._take(self._summed)
 
+    def problem(self) -> str | None:
+        """A frame that the stream ends within, or fewer samples than its header announces."""
+        if self._buffer:
+            return "truncated: the FLAC stream ends inside a frame"
+        missing = self._announced - self._samples
+        return f"truncated: {missing} of {self._announced} samples of the FLAC are missing" if missing > 0 else None
+
     def _metadata(self) -> Iterator[Track]:
         """Read the blocks before the audio: the first is wanted, pictures and tags are not."""
         buffer = self._buffer
@@ -97,6 +106,7 @@ class FlacDemuxer(Demuxer):
         self._last_block = bool(head[0] & 0x80)
         width = (int.from_bytes(info[12:14], "big") >> 4 & 31) + 1
         self._track = track = stream_info_track(info)
+        self._announced = int.from_bytes(info[13:18], "big") & TOTAL_SAMPLES_MASK
         stored = int.from_bytes(info[2:4], "big") * track.channels * ((width + 8) // 8)  # a side channel is a bit wider
         self._max_frame_bytes = min(stored + FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES)
         del self._buffer[: at + STREAM_INFO_BYTES]
@@ -149,6 +159,7 @@ class FlacDemuxer(Demuxer):
     def _take(self, end: int) -> bytes:
         frame = bytes(self._buffer[:end])
         del self._buffer[:end]
+        self._samples += self._frame.samples if self._frame is not None else 0
         self._frame = None
         self._crc = self._summed = 0
         return frame

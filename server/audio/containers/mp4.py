@@ -22,6 +22,7 @@ from server.errors import NotTaken, Undecodable
 
 MAX_INDEX_BYTES = 2**22  # `moov` of six hours of AAC, or `moof` of any length
 INDEX_BOXES = (b"moov", b"moof")
+TO_THE_END = 2**62  # bytes of a box without a size
 
 
 class Mp4Demuxer(Demuxer):
@@ -31,6 +32,7 @@ class Mp4Demuxer(Demuxer):
         self._window = ByteWindow()
         self._non_audio = NonAudioBudget()
         self._skip_until = 0  # byte of the stream
+        self._box_is_sized = True  # else it reaches to the end of the stream, whatever that is
         self._track: AudioTrack | None = None
         self._samples: deque[Sample] = deque()  # that are announced
         self._time = 0  # at which a fragment without a time begins
@@ -61,7 +63,7 @@ class Mp4Demuxer(Demuxer):
                 if name == b"ftyp":
                     self._file_began = window.offset
                 self._non_audio.part(head_bytes if name == b"mdat" else size)
-                self._skip_until = window.offset + size
+                self._skip_until, self._box_is_sized = window.offset + size, size < TO_THE_END
                 window.drop(head_bytes)
 
     def flush(self) -> Iterator[Item]:
@@ -69,6 +71,14 @@ class Mp4Demuxer(Demuxer):
         if self._track is None and (self._window.data or self._window.offset):
             raise Undecodable("the MP4 stream ends before its header (moov)")
         return iter(())
+
+    def problem(self) -> str | None:
+        """A box that the stream ends within, or samples that its index announces and that never came."""
+        window = self._window
+        if window.data or (window.offset < self._skip_until and self._box_is_sized):
+            return "truncated: the MP4 stream ends inside a box"
+        missing = len(self._samples)
+        return f"truncated: the last {missing} packets that the MP4 index announces are missing" if missing else None
 
     def _index(self, name: bytes, offset: int, body: bytes) -> Iterator[Item]:
         self._non_audio.part(len(body))
@@ -133,7 +143,7 @@ def _box_head(window: ByteWindow) -> tuple[bytes, int, int] | None:
         size, head = int.from_bytes(data[8:16], "big"), LARGE_HEAD_BYTES
     else:
         head = HEAD_BYTES
-        size = size or 2**62  # up to the end
+        size = size or TO_THE_END
     if size < head:
         raise Undecodable(f"the MP4 box at byte {window.offset} is damaged")
     return name, head, size

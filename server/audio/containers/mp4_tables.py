@@ -23,6 +23,8 @@ ENTRY_BYTES = 28  # of an audio sample entry, before its boxes
 MAX_SAMPLES = 2**17  # of a table: 46 minutes of AAC at 48 kHz, 15 MB in memory; fragments have a few each
 AAC_OBJECTS = (0x40, 0x66, 0x67, 0x68)  # MPEG-4, and the profiles of MPEG-2
 MP3_OBJECTS = (0x69, 0x6B)
+STREAM_DESCRIPTOR, DECODER_DESCRIPTOR, SETUP_DESCRIPTOR = 3, 4, 5  # tags
+DECODER_SETUP_AT = 13  # after the kind, the size of the buffer and two bit rates
 BASE_OFFSET, DESCRIPTION, DEFAULT_DURATION, DEFAULT_SIZE, DEFAULT_FLAGS = 1, 2, 8, 16, 32  # flags of tfhd
 DATA_OFFSET, FIRST_FLAGS, DURATIONS, SIZES, FLAGS, COMPOSITIONS = 1, 4, 0x100, 0x200, 0x400, 0x800  # flags of trun
 
@@ -139,19 +141,29 @@ def _described(stsd: bytes) -> Track:
 
 def _mp4a(esds: bytes, rate: int, channels: int) -> Track:
     """Return the track of an elementary stream's descriptor."""
-    decoder = esds.find(b"\x04")  # after version and flags: ES (3), number, flags; then the decoder's descriptor (4)
-    body = _descriptor(esds, decoder)
-    setup = _descriptor(esds, esds.find(b"\x05", decoder + 13)) if body and body[0] in AAC_OBJECTS else b""
-    if body and body[0] in AAC_OBJECTS and len(setup) >= 2:
+    stream = _descriptor(esds, 4, STREAM_DESCRIPTOR)  # after version and flags
+    decoder = _descriptor(stream, _optional_fields_end(stream), DECODER_DESCRIPTOR)
+    kind = decoder[0] if decoder else 0
+    setup = _descriptor(decoder, DECODER_SETUP_AT, SETUP_DESCRIPTOR)
+    if kind in AAC_OBJECTS and len(setup) >= 2:
         return Track(PacketCodec.AAC, rate or 48_000, channels, setup)
-    if body and body[0] in MP3_OBJECTS:
+    if kind in MP3_OBJECTS:
         return Track(PacketCodec.MP3, rate, channels)
     raise NotTaken("MP4 audio that is neither AAC nor MP3 is not taken in live streams")
 
 
-def _descriptor(data: bytes, at: int) -> bytes:
-    """The body of the descriptor whose tag is there, empty if there is none."""
-    if at < 0:
+def _optional_fields_end(stream: bytes) -> int:
+    """Where the fields of a stream's descriptor end: its number, flags, and what the flags say is there."""
+    flags = stream[2] if len(stream) > 3 else 0
+    at = 3 + (2 if flags & 0x80 else 0)  # the stream that it depends on
+    if flags & 0x40:  # an address
+        at += 1 + (stream[at] if at < len(stream) else 0)
+    return at + (2 if flags & 0x20 else 0)  # a clock
+
+
+def _descriptor(data: bytes, at: int, tag: int) -> bytes:
+    """The body of the descriptor with this tag that begins there, empty if none does."""
+    if data[at : at + 1] != bytes([tag]):
         return b""
     size = 0
     for place in range(at + 1, min(at + 5, len(data))):

@@ -23,6 +23,7 @@ _BIT_RATES = {  # kbit/s of layer III
 _MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 _AAC_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350)
 _AAC_CHANNELS = (2, 1, 2, 3, 4, 5, 6, 8)  # by configuration; 0 is named in the frame, as in most stereo streams
+COUNTED_WRONG = 2  # frames: encoders count with an error of one or two
 _DECODER_DELAY = 528 + 1  # samples. Source: LAME's technical FAQ
 _DELAYS_AT = 21  # in the LAME tag
 
@@ -105,6 +106,13 @@ class MpegDemuxer(Demuxer):
         yield from self._read(at_end=True)
         if self._resync.searching:
             raise self._resync.error()
+
+    def problem(self) -> str | None:
+        """A frame or tag that the stream ends within, or frames that the first one announces and that never came."""
+        if self._window.data or self._skip:
+            return "truncated: the stream ends inside a frame or a tag"
+        missing = self._frames_left or 0
+        return f"truncated: {missing} announced MP3 frames are missing" if missing > COUNTED_WRONG else None
 
     def _read(self, *, at_end: bool) -> Iterator[Item]:
         window = self._window

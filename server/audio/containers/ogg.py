@@ -66,6 +66,11 @@ class OggDemuxer(Demuxer):
         if self._resync.searching:
             raise self._resync.error()
 
+    def problem(self) -> str | None:
+        """A page or a packet that the stream ends within."""
+        torn = self._window.data or self._packet
+        return f"truncated: the Ogg stream ends inside a {'page' if self._window.data else 'packet'}" if torn else None
+
     def _page(self, *, at_end: bool) -> Page | None:
         """Take the next whole page; search for it where bytes were lost. Raises: Undecodable."""
         window = self._window
@@ -159,12 +164,13 @@ class OggDemuxer(Demuxer):
             yield self._timed(tuple(audio), page)
 
     def _timed(self, packets: tuple[bytes, ...], page: Page) -> Timed:
-        if self._track is None:
+        if self._track is None or self._headers is None:
             raise Undecodable("the Ogg stream has audio before the headers that describe it")
         self._heard = True
         self._non_audio.audio()
         known = page.granule != NO_GRANULE and self._track.rate > 0
-        return Timed(packets, None, page.granule / self._track.rate if known else None, bool(page.flags & LAST))
+        end_s = page.granule / self._track.rate if known else None
+        return Timed(packets, None, end_s, bool(page.flags & LAST), samples=self._headers.samples(packets))
 
     def _bound(self) -> None:
         """Drop tags, which hold pictures of any size. Raises: Undecodable for an audio packet of such a size."""

@@ -5,9 +5,16 @@ Source: RFC 7845 (Opus), Xiph's "Vorbis I specification", section 4.2 and append
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from server.audio.containers.flac import MAX_FRAME_BYTES, STREAM_INFO_BYTES, stream_info_track
+from server.audio.containers.flac import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    STREAM_INFO_BYTES,
+    frame_header,
+    stream_info_track,
+)
 from server.audio.formats import OPUS_RATE
 from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.errors import Undecodable
@@ -40,6 +47,9 @@ class Headers(Protocol):
     def header(self, packet: bytes) -> Track | None:
         """Take a further header; return the track if it is complete with it."""
 
+    def samples(self, packets: Sequence[bytes]) -> int | None:
+        """Return what packets of audio decode to, if it may be too much to be decoded at once."""
+
 
 class OpusHeaders:
     """An identification header and tags."""
@@ -58,6 +68,9 @@ class OpusHeaders:
 
     def header(self, packet: bytes) -> None:
         """Ignore the tags."""
+
+    def samples(self, packets: Sequence[bytes]) -> None:
+        """Leave it to the decoder: a page holds 31 s at most."""
 
 
 class VorbisHeaders:
@@ -88,6 +101,9 @@ class VorbisHeaders:
         rate = int.from_bytes(head[12:16], "little")
         return Track(PacketCodec.VORBIS, rate, head[11], laced + head + NO_COMMENT + packet)
 
+    def samples(self, packets: Sequence[bytes]) -> None:
+        """Leave it to the decoder: a page holds two million samples at most."""
+
 
 class FlacHeaders:
     """A mapping header with the stream's information, then blocks of metadata."""
@@ -109,6 +125,11 @@ class FlacHeaders:
 
     def header(self, packet: bytes) -> None:
         """Ignore the metadata."""
+
+    def samples(self, packets: Sequence[bytes]) -> int:
+        """Return the sum of what the frames' headers say: a page of silence holds up to 17 million."""
+        headers = [frame_header(packet[:MAX_HEADER_BYTES]) for packet in packets]
+        return sum(0 if header is None else header.samples for header in headers)
 
 
 def headers_of(first: bytes) -> Headers | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from server.errors import Undecodable
 
 TOLERANCE_S = 0.03  # WebM rounds to milliseconds, and recorders' clocks wander: less than two packets of 20 ms
-MAX_GAP_S = 120.0  # the decode budget bounds the sum of all gaps
+MAX_GAP_S = 600.0  # of a paused recorder; the decode budget bounds the sum of all gaps
 BACKWARD_S = 1.0  # a clock that was set back: time goes on from there
 
 

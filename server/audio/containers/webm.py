@@ -78,6 +78,7 @@ class WebmDemuxer(Demuxer):
         self._resync = Resync("a WebM element was")
         self._number: int | None = None  # of the track that is read
         self._max_packet_bytes = MAX_PACKET_BYTES
+        self._segment_end = 0  # byte of the stream, 0 where it is not known
         self._scale_ns = DEFAULT_SCALE_NS  # of timestamps
         self._cluster_time = 0
         self._heard = False  # audio: what cannot be read from then on is damage, not another format
@@ -118,6 +119,8 @@ class WebmDemuxer(Demuxer):
         if element in HOLDERS:
             self._non_audio.part(start)
             window.drop(start)
+            if element == SEGMENT:
+                self._segment_end = 0 if size is None else window.offset + size
             return True
         if size is None or size > self._most_bytes(element):
             return self._lose()
@@ -142,6 +145,13 @@ class WebmDemuxer(Demuxer):
         yield from self.feed(b"")
         if self._resync.searching:
             raise self._resync.error()
+
+    def problem(self) -> str | None:
+        """An element that the stream ends within, the whole segment included where it has a size."""
+        if self._window.data or self._skip:
+            return "truncated: the WebM stream ends inside an element"
+        missing = self._segment_end - self._window.offset
+        return f"truncated: {missing} bytes are missing at the end of the WebM stream" if missing > 0 else None
 
     def _most_bytes(self, element: int) -> int:
         """The size over which an element must be damage, -1 for one that the standard does not have."""

@@ -56,6 +56,7 @@ class QueryReader:
         request = parse_query(
             pairs,
             replica.settings.max_channels,
+            live=live,
             default_endpointing=live,
             supports_keyterms=model.decoder.supports_bias,
             lenient_features=replica.settings.lenient_features,

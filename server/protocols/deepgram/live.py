@@ -14,7 +14,7 @@ from model.ctc.bias import BiasError
 from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import Losses
 from server.audio.pcm import PCM
-from server.errors import BacklogExceeded, BadFrame, Inflated, KeytermsTooOften, MediaError
+from server.errors import BacklogExceeded, BadFrame, KeytermsTooOften, MediaError
 from server.protocols.deepgram.messages import (
     CloseStream,
     Configure,
@@ -31,6 +31,7 @@ from server.protocols.deepgram.messages import (
     UtteranceEnd,
     control_text,
     parse_frame,
+    warned,
 )
 from server.protocols.deepgram.query import ListenRequest
 from server.protocols.deepgram.transcript import Transcript
@@ -125,11 +126,13 @@ class DeepgramStream(Connection):
     def on_bad_audio(self, error: MediaError) -> None:
         """Say what is wrong with the audio, and end."""
         self._count_losses()
-        if not isinstance(error, Inflated):
-            self._put(OutFrame(self._projector.undecodable(str(error))))
+        self._put(OutFrame(self._projector.undecodable(str(error))))
         super().on_bad_audio(error)
 
     def _say(self, event: Event, timing: StepTiming | None) -> None:
+        if isinstance(event, Closed):
+            self._count_losses()
+            self._projector.warnings = self._decoder.warnings
         payload = self._projector.frame(event, timing, self._writer.write_s)
         if payload is not None:
             kind, flushed = kind_of(event)
@@ -170,6 +173,7 @@ class Projector:
     def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
         self.request = request
         self.request_id = request_id
+        self.warnings: Sequence[str] = ()  # about the audio, as `kind: sentence`; for the summary
         self._channels = channels
         self._created = created
         self._model = model
@@ -274,6 +278,7 @@ class Projector:
             channels=self._channels,
             models=[model.uuid] if heard else UNSET,
             model_info={model.uuid: model.info} if heard else UNSET,
+            warnings=warned("audio", self.warnings),
         )
         return _encode(summary)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -87,6 +87,19 @@ class ResultsMetadata(msgspec.Struct):
     model_uuid: str
 
 
+class Warned(msgspec.Struct):
+    """A warning about the audio, which was transcribed nevertheless; `type` is its kind, such as `truncated`."""
+
+    parameter: str
+    type: str
+    message: str
+
+
+def warned(parameter: str, warnings: Sequence[str]) -> list[Warned] | UnsetType:
+    """Return warnings that are `kind: sentence`, UNSET where there are none."""
+    return [Warned(parameter, text.partition(": ")[0], text) for text in warnings] or UNSET
+
+
 class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
     """The summary of a connection, once, just before its end."""
 
@@ -98,6 +111,7 @@ class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
     channels: int
     models: list[str] | UnsetType = UNSET
     model_info: dict[str, dict[str, str]] | UnsetType = UNSET
+    warnings: list[Warned] | UnsetType = UNSET
 
 
 class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):

@@ -47,7 +47,8 @@ class Parameter:
     """A parameter. It takes one value, unless its schema is that of a list.
 
     `detail` is Markdown for the description's table; without it the row of the parameter before covers this one too.
-    An upload reads parameters that are `live_only` and ignores them. Deepgram lacks those that are `ours`.
+    An upload checks parameters that are `live_only`, and names them among the ignored where they ask for something.
+    Deepgram lacks those that are `ours`.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Parameter:
         """Return it as an OpenAPI parameter of the upload."""
         told = f"Ours: {self.summary}" if self.ours else self.summary
         if self.live_only:
-            told += " Of live streams alone; here it is read and changes nothing."
+            told += " Of live streams alone; here it is named in `x-ignored-params`."
         return {"name": self.name, "in": "query", "required": False, "schema": self.schema, "description": told}
 
 
@@ -133,7 +134,7 @@ PARAMETERS = (
     Parameter("version", TEXT, "–", "Accepted.", kind=Kind.HARMLESS),
     Parameter("utt_split", NUMBER, "–", "Accepted.", kind=Kind.HARMLESS),
     Parameter("extra", TEXTS, "–", "Accepted; repeatable.", kind=Kind.HARMLESS),
-    Parameter("tag", TEXTS, "–", "Names for the stream in the operator's logs; repeatable."),
+    Parameter("tag", TEXTS, "–", "Names for the stream in the operator's logs; repeatable.", live_only=True),
 )
 # fmt: on
 LISTS = {

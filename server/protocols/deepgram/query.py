@@ -43,6 +43,7 @@ Pairs = Iterable[tuple[str, str]]
 _FORMATTING = ("smart_format", "punctuate", "numerals")
 _REPEATABLE = frozenset(name for name, parameter in TABLE.items() if parameter.repeatable)
 BIASING = frozenset({"keyterm", "keywords"})
+LIVE_ONLY = frozenset(name for name, parameter in TABLE.items() if parameter.live_only)
 MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
 _LARGEST_RATE = 10**9 - 1  # in digits that `whole_number` reads
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
@@ -111,17 +112,20 @@ def parse_query(
     pairs: Pairs,
     max_channels: int,
     *,
+    live: bool = True,
     default_endpointing: bool = True,
     supports_keyterms: bool = True,
     lenient_features: bool = False,
     english: bool = True,
 ) -> ListenRequest:
-    """Read the query of a request whose model is chosen. Raises: BadParameter."""
+    """Read the query of a live stream or an upload whose model is chosen. Raises: BadParameter."""
     given = list(pairs)
     query = dict(given)
     ignored = check_query(given, lenient=lenient_features)
     if not supports_keyterms:
         ignored |= BIASING & query.keys()
+    if not live:
+        ignored |= {name for name, value in given if name in LIVE_ONLY and value.casefold() not in OFF}
     multichannel = _boolean(query, "multichannel")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
     return ListenRequest(

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined
-from server.protocols.deepgram.messages import Alternative, Alternatives, WordOut
+from server.protocols.deepgram.messages import Alternative, Alternatives, Warned, WordOut, warned
 from server.served_model import ModelCard
 from server.text.formatting import FormattedWord, Sentences, Style
 
@@ -83,14 +83,6 @@ def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
     return WordOut(word.text, start_s, end_s, round(word.confidence, 4), text if punctuated else UNSET)
 
 
-class Warned(msgspec.Struct):
-    """A warning about the request; `type` is its kind, such as `truncated`."""
-
-    parameter: str
-    type: str
-    message: str
-
-
 class Summary(msgspec.Struct):
     """What was recognised with what."""
 
@@ -140,7 +132,7 @@ def recording_answer(
         channels=len(transcripts),
         models=[model.uuid],
         model_info={model.uuid: model.info},
-        warnings=[Warned("body", text.partition(": ")[0], text) for text in warnings] or UNSET,
+        warnings=warned("body", warnings),
     )
     channels = [Alternatives((alternative(words, punctuated),)) for words in transcripts]
     return msgspec.json.encode(Answer(summary, Channels(channels, [])))

@@ -9,13 +9,22 @@ after its answer.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 
 from model.ctc.words import Word, joined
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
-from server.protocols.vosk.messages import DEFAULT_RATE, Config, final_frame, key_terms, parse_frame, partial_frame
+from server.protocols.vosk.messages import (
+    DEFAULT_RATE,
+    UNKNOWN,
+    Config,
+    final_frame,
+    key_terms,
+    parse_frame,
+    partial_frame,
+)
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
-from server.streaming.adapter import Actions, Bias, Finish, Flush, HangUp, PlainInput, Say, Skip
+from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, HangUp, PlainInput, Say, Skip
 from server.streaming.outbox import FrameKind
 
 
@@ -77,9 +86,10 @@ class VoskAdapter:
                 pass
         return ()
 
-    def not_biased(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """Do nothing: the protocol has no message for it."""
-        return ()
+    def not_biased(self, why: str) -> Actions:
+        """End the connection, as for other settings that are not there: the protocol has no message for it."""
+        problem = f"phrase_list: {why}"
+        return (Skip(f"{problem}, ignored"),) if self._lenient else (HangUp(f"{problem}; leave it out"),)
 
     def _configure(self, config: Config) -> Actions:
         if config.words is not None:
@@ -88,7 +98,14 @@ class VoskAdapter:
             self._alternatives = config.max_alternatives > 0
         if config.sample_rate is not None and not self._heard:  # later it is ignored, as by the reference server
             self._input = PlainInput(PlainCodec.S16, int(config.sample_rate), self._model_rate)
-        return () if config.phrase_list is None else (Bias(key_terms(config.phrase_list)),)
+        return () if config.phrase_list is None else tuple(self._bias(config.phrase_list))
+
+    def _bias(self, phrases: Sequence[str]) -> Iterator[Action]:
+        """Use phrases as key terms, and count where some cannot be: the protocol has no message for it."""
+        kept = key_terms(phrases)
+        yield Bias(kept)
+        if left_out := sum(1 for phrase in phrases if phrase.replace(UNKNOWN, "").strip()) - len(kept):
+            yield Skip(f"phrase_list: {left_out} of {len(phrases)} phrases cannot be spelled, or are over the limits")
 
     def _answer(self) -> Say:
         return self._final() if self._closed else Say(partial_frame(self._partial))

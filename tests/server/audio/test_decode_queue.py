@@ -38,7 +38,9 @@ class Echo:
         self.limits: list[float] = []
         self.held = b""
         self.gap = 0  # pieces of silence that a gap leaves to be read
+        self.long_tail = False  # the next drain or flush holds two pieces more
         self.losses = Losses()
+        self.warnings: list[str] = []
 
     def feed(self, chunk: bytes, limit_s: float) -> np.ndarray:
         self.entered.set()
@@ -58,11 +60,18 @@ class Echo:
     def holds(self) -> bool:
         return self.gap > 0
 
-    def drain(self) -> np.ndarray:
-        return self._samples(b"d")
+    def drain(self, limit_s: float) -> np.ndarray:
+        return self._tail(b"d", limit_s)
 
-    def flush(self) -> np.ndarray:
-        return self._samples(b"f")
+    def flush(self, limit_s: float) -> np.ndarray:
+        return self._tail(b"f", limit_s)
+
+    def _tail(self, data: bytes, limit_s: float) -> np.ndarray:
+        self.limits.append(limit_s)
+        if self.long_tail:
+            self.long_tail, self.gap = False, 2
+            return self._samples(b"t")
+        return self._samples(data)
 
     def _samples(self, data: bytes) -> np.ndarray:
         return np.frombuffer(data, np.uint8).astype(np.int16)[:, None]
@@ -158,6 +167,24 @@ def test_a_long_gap_is_delivered_piece_by_piece_before_what_was_sent_after_it() 
         await bench.until(lambda: "<finalize>" in bench.said)
         assert bench.said == ["a_", " ", " ", " ", "b", "d", "<finalize>"]
         assert bench.arrivals[:4] == [1.0] * 4
+
+    run(test)
+
+
+def test_a_long_end_is_delivered_piece_by_piece_as_there_is_room() -> None:
+    async def test(bench: Bench) -> None:
+        bench.decoder.long_tail = True
+        bench.audio(b"a", 1.0)
+        bench.queue.flush(bench.action("close"), 2.0)
+        await bench.until(lambda: "<close>" in bench.said)
+        assert bench.said == ["a", "t", " ", " ", "f", "<close>"]
+        assert all(0 < limit <= 20.0 for limit in bench.decoder.limits)
+        bench.has_room = False
+        bench.queue.drain(bench.action("late"), 3.0)
+        assert bench.queue.pending
+        bench.has_room = True
+        bench.queue.resume()
+        await bench.until(lambda: "<late>" in bench.said)
 
     run(test)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import FRAGMENTS, LAYOUTS, av, container, decoded, pieces, sound_file, speech
+from media_files import FRAGMENTS, container, decoded, index_first, pieces, sound_file, speech
 
 from model.errors import install_hint
 from server.audio.decoder import open_decoder
@@ -119,21 +118,8 @@ def test_an_upload_has_the_length_of_the_stream(name: str) -> None:
     assert length == len(live([body], 48_000, 1))
 
 
-def index_first(path: Path) -> bytes:
-    """A file that is not fragmented and begins with its index; FFmpeg writes such a one to a path alone."""
-    pcm = speech(48_000)
-    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
-        stream = output.add_stream("aac", rate=48_000)
-        stream.codec_context.layout = LAYOUTS[1]
-        frame = av.AudioFrame.from_ndarray(pcm.reshape(1, -1), "s16", LAYOUTS[1])
-        frame.sample_rate, frame.pts = 48_000, 0
-        for packet in [*stream.encode(frame), *stream.encode(None)]:
-            output.mux(packet)
-    return path.read_bytes()
-
-
-def test_mp4_whose_index_comes_first_is_decoded_and_other_is_refused_by_name(tmp_path: Path) -> None:
-    body = index_first(tmp_path / "first.mp4")
+def test_mp4_whose_index_comes_first_is_decoded_and_other_is_refused_by_name() -> None:
+    body = index_first("aac", 48_000, 1)
     assert np.array_equal(live(pieces(body, range(0, len(body), 997)), 48_000, 1), of_file(body))
     with pytest.raises(NotTaken, match="moov"):
         live([container("mp4", "aac", speech(48_000), 48_000)], 48_000, 1)

@@ -15,11 +15,11 @@ import soundfile
 import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import av, container, likeness, opus_packets, speech
+from media_files import av, container, likeness, opus_packets, sound_file, speech
 
 from server.audio.formats import AudioForm, Encoding, audio_form, container_kind
 from server.audio.raw import mulaw_table
-from server.audio.recording import Recording
+from server.audio.recording import Recording, open_source
 from server.errors import BadAudio, BadParameter, Refused, TooLarge
 
 RATE = 16_000
@@ -191,3 +191,14 @@ def test_decoding_ends_when_it_takes_more_processor_time_than_a_body_of_that_siz
     recording = Recording(body.getvalue(), ANY, rate=RATE, max_s=3_600.0, clock=lambda: next(ticks))
     with pytest.raises(TooLarge, match="decoding takes too long"):
         read_all(recording)
+
+
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
+def test_an_mp3_is_decoded_without_losing_what_frames_leave_to_the_next(rate: int) -> None:
+    """libsndfile's MP3 decoder loses its reservoir of bits when a file is sought, as `soundfile` does by itself."""
+    body = sound_file("MP3", "MPEG_LAYER_III", speech(rate), rate)
+    at_once, _ = soundfile.read(io.BytesIO(body), dtype="float32", always_2d=True)
+    source, blocks = open_source(body, audio_form(None, None)), []
+    while len(block := source.read()):
+        blocks.append(block)
+    assert np.abs(np.concatenate(blocks) - at_once * 32_768).max() <= 1

@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from server.errors import BadFrame, BadParameter
+from server.protocols.deepgram.parameters import PARAMETERS
 from server.protocols.features import FEATURES, OTHER_VERSION
 from server.protocols.openai.fields import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
@@ -121,6 +122,57 @@ def test_a_form_names_what_it_ignores(live_server: Start) -> None:
     lenient = post(live_server(lenient_features=True), prompt="names of plants")
     assert (lenient.status_code, lenient.headers["x-ignored-params"]) == (200, "prompt")
     assert "x-ignored-params" not in post(server).headers
+
+
+LIVE_ONLY = {
+    "interim_results": "true",
+    "interim_interval_ms": "300",
+    "utterance_end_ms": "1000",
+    "vad_events": "true",
+    "step_results": "true",
+    "stable_words": "true",
+    "latency": "true",
+    "latency_budget_ms": "200",
+    "resumable": "true",
+    "tag": "call-1",
+}
+
+
+def test_every_parameter_of_live_streams_alone_is_named_by_an_upload(live_server: Start) -> None:
+    assert {p.name for p in PARAMETERS if p.live_only} == set(LIVE_ONLY)
+    server, body = live_server(), encoded(spell("hi"), "WAV")
+    for name, value in LIVE_ONLY.items():
+        answer = server.http.post(f"/v1/listen?{name}={value}", content=body)
+        assert answer.status_code == 200
+        assert answer.headers["x-ignored-params"] == name
+        assert name not in query(f"{RAW}&{name}={value}").ignored
+    off = "interim_results=false&vad_events=0&utterance_end_ms=false&interim_interval_ms=0&resumable=false"
+    assert "x-ignored-params" not in server.http.post(f"/v1/listen?{off}", content=body).headers
+    assert server.http.post("/v1/listen?latency_budget_ms=1", content=body).status_code == 400
+
+
+def test_key_terms_are_refused_or_named_on_every_address_of_a_server_that_decodes_greedily(live_server: Start) -> None:
+    server, body = live_server(), encoded(spell("hi"), "WAV")
+    for name in ("keyterm", "keywords"):
+        assert server.http.post(f"/v1/listen?{name}=porch", content=body).headers["x-ignored-params"] == name
+        with dial(server, f"/v1/listen?{RAW}&{name}=porch") as socket:
+            assert socket.response.headers["x-ignored-params"] == name
+    assert post(server, keywords="porch").headers["x-ignored-params"] == "keywords"
+    phrases = json.dumps({"config": {"phrase_list": ["porch"]}})
+    with dial(server, "/vosk?") as socket:
+        socket.send('{"config":{"phrase_list":[]}}')
+        socket.send(phrases)
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=WAIT_S)
+    assert closed.value.rcvd.code == 1008
+    assert "phrase_list: " in closed.value.rcvd.reason
+    lenient = live_server(lenient_features=True)
+    with dial(lenient, "/vosk?") as socket:
+        socket.send(phrases)
+        socket.send(bytes(3_200))
+        assert json.loads(socket.recv(timeout=WAIT_S)) == {"partial": ""}
+        assert lenient.metric('tutti_messages_skipped_total{protocol="vosk"}') == 1
+    lenient.wait_idle()
 
 
 def post(server: LiveServer, **fields: str) -> httpx.Response:

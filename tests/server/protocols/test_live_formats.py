@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from live_server import LiveServer, transcript
-from media_files import FRAGMENTS, container, opus_packets
+from media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
 from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -179,6 +179,31 @@ def test_damaged_packets_and_lost_bytes_are_counted_in_metrics(live_server: Star
     assert server.metric('tutti_audio_losses_total{kind="resynchronized"}') == 1
 
 
+@pytest.mark.parametrize(
+    "form", ["wav of 24 bits", "flac in ogg", "flac in fragmented mp4", "flac, said to be linear16"]
+)
+def test_a_truncated_stream_says_so_in_its_last_frame(live_server: Start, form: str) -> None:
+    server = live_server()
+    query, encode = FORMS[form]
+    whole = encode()
+    for data, expected in ((whole, []), (whole[:-20], ["truncated"])):
+        with server.listen(**query) as client:
+            client.send(data)
+            metadata = client.finish()[-1]
+        assert [warning["type"] for warning in metadata.get("warnings", [])] == expected
+    upload = server.http.post("/v1/listen", content=data).json()["metadata"]["warnings"]
+    assert [w["message"] for w in metadata["warnings"]] == [w["message"] for w in upload]
+
+
+def test_mended_damage_is_named_in_the_last_frame(live_server: Start) -> None:
+    with live_server().listen(encoding="opus", sample_rate=48_000) as client:
+        for i, packet in enumerate(opus_packets(np.zeros((48_000, 1), np.int16))):
+            client.send(b"\xff" * 100 if i == 3 else packet)
+        (warning,) = client.finish()[-1]["warnings"]
+    assert (warning["parameter"], warning["type"]) == ("audio", "damaged")
+    assert "1 packet" in warning["message"]
+
+
 def test_an_idle_or_drained_container_stream_is_flushed_before_the_close(live_server: Start) -> None:
     with live_server(idle_timeout_s=0.3).listen(**SELF_DESCRIBED) as client:
         client.send(flac(AUDIO))
@@ -204,6 +229,46 @@ def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_cut
         for start in range(0, len(body), 50_000):
             client.send(body[start : start + 50_000])
         assert transcript(client.finish()) == text
+
+
+QUIET_S = 240
+QUIET: dict[str, Callable[[], bytes]] = {
+    "flac": lambda: flac(silence(QUIET_S)),
+    "flac in ogg, pages of a minute": lambda: container(
+        "ogg", "flac", silence(QUIET_S)[:, None], 16_000, options={"page_duration": "60000000"}
+    ),
+    "opus in ogg without transmission of silence": lambda: muxed("ogg", quiet_packets(20)),
+    "opus in webm without transmission of silence": lambda: muxed("webm", quiet_packets(20)),
+    "opus in webm of one packet in a minute": lambda: muxed("webm", quiet_packets(3_000)),
+}
+
+
+def quiet_packets(step: int) -> dict[int, bytes]:
+    """Every so many packets one, by its place."""
+    packet = opus_packets(np.zeros((48_000, 1), np.int16))[-1]
+    return dict.fromkeys(range(0, 50 * QUIET_S, step), packet)
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_minutes_of_silence_in_one_small_message_are_heard_to_their_end(live_server: Start, name: str) -> None:
+    body = QUIET[name]()
+    with live_server().listen(**SELF_DESCRIBED) as client:
+        client.send(body)
+        client.say("CloseStream")
+        frames, code, reason = client.rest()
+    assert (code, reason) == (1000, "")
+    assert frames[-1]["duration"] == pytest.approx(QUIET_S, abs=61 if "one packet" in name else 2.0)
+
+
+def test_a_bomb_ends_with_an_error_of_its_own(live_server: Start) -> None:
+    server = live_server()
+    with server.listen(**SELF_DESCRIBED) as client:
+        client.send(flac_head() + b"".join(flac_silence(n) for n in range(300)))  # twenty minutes in 4.2 kB
+        frames, code, reason = client.rest()
+    assert (frames[-1]["type"], frames[-1]["variant"]) == ("Error", "DATA-0000")
+    assert "its bytes" in frames[-1]["description"]
+    assert (code, reason.split()[0]) == (1008, "DATA-0000")
+    server.wait_idle()
 
 
 def test_a_client_lost_while_its_container_is_decoded_leaves_no_slot_and_no_session(live_server: Start) -> None:

@@ -17,7 +17,7 @@ from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import key_terms, parse_frame
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms import MAX_TERMS
-from server.streaming.adapter import Bias, Finish, Flush, HangUp
+from server.streaming.adapter import Bias, Finish, Flush, HangUp, Skip
 
 AUDIO = noise(0.1).tobytes()
 EOF, RESET = '{"eof" : 1}', '{"reset" : 1}'
@@ -127,9 +127,21 @@ def test_max_alternatives_changes_the_form_of_finals() -> None:
 def test_phrases_are_key_terms_without_unk() -> None:
     vosk = VoskAdapter(RATE)
     grammar = ["turn on", "[unk]", "turn [unk] off", "", "word " * 21]
-    assert other_actions(vosk.text(json.dumps({"config": {"phrase_list": grammar}}))) == [Bias(("turn on", "turn off"))]
+    bias, skip = other_actions(vosk.text(json.dumps({"config": {"phrase_list": grammar}})))
+    assert bias == Bias(("turn on", "turn off"))
+    assert isinstance(skip, Skip)
+    assert "1 of 5 phrases" in skip.why
+    assert other_actions(vosk.text('{"config": {"phrase_list": ["yes", "[unk]"]}}')) == [Bias(("yes",))]
     assert len(key_terms([f"w{n}" for n in range(5_000)])) == MAX_TERMS
     assert key_terms(["x" * 3_000, "short"]) == ("short",)
+
+
+def test_phrases_that_the_decoder_cannot_use_end_the_connection_by_name() -> None:
+    (end,) = VoskAdapter(RATE).not_biased("greedy decoding knows no key terms")
+    assert isinstance(end, HangUp)
+    assert end.why.startswith("phrase_list: greedy")
+    (skip,) = VoskAdapter(RATE, lenient=True).not_biased("greedy decoding knows no key terms")
+    assert isinstance(skip, Skip)
 
 
 @pytest.mark.parametrize("rate", [16_000, "16000", 16000.0, "16000.000000"])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
+import tempfile
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import numpy as np
 import soundfile
 import soxr
 from needs import need_package
+
+from server.audio.containers.flac import crc8, crc16
 
 av = need_package("av")
 
@@ -48,6 +53,35 @@ def container(
     return file.getvalue()
 
 
+def index_first(codec: str, rate: int, channels: int) -> bytes:
+    """An MP4 file that is not fragmented and begins with its index; FFmpeg writes such a one to a path alone."""
+    pcm = speech(rate, channels)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "first.mp4"
+        with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
+            stream = output.add_stream(codec, rate=rate)
+            stream.codec_context.layout = LAYOUTS[channels]
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", LAYOUTS[channels])
+            frame.sample_rate, frame.pts = rate, 0
+            for packet in [*stream.encode(frame), *stream.encode(None)]:
+                output.mux(packet)
+        return path.read_bytes()
+
+
+def muxed(kind: str, packets: dict[int, bytes]) -> bytes:
+    """Opus packets of 20 ms in a container, by their places in time: what lies between was not sent (DTX)."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as output:
+        stream = output.add_stream("libopus", rate=48_000)
+        stream.codec_context.layout = "mono"
+        stream.codec_context.open()
+        for place, data in packets.items():
+            packet = av.Packet(data)
+            packet.stream, packet.pts, packet.time_base = stream, place * 960, Fraction(1, 48_000)
+            output.mux(packet)
+    return file.getvalue()
+
+
 def sound_file(kind: str, codec: str, pcm: np.ndarray, rate: int) -> bytes:
     """(S, C) int16 as a file, by libsndfile: FFmpeg's own Vorbis encoder is an experiment."""
     file = io.BytesIO()
@@ -69,6 +103,21 @@ def opus_packets(pcm: np.ndarray, rate: int = 48_000, frame_ms: int = 20, **opti
         frame.sample_rate, frame.pts = rate, start
         packets += [bytes(packet) for packet in encoder.encode(frame)]
     return packets
+
+
+def flac_head(block: int = 65_535, rate: int = 16_000, channels: int = 1) -> bytes:
+    """The header of a FLAC stream of 16 bits."""
+    bits = rate << 44 | (channels - 1) << 41 | 15 << 36
+    info = struct.pack(">HH", block, block) + bytes(6) + bits.to_bytes(8, "big") + bytes(16)
+    return b"fLaC" + b"\x80\0\0\x22" + info
+
+
+def flac_silence(number: int, channels: int = 1) -> bytes:
+    """Four seconds in 14 bytes, or three more for each further channel."""
+    coded = bytes([number]) if number < 128 else bytes([0xC0 | number >> 6, 0x80 | number & 63])
+    head = b"\xff\xf8\x70" + bytes([(channels - 1) << 4]) + coded + struct.pack(">H", 65_534)
+    frame = head + bytes([crc8(head)]) + b"\0\0\0" * channels
+    return frame + struct.pack(">H", crc16(frame))
 
 
 def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:

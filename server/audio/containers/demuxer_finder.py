@@ -1,11 +1,10 @@
-"""Finds the demuxer of a live stream by its first bytes, after an ID3 tag if there is one."""
+"""Finds the demuxer of a container by its first bytes, after an ID3 tag if there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from server.audio.containers import flac, mp4, mpeg, ogg, wav, webm
-from server.audio.formats import Encoding
 from server.audio.packets import Demuxer, NonAudioBudget
 from server.errors import NotTaken, Undecodable
 
@@ -18,10 +17,9 @@ _KINDS: tuple[tuple[int, bytes | tuple[bytes, ...], Callable[[], Demuxer]], ...]
     (4, b"ftyp", mp4.Mp4Demuxer),
     (4, b"styp", mp4.Mp4Demuxer),
 )
-NAMED: dict[Encoding, Callable[[], Demuxer]] = {Encoding.OGG_OPUS: ogg.OggDemuxer, Encoding.FLAC: flac.FlacDemuxer}
 
 
-class Sniffer:
+class DemuxerFinder:
     """Keeps the first bytes until they show what they are."""
 
     def __init__(self) -> None:
