@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.access.guard import CountedRefusal, Guard
 from server.errors import Refused, UnknownPath, WrongMethod
 from server.operations.logs import take_request_id
-from server.protocols.features import SHOWN
 from server.protocols.handshake import render_refusal
 from server.protocols.openai.endpoint import render_error
 
@@ -61,7 +60,7 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
             refused = _unknown(path, is_socket=path in sockets)
         elif error.status_code == WRONG_METHOD:
             allowed = ", ".join(_allowed(app, request.scope))
-            refused = _wrong_method(request, allowed, is_socket=path in sockets)
+            refused = _wrong_method(request.method, allowed, is_socket=path in sockets)
         else:
             return await http_exception_handler(request, error)
         response = _render(path, guard.refuse(refused))
@@ -73,24 +72,22 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
 
 
 UNKNOWN, WRONG_METHOD = 404, 405
+LONGEST_METHOD = 16  # characters of a method that an error repeats
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 def _unknown(path: str, *, is_socket: bool) -> Refused:
+    """Return the refusal; it does not repeat the path, in which a key may stand by mistake."""
     if is_socket:
         return UnknownPath(f"{path} accepts only WebSockets: send a handshake, with Upgrade: websocket")
     if OPENAI.match(path) and not path.startswith("/v1"):
-        return UnknownPath(
-            f"{path[:SHOWN]!r}: no endpoint at this path; /v1/audio/transcriptions is one: add /v1 to the base URL"
-        )
-    return UnknownPath(f"{path[:SHOWN]!r}: no endpoint at this path; /docs lists them")
+        return UnknownPath("no endpoint at this path; /v1/audio/transcriptions is one: add /v1 to the base URL")
+    return UnknownPath("no endpoint at this path; /docs lists them")
 
 
-def _wrong_method(request: Request, allowed: str, *, is_socket: bool) -> Refused:
+def _wrong_method(method: str, allowed: str, *, is_socket: bool) -> Refused:
     or_live = ", or a WebSocket's handshake" if is_socket else ""
-    return WrongMethod(
-        f"{request.method[:SHOWN]} is not allowed at {request.scope['path'][:SHOWN]!r}; send {allowed}{or_live}"
-    )
+    return WrongMethod(f"{method[:LONGEST_METHOD]} is not allowed at this path; send {allowed}{or_live}")
 
 
 def _allowed(app: FastAPI, scope: Scope) -> list[str]:
