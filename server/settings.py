@@ -51,96 +51,180 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
     )
 
+    # Address
+
     host: str = "127.0.0.1"
+    """Address to listen on; `0.0.0.0` for all interfaces, `::` for all with IPv6."""
     port: int = Field(8080, ge=0, le=65_535)
+    """Port to listen on; 0 picks a free one."""
+    vosk_port: int | None = Field(None, ge=0, le=65_535)
+    """Second port for clients of vosk-server, which send no API key. Without it they use the path `/vosk`."""
 
-    model: Path | None = None  # None: the models that ship, below; NAME=PATH, with commas: `models`
-    models: tuple[ModelEntry, ...] = ()  # the default first; none: `model` alone
-    models_file: Path | None = None  # tables of models: server/model_entries.py
+    # Models
+
+    model: Path | None = None
+    """Model to serve: a folder, a checkpoint or a shipped model's name; several as `NAME=PATH`, separated by commas. By
+    default the shipped models: English, and Mandarin once a client asks for it."""
+    models: tuple[ModelEntry, ...] = ()
+    """Several models as JSON, the default one first."""
+    models_file: Path | None = None
+    """Several models as tables of a TOML file. Cannot be combined with `model` or `models`."""
+    model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
+    """Names that clients use for models, as JSON; `*` stands for every other name."""
+    strict_models: bool = False
+    """Refuse a model name that is neither served nor an alias, instead of using the default model."""
+    unload_idle_minutes: float | None = Field(None, gt=0)
+    """Unload a model that was loaded on demand after this many minutes without a stream. By default never."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the models compute; `auto` takes a GPU if there is one."""
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] = "auto"
+    """Number format of the models; `auto` takes the fastest one here. int8 gives the same text on every processor."""
     reproducible: bool = False
-    threads: int = Field(0, ge=0)  # 0: all cores but one, which the event loop needs
+    """Compute floats in tiles of a fixed size, so that log-probabilities are equal to the bit in every batch."""
+    threads: int = Field(0, ge=0)
+    """Compute threads; 0 takes all cores but one, which the event loop needs."""
 
-    decoder: Literal["auto", "greedy", "beam"] = "auto"  # auto: beam where there is a language model
+    # Decoding
+
+    decoder: Literal["auto", "greedy", "beam"] = "auto"
+    """Decoder; `auto` takes beam search where there is a language model."""
     beams: int = Field(BEAMS, ge=1, le=MAX_BEAMS)
-    lm: Literal["off"] | Path | None = None  # None: the language model that ships with the program
-    second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = "off"  # of an ended segment
-    second_lm: Path | None = None  # of the second decode; None: the first one's
+    """Hypotheses that beam search keeps."""
+    lm: Literal["off"] | Path | None = None
+    """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
+    finals: Literal["fast", "accurate"] = "fast"
+    """Finals of streams that do not ask: `accurate` runs a larger model over each finished segment."""
+    second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = "off"
+    """Hypotheses of a second search of each finished segment; `off` for no second search."""
+    second_lm: Path | None = None
+    """Language model of that second search. By default that of the first one."""
+    grammars: Path | None = None
+    """Folder of grammars, `LANGUAGE-NAME.arpa` or `.arpa.gz`, in addition to those that ship."""
 
-    finals: Literal["fast", "accurate"] = "fast"  # of streams that do not say: server/recognition/session.py
+    # Batches and capacity
 
-    unload_idle_minutes: float | None = Field(None, gt=0)  # what was loaded on demand, after so long without a stream
-
-    grammars: Path | None = None  # folder of LANGUAGE-NAME.arpa, besides those that ship
-
-    max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"  # as many as it is thought to carry
+    max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """Most channels open at a time; more are answered 503. `auto` follows the estimate for this machine."""
     max_batch: int = Field(128, ge=1)
+    """Most rows of a batch."""
     policy: Literal["eager", "deadline", "single"] = "eager"
+    """When a batch starts: at once, at the latest time that meets the deadlines, or one stream at a time."""
     latency_budget_ms: float = Field(100.0, gt=0)
+    """Deadline of a live step in milliseconds, counted from its arrival."""
+
+    # Speech and segments
 
     vad: Literal["off", "silero"] = "off"
-    min_endpoint_ms: float = Field(400.0, ge=0)  # blank frames occur inside words: less than this cuts them apart
-    accurate_endpoint_ms: float = Field(700.0, ge=0)  # the same for accurate finals: whole phrases are heard better
-    silence_endpoint_ms: float | None = Field(2_400.0, gt=0)  # nothing said for so long closes an empty segment
+    """Voice-activity detection; `silero` needs the extra `vad`."""
+    min_endpoint_ms: float = Field(400.0, ge=0)
+    """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
+    accurate_endpoint_ms: float = Field(700.0, ge=0)
+    """The same for accurate finals, which read whole phrases better."""
+    silence_endpoint_ms: float | None = Field(2_400.0, gt=0)
+    """Silence after which a segment without words is closed."""
     max_utterance_s: float = Field(30.0, gt=0)
+    """Longest segment in seconds; a longer one is cut between words."""
     max_channels: int = Field(2, ge=1, le=20)
+    """Most channels of one connection with `multichannel=true`."""
 
-    idle_timeout_s: float = Field(10.0, gt=0)  # as the Deepgram service
+    # Limits of live connections
+
+    idle_timeout_s: float = Field(10.0, gt=0)
+    """Seconds without audio or a message after which a stream is closed, as the Deepgram service does."""
+    quiet_timeout_s: float = Field(60.0, gt=0)
+    """The same for protocols without a keep-alive message."""
     max_backlog_s: float = Field(30.0, gt=0)
-    stall_timeout_s: float = Field(30.0, gt=0)  # without an answer from the engine
-    write_timeout_s: float = Field(10.0, gt=0)  # for a client to take one frame
-    drain_timeout_s: float = Field(20.0, ge=0)  # for streams to end; the whole fits Kubernetes' 30 s of grace
-    drain_spread_s: float = Field(3.0, ge=0)  # over which the streams left are closed: not all to return at once
-    drain_linger_s: float = Field(0.0, ge=0)  # at least so long "draining" is answered, for load balancers to notice
-    engine_timeout_s: float = Field(60.0, gt=0)  # an engine that has been at one step for so long is given up
-    handshake_timeout_s: float = Field(10.0, gt=0)  # for the head of a request to arrive
-    max_session_s: float = Field(86_400.0, gt=0)  # of a live connection
+    """Seconds of audio that may wait for the model before a stream is closed."""
+    stall_timeout_s: float = Field(30.0, gt=0)
+    """Seconds without an answer from the engine after which a stream is closed."""
+    write_timeout_s: float = Field(10.0, gt=0)
+    """Seconds that a client may take to receive one frame."""
+    handshake_timeout_s: float = Field(10.0, gt=0)
+    """Seconds for the head of a request to arrive."""
+    max_session_s: float = Field(86_400.0, gt=0)
+    """Longest live connection in seconds."""
+    engine_timeout_s: float = Field(60.0, gt=0)
+    """Seconds at one step after which an engine counts as hung, and the process ends."""
+    lenient_features: bool = False
+    """Ignore and name features that this server lacks, such as `diarize`, instead of refusing them; never `redact`."""
+
+    # Uploads
 
     max_upload_bytes: int = Field(100 * 2**20, ge=1)
-    upload_timeout_s: float = Field(120.0, gt=0)  # for a body to arrive
-    min_upload_bytes_per_s: float = Field(1_000.0, gt=0)  # after ten seconds: below it the body ends with 408
-    max_upload_s: float = Field(14_400.0, gt=0)  # a small body can decode to endless silence
-    max_uploads: int = Field(4, ge=1)  # each holds its whole body in memory, and has slots besides `max_streams`
+    """Largest body of an upload."""
+    max_upload_s: float = Field(14_400.0, gt=0)
+    """Longest recording in seconds: a small body can decode to hours of silence."""
+    max_uploads: int = Field(4, ge=1)
+    """Uploads at a time. Each holds its body in memory, and has model slots in addition to `max_streams`."""
+    upload_timeout_s: float = Field(120.0, gt=0)
+    """Seconds for a body to arrive."""
+    min_upload_bytes_per_s: float = Field(1_000.0, gt=0)
+    """Least rate of a body after its first ten seconds; a slower one is answered 408."""
+
+    # Access
 
     api_keys: tuple[SecretStr, ...] = ()
-    api_keys_file: Path | None = None  # a line a key: server/access/keys.py; read again when it changes
-    max_openings_per_s: Literal["auto", "off"] | Annotated[float, Field(gt=0)] = "auto"  # server/access/opening_rate.py
-    max_streams_per_key: int | None = Field(None, ge=1)  # where the file says nothing else; None: no quota
-    token_keys: tuple[SecretStr, ...] = ()  # the first signs browser tokens, all are accepted; none: one of its own
-    token_keys_file: Path | None = None  # one a line
-    allowed_origins: tuple[str, ...] = ()  # of web pages, beside this server's own; "*": any
+    """Keys that clients must send. Without keys anyone who reaches the server can use it."""
+    api_keys_file: Path | None = None
+    """File of hashed keys with quotas and origins, as `tutti keys` writes it; read again when it changes."""
+    max_streams_per_key: int | None = Field(None, ge=1)
+    """Calls that a key may have open at a time, unless the file says otherwise. By default unlimited."""
+    max_openings_per_s: Literal["auto", "off"] | Annotated[float, Field(gt=0)] = "auto"
+    """Openings of streams a second that one key or address is allowed, after a burst: server/access/opening_rate.py."""
+    token_keys: tuple[SecretStr, ...] = ()
+    """Secrets that sign browser tokens: the first signs, all are accepted. By default one made at start."""
+    token_keys_file: Path | None = None
+    """File of such secrets, one a line."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the server, in addition to its own; `*` for any."""
+    admin_keys: tuple[SecretStr, ...] = ()
+    """Keys for `/admin/…`. Without them it is closed, unless `admin_local` is set."""
+    admin_keys_file: Path | None = None
+    """File of SHA-256 digests of admin keys, one hexadecimal digest a line."""
+    admin_local: bool = False
+    """Open `/admin/…` to this machine without a key. A proxy on this machine would open it to everybody."""
 
-    resume_keys: tuple[SecretStr, ...] = ()  # of tickets: the first seals, all open; none: one of its own
-    resume_keys_file: Path | None = None  # one a line
-    resume_ttl_s: float = Field(300.0, gt=0)  # how old a ticket may be
+    # Resuming
 
-    vosk_port: int | None = Field(None, ge=0, le=65_535)  # for vosk clients alone, without keys; None: /vosk only
-    vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)  # until a client says another one, as vosk-server's
-    quiet_timeout_s: float = Field(60.0, gt=0)  # `idle_timeout_s` of protocols without a keep-alive message
-    twilio_forward_url: Annotated[str, url_of("wss", "ws")] | None = (
-        None  # ws:// or wss://, where the text of Twilio's calls goes
-    )
-    twilio_auth_token: SecretStr | None = None  # of the account: then only what Twilio signed is let in, without a key
-    twilio_public_url: Annotated[str, url_of("wss", "ws", "https", "http")] | None = (
-        None  # the URL that Twilio dials, where a proxy changes it
-    )
+    resume_keys: tuple[SecretStr, ...] = ()
+    """Secrets of resume tickets, shared by all replicas: the first seals, all open. By default one made at start."""
+    resume_keys_file: Path | None = None
+    """File of such secrets, one a line."""
+    resume_ttl_s: float = Field(300.0, gt=0)
+    """Oldest ticket in seconds that is accepted."""
 
-    model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
-    strict_models: bool = False
-    lenient_features: bool = False  # ignore and name diarize and the like, which are refused otherwise; never `redact`
+    # Draining
 
-    admin_keys: tuple[SecretStr, ...] = ()  # for /admin/…
-    admin_local: bool = False  # without admin keys: /admin for this machine; a proxy on it would let everybody in
-    admin_keys_file: Path | None = None  # one sha256 hex digest a line
+    drain_timeout_s: float = Field(20.0, ge=0)
+    """Seconds for streams to end after SIGTERM; the whole drain fits the 30 s of grace that Kubernetes gives."""
+    drain_spread_s: float = Field(3.0, ge=0)
+    """Seconds over which the remaining streams are closed, so that they do not all reconnect at once."""
+    drain_linger_s: float = Field(0.0, ge=0)
+    """Least seconds for which the server answers "draining", so that load balancers notice."""
 
-    otel_endpoint: Annotated[str, url_of("http", "https")] | None = (
-        None  # OTLP over HTTP, e.g. http://127.0.0.1:4318; None: as OTEL_… variables say
-    )
-    commit: str = "unknown"  # of the build, for `tutti_build_info`
+    # Vosk and Twilio
+
+    vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)
+    """Sample rate of vosk clients that send none, as in vosk-server."""
+    twilio_forward_url: Annotated[str, url_of("wss", "ws")] | None = None
+    """WebSocket URL that receives the text of Twilio calls."""
+    twilio_auth_token: SecretStr | None = None
+    """Auth token of the Twilio account. With it only requests that Twilio signed are accepted, without an API key."""
+    twilio_public_url: Annotated[str, url_of("wss", "ws", "https", "http")] | None = None
+    """URL that Twilio dials, if a proxy changes it: signatures contain it."""
+
+    # Logs and traces
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level of log lines."""
     log_format: Literal["console", "json"] = "console"
-    access_log: bool = True  # a line for each HTTP request; those of probes at level debug
+    """Form of log lines."""
+    access_log: bool = True
+    """One line for each HTTP request; those of probes at level debug."""
+    otel_endpoint: Annotated[str, url_of("http", "https")] | None = None
+    """Collector of traces, OTLP over HTTP, such as `http://127.0.0.1:4318`. By default as `OTEL_…` variables say."""
+    commit: str = "unknown"
+    """Commit of the build, for the metric `tutti_build_info`."""
 
     @field_validator("host")
     @classmethod

@@ -46,7 +46,7 @@ def check_names(names: Iterable[str], settings: Collection[str]) -> None:
         if not upper.startswith(PREFIX) or upper in known or is_other(name):
             continue
         close = get_close_matches(upper, sorted(known | OTHERS), n=1)
-        advice = f"did you mean {close[0]}?" if close else "remove it (server/settings.py lists the settings)"
+        advice = f"did you mean {close[0]}?" if close else "remove it (docs/settings.md lists the settings)"
         raise ValueError(f"{name[:60]}: not a setting; {advice}")
 
 

@@ -91,8 +91,8 @@ def serve(
 
     Several models share one replica: clients choose by name or language.
 
-    Every option has a TUTTI_… variable, such as TUTTI_MAX_STREAMS, and some settings are variables alone; see
-    `server/settings.py`.
+    Every option has a TUTTI_… variable, such as TUTTI_MAX_STREAMS, and some settings are variables alone:
+    docs/settings.md has them all.
     """
     settings = settings_from(context.params)  # the parameters bear the names of the settings
     from model.errors import ModelError
