@@ -18,6 +18,7 @@ $(READY): pyproject.toml clients/pyproject.toml
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[dev]'
 	@$(BIN)/python -m model.warm_up
+	@git config core.hooksPath .githooks 2>/dev/null || true # checks of commit messages; a copy without git has none
 	@touch $@
 
 demo: setup  ## start a server, stream a recording in real time, show partials, final text and latencies
