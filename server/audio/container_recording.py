@@ -42,7 +42,9 @@ class AsSent:
         return self.form[1]
 
     def begin(self, rate: int, channels: int) -> None:
-        """Take this form. Raises: NotTaken for another one than that of earlier samples."""
+        """Take this form. Raises: NotTaken for one without a rate, or another one than that of earlier samples."""
+        if rate < 1 or channels < 1:
+            raise NotTaken(f"recordings of {channels} channels at {rate} Hz are not supported")
         if self._heard and (rate, channels) != self.form:
             raise NotTaken("the recording changes its sample rate or its channels on the way")
         self.form = (rate, channels)

@@ -349,13 +349,13 @@ class Recording:
             return None
         began_s = self._clock()
         samples = self._source.read()
-        self._decoded_s += len(samples) / self._source.rate
-        if self._decoded_s > self._max_s:
-            raise self._too_long()
         rest = []
         if self._source.part != self._part:
             rest = [self._resampler.flush()]
             self._part, self._resampler = self._source.part, self._fresh_resampler()
+        self._decoded_s += len(samples) / self._source.rate
+        if self._decoded_s > self._max_s:
+            raise self._too_long()
         self._ended = not len(samples)
         last = self._resampler.flush() if self._ended else self._resampler.resample(self._as_first(samples))
         self._left_s -= self._clock() - began_s
