@@ -116,7 +116,7 @@ def test_the_settings_say_whether_there_is_a_second_search() -> None:
     assert second_of(Settings(second_beams="off")) is None
     assert second_of(Settings(second_beams=32, second_lm=Path("x"))) == SecondSearch(32, Path("x"))
     assert second_of(Settings()) is None
-    with pytest.raises(SettingsError, match=r"second-lm.*--second-beams"):
+    with pytest.raises(SettingsError, match=r"second_lm.*--second-beams"):
         second_of(Settings(second_lm=Path("x")))
 
 
