@@ -58,7 +58,7 @@ class LiveDecoder(Protocol):
         """
 
     def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return what is held back of the audio so far, (S, C) int16; the stream goes on. Raises: as `feed`."""
+        """Return what is held back of the audio so far, (S, C) int16; the stream continues. Raises: as `feed`."""
 
     def flush(self, limit_s: float = math.inf) -> PCM:
         """Return the end, (S, C) int16; to be called again while the decoder `holds` more. Raises: as `feed`."""
@@ -187,7 +187,7 @@ class DecodeQueue:
         self._append(_Barrier(None, action, 0.0))
 
     def drain(self, action: Callable[[], None], now: float) -> None:
-        """Deliver also what the decoder holds back, then run the action; the stream goes on."""
+        """Deliver also what the decoder holds back, then run the action; the stream continues."""
         self._append(_Barrier(None if self._decoder is None else self._decoder.drain, action, now))
 
     def flush(self, action: Callable[[], None], now: float) -> None:

@@ -10,7 +10,7 @@ from server.settings import Settings
 
 
 def start_message(settings: Settings, url: str, streams: int) -> str:
-    """Return the message of a server that can be opened at `url` and takes so many `streams` now."""
+    """Return the message of a server that can be opened at `url` and now takes this number of `streams`."""
     rows = {
         "open": f"{url} in a browser; the API is described at {url}/docs",
         "streams": said_of_streams(settings, streams),

@@ -1,4 +1,4 @@
-"""Errors of the command line: every command names a bad option or variable in one line, whoever finds it bad."""
+"""Errors of the command line: every command names a bad option or variable in one line, whichever layer refuses it."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class ContainerDecoder:
         return self._output.take()
 
     def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return what is held back, (S, C) int16; the stream goes on. Again, if `holds`. Raises: MediaError."""
+        """Return what is held back, (S, C) int16; the stream continues. Again, if `holds`. Raises: MediaError."""
         if self._demuxer is not None:
             self._rest(self._demuxer.drain, limit_s)
         return self._output.take()

@@ -244,7 +244,7 @@ QUIET: dict[str, Callable[[], bytes]] = {
 
 
 def quiet_packets(step: int) -> dict[int, bytes]:
-    """Every so many packets one, by its place."""
+    """Every n-th packet, by its place."""
     packet = opus_packets(np.zeros((48_000, 1), np.int16))[-1]
     return dict.fromkeys(range(0, 50 * QUIET_S, step), packet)
 

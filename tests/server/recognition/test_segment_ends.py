@@ -85,7 +85,7 @@ def test_silence_is_cut_into_bounded_empty_segments() -> None:
         ({"endpointing_ms": None}, [silence(7.5)], []),
         ({"limits": Limits(silence_endpoint_ms=None)}, [silence(7.5)], []),
         ({"limits": Limits(silence_endpoint_ms=1_000.0)}, [silence(2.5)], ["endpoint"] * 2),
-        # (2) silence behind words; then (1) begins anew
+        # (2) silence after words; then (1) starts again
         ({"endpointing_ms": 800}, [spell("yes"), silence(0.8)], []),
         ({"endpointing_ms": 800}, [spell("yes"), silence(1.0)], ["endpoint"]),
         ({"endpointing_ms": 800}, [spell("yes"), silence(3.0)], ["endpoint"]),
