@@ -25,6 +25,7 @@ class AsSent:
     """The output of a decoder without conversion: it has the rate and the channels of the audio."""
 
     mixed = False
+    held_s = 0.0
 
     def __init__(self) -> None:
         self.form = (0, 0)

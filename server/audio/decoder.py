@@ -134,7 +134,7 @@ class SniffingDecoder:
             self._decide(b"".join(self._held), whole=True)
         if not self._held:
             return self._as_expected(end(limit_s))
-        samples = self._feed_held(limit_s)
+        samples = self._feed_held(limit_s / 2)  # so that a limit is left for the end
         if self._decoder.holds:
             return samples
         return np.concatenate([samples, self._as_expected(end(limit_s - len(samples) / self.rate))])

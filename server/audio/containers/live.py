@@ -83,6 +83,10 @@ class Output(Protocol):
     def form(self) -> tuple[int, int]:
         """Rate and channels as sent."""
 
+    @property
+    def held_s(self) -> float:
+        """Seconds of the audio pushed that `take` has not returned."""
+
     def begin(self, rate: int, channels: int) -> None:
         """Complete what came before; what follows is sent in this form. Raises: NotTaken."""
 
@@ -175,7 +179,7 @@ class ContainerDecoder:
 
     def _decode(self, limit_s: float) -> None:
         """Decode up to a limit what is left of earlier calls. Raises: MediaError; Inflated if the limit is used up."""
-        left_s = limit_s
+        left_s = limit_s if limit_s < LEAST_LIMIT_S else max(limit_s - self._output.held_s, LEAST_LIMIT_S)
         while self._work:
             part = next(self._work[0], None)
             if part is None:
@@ -298,6 +302,7 @@ class Resampled:
         """`mixed`: to one channel, however many the audio has."""
         self.rate, self.channels, self.mixed = rate, channels, mixed
         self.form = (0, 0)  # rate and channels as sent
+        self.held_s = 1 / rate  # pushed and not returned, and the sample by which a filter's end may be rounded up
         self._resampler: ChannelResampler | None = None
         self._decoded: list[PCM] = []  # at the rate as sent
         self._converted: list[PCM] = [np.empty((0, channels), np.int16)]
@@ -315,12 +320,14 @@ class Resampled:
     def push(self, block: PCM) -> None:
         """Take samples at the rate as sent, (S, C)."""
         self._decoded.append(block)
+        self.held_s += len(block) / self.form[0]
 
     def take(self) -> PCM:
         """Return what is complete, (S, C) int16."""
         self._convert()
         taken = np.concatenate(self._converted)
         del self._converted[1:]
+        self.held_s -= len(taken) / self.rate
         return taken
 
     def end(self) -> None:
@@ -328,6 +335,7 @@ class Resampled:
         self._convert()
         if self._resampler is not None:
             self._converted.append(self._resampler.flush())
+            self.held_s = (1 + sum(map(len, self._converted))) / self.rate
 
     def _convert(self) -> None:
         if self._resampler is None or not self._decoded:

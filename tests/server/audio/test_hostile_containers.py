@@ -77,7 +77,7 @@ def test_a_few_bytes_that_decode_to_hours_come_in_bounded_parts(name: str) -> No
     for _ in range(5):
         assert decoder.holds
         parts.append(decoder.feed(b"", LIMIT_S))
-    assert all(LIMIT_S - 0.2 <= len(part) / 16_000 <= LIMIT_S + 0.2 for part in parts)
+    assert all(LIMIT_S - 0.2 <= len(part) / 16_000 <= LIMIT_S for part in parts)
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -98,7 +98,7 @@ def test_a_container_decoded_in_small_parts_has_the_samples_of_the_whole() -> No
         blocks.append(decoder.flush(0.05))
         while decoder.holds:
             blocks += [decoder.feed(b"", 0.05), decoder.flush(0.05)]
-        assert max(map(len, blocks)) <= 0.2 * 16_000, name
+        assert max(map(len, blocks)) <= 0.05 * 16_000, name
         assert np.array_equal(np.concatenate(blocks), decoded(sniffed(), [real(name)])), name
 
 
