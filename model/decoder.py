@@ -26,7 +26,7 @@ from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.recurrent.model import digest_at, kept_model
 from model.published.published_model import PublishedModel
-from model.segment_reader import reader_for
+from model.segment_model import reader_for
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # beside it, by language
@@ -237,7 +237,7 @@ def _searches(
 
 
 def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
-    """The decoder whose ended segments are read again by another network, `model.segment_reader`.
+    """The decoder whose ended segments are read again by another network, `model.segment_model`.
 
     It searches with the weights that were tuned for the mean of both, where there are such for its language model `lm`.
     None for a model that has no such other one, and for greedy decoding. Raises: CheckpointError, ModelError.

@@ -15,7 +15,7 @@ import soxr
 from numpy.typing import NDArray
 
 from model.errors import AudioError, ManifestError
-from model.text_files import read_lines
+from model.text.files import read_lines
 
 PCM = NDArray[np.int16]
 AUDIO_KEYS = ("audio", "audio_filepath")  # ours, and NeMo's

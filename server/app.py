@@ -15,7 +15,6 @@ from fastapi import FastAPI, Response
 
 from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
-from server.catalogue import STOP_TIMEOUT_S
 from server.http.admin import admin_access, admin_router
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
@@ -24,7 +23,9 @@ from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import make_protocol
-from server.model_service import MakeSession, ModelService
+from server.models.loading import LoadedModel, ModelOutline, VadModel
+from server.models.registry import STOP_TIMEOUT_S
+from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Engine, Watchdog
 from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
@@ -36,7 +37,6 @@ from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import VoskEndpoint, VoskListener
 from server.recognition.session import Session
 from server.replica import Replica, build_replica
-from server.served_model import LoadedModel, ModelOutline, VadModel
 from server.settings import Settings
 
 

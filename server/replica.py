@@ -10,13 +10,13 @@ from server.access.keys import KeyRing, read_secrets
 from server.access.opening_rate import OpeningRate, automatic
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
-from server.catalogue import Catalogue
 from server.errors import of_setting
-from server.model_service import MakeSession, ServiceBuilder, plain
+from server.models.loading import LoadedModel, ModelOutline, VadModel
+from server.models.registry import Catalogue
+from server.models.service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.metrics import Metrics
 from server.recognition.session import Limits, Session
-from server.served_model import LoadedModel, ModelOutline, VadModel
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits

@@ -21,12 +21,13 @@ from batching.errors import EngineDown
 from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
-from server.addresses import interfaces, open_address
 from server.app import create_app
 from server.audio.decoder import load_codecs
-from server.catalogue import STOP_TIMEOUT_S
+from server.configuration.addresses import interfaces, open_address
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
+from server.models.loading import load_served, outlines_of
+from server.models.registry import STOP_TIMEOUT_S
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
@@ -41,7 +42,6 @@ from server.operations.process import (
 from server.operations.start_message import said_of_admin, said_of_keys, start_message
 from server.recognition.session import Session
 from server.replica import Replica
-from server.served_model import load_served, outlines_of
 from server.settings import Settings
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS
-from server.addresses import listen_host
-from server.model_entries import ModelEntry, is_named, named_models, read_models
-from server.settings_variables import listed
+from server.configuration.addresses import listen_host
+from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
+from server.configuration.variables import listed
 
 SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
 AUTO_SLOTS = 1_024  # more streams than one replica carries

@@ -20,7 +20,7 @@ LONGEST = (
     "model/training/test_processes.py",
     "deploy/test_ray_training.py",
     "deploy/test_wheels.py",
-    "loadtest/gpu/test_dry_run.py",
+    "loadtest/benchmarks/gpu/test_dry_run.py",
     "model/test_shipped_model.py",
     "model/training/test_parallel.py",
     "server/test_faults_engine.py",

@@ -48,7 +48,7 @@ class Sounds:
         if spoken < LEAST_SPOKEN * plain:
             raise ValueError(
                 f"the lexicon pronounces {spoken} of its {plain} words, the others can never be recognized: put "
-                "NAME.lexicon.gz beside it (python -m model.lexicon.table), or spell its words as the lexicon does"
+                "NAME.lexicon.gz next to it (python -m model.training.lexicon.table), or spell its words as it does"
             )
         return cls(tuple(phones), lexicon, trie)
 

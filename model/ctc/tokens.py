@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.errors import PublishedModelError
+from model.text.files import read_lines
 from model.text.letters import is_ideograph
-from model.text_files import read_lines
 
 BLANKS = ("<blk>", "<eps>", "<blank>")
 WORD_START = "▁"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.errors import ModelError
-from model.text_files import read_text
+from model.text.files import read_text
 
 LARGEST = 1e6  # a sum over a long text stays far from the largest double
 

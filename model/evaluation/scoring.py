@@ -59,7 +59,7 @@ class Score:
 def score(reference: str, hypothesis: str) -> Score:
     """Score one utterance; white space is folded. Of a Chinese reference each character is a word."""
     if has_ideographs(reference):
-        from model.mandarin.text import characters_of
+        from model.text.chinese import characters_of
 
         left, right = characters_of(reference), characters_of(hypothesis)
         kinds = _kinds(left, right)

@@ -24,14 +24,14 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
-from model import text_files
 from model.errors import LexiconError
 from model.lexicon.letter_to_sound import LetterToSound, RuleError
+from model.text import files as text_files
 
 FORMAT = "tutti lexicon 1"
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz'")
 SUFFIX = ".lexicon.gz"
-_REMEDY = "restore the file, or make it anew with python -m model.lexicon.build"
+_REMEDY = "restore the file, or make it anew with python -m model.training.lexicon.build"
 
 Phones = tuple[str, ...]
 Pronunciations = tuple[Phones, ...]

@@ -21,7 +21,7 @@ import numpy as np
 
 from model.errors import LanguageModelError
 from model.lm.trie import SPECIAL_WORDS, NgramTable
-from model.text_files import open_utf8
+from model.text.files import open_utf8
 
 LN10 = math.log(10.0)
 # KenLM's value for a word that a model without <unk> does not know: 10 ** -100.

@@ -1,7 +1,7 @@
 """One normalizer for texts of every kind: of manifests, for language models, and what transcripts are compared by.
 
 It knows no language: numbers and abbreviations as words are `model.text.spelled`, characters of Chinese
-`model.mandarin.text`.
+`model.text.chinese`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Training of the shipped model: data, augmentation, loss and the loop. Nothing here runs while serving."""
+"""Everything that learns, makes training data, or measures while a model is made. No server imports any of it."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 from starlette.requests import HTTPConnection
 
-from model.text_files import read_lines
+from model.text.files import read_lines
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorised, SettingsError

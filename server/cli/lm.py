@@ -21,8 +21,8 @@ from server.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from model.lm_training.train import TrainingOptions
-    from model.lm_training.tune import Trial
+    from model.training.language_model.train import TrainingOptions
+    from model.training.language_model.tune import Trial
 
 lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.", no_args_is_help=True)
 
@@ -76,8 +76,8 @@ def train(
 
     from model.errors import ModelError
     from model.lm.arpa import write_arpa
-    from model.lm_training.train import TrainingOptions
-    from model.lm_training.train import train as make
+    from model.training.language_model.train import TrainingOptions
+    from model.training.language_model.train import train as make
 
     paths, weights = _weighted(texts)
     options = TrainingOptions(
@@ -112,7 +112,7 @@ def prune(
     """Make a smaller model of a larger one, by entropy; its words all stay."""
     from model.errors import ModelError
     from model.lm.arpa import Ngrams, read_arpa, write_arpa
-    from model.lm_training.pruning import prune as pruned
+    from model.training.language_model.pruning import prune as pruned
 
     try:
         large = read_arpa(model)
@@ -184,12 +184,12 @@ def tune(
     from model.ctc.weights import DecodingWeights
     from model.decoder import REREAD, Language, language_model_path, own_search, read_weights_path, weights_path
     from model.errors import ModelError
-    from model.evaluation.heard import decode, hear, hear_both
     from model.evaluation.parts import selected
-    from model.lm_training.tune import Trial, search
     from model.machine.runtime import keep_kernels
     from model.recordings import read_manifests
-    from model.segment_reader import other_of
+    from model.segment_model import other_of
+    from model.training.evaluation.heard import decode, hear, hear_both
+    from model.training.language_model.tune import Trial, search
 
     keep_kernels()
     try:
@@ -242,8 +242,8 @@ def tune(
 def _mixed(asked: str | None, paths: Sequence[Path], options: TrainingOptions) -> tuple[Path, float] | None:
     """The shipped model of the texts' language and its share. Raises: typer.BadParameter, LanguageModelError."""
     from model.decoder import language_model_path
-    from model.lm_training.train import NO_TEXTS, read_lines
     from model.text.letters import has_ideographs
+    from model.training.language_model.train import NO_TEXTS, read_lines
 
     others = options.weights or options.held_out or any(path.name.endswith(NO_TEXTS) for path in paths)
     if asked == "none" or (asked is None and (others or options.as_written)):
@@ -293,9 +293,9 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 def _named_texts(path: Path) -> dict[str, list[str]]:
     """Return the lines of a text by its name, or those of a manifest by source."""
-    from model.lm_training.train import read_lines
     from model.recordings import read_manifest
     from model.text.letters import ideographs_apart
+    from model.training.language_model.train import read_lines
 
     if path.suffix != ".jsonl":
         return {path.name: list(read_lines(path))}

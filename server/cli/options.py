@@ -109,7 +109,7 @@ class SettingsCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        from server.settings_variables import PREFIX, check_names, is_other
+        from server.configuration.variables import PREFIX, check_names, is_other
 
         names = [name for name in os.environ if name.upper().startswith(PREFIX) and not is_other(name)]
         if names:

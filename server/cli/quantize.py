@@ -32,7 +32,7 @@ def quantize(
     """Make a checkpoint of 8-bit integers, for --precision int8, and compare its error rates with the floats'."""
     from model.errors import ModelError
     from model.machine.runtime import keep_kernels
-    from model.quantization.run import Places, run
+    from model.training.quantization.run import Places, run
 
     keep_kernels()
     places = Places(checkpoint, manifest, out, validation or [], noise or [], cache)

@@ -16,7 +16,9 @@ def train(
     *,
     manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
     out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
-    recipe: Annotated[Path | None, typer.Option(help="JSON. Default: model/training/recipes/small.json.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="JSON. Default: model/training/acoustic/recipes/small.json.")
+    ] = None,
     init: Annotated[Path | None, typer.Option(help="A checkpoint to start from, or a shipped one's name.")] = None,
     teacher: Annotated[
         list[Path] | None, typer.Option(help="A checkpoint or shipped model to learn from (distillation); repeatable.")
@@ -45,9 +47,9 @@ def train(
     from model.checkpoint import named
     from model.errors import ModelError
     from model.machine.runtime import keep_kernels
-    from model.training.parallel.launch import Place
-    from model.training.recipe import RECIPES, read_recipe
-    from model.training.run import Every, Places, train
+    from model.training.acoustic.parallel.launch import Place
+    from model.training.acoustic.recipe import RECIPES, read_recipe
+    from model.training.acoustic.run import Every, Places, train
 
     keep_kernels()
     teachers = [named(each) for each in teacher or []]
@@ -79,7 +81,8 @@ def synthesize(
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     dev: Annotated[bool, typer.Option("--dev", help="Sentences of the held-out split.")] = False,
     mandarin: Annotated[
-        Path | None, typer.Option(help="Mandarin in place of English: texts of `python -m model.mandarin.texts`.")
+        Path | None,
+        typer.Option(help="Mandarin in place of English: texts of `python -m model.training.mandarin.texts`."),
     ] = None,
     texts: Annotated[
         Path | None, typer.Option(help="Say these, a sentence a line, in the language of --voice.")
@@ -91,9 +94,9 @@ def synthesize(
 ) -> None:
     """Make synthetic speech for training with espeak-ng and flite, or neural voices; in many voices."""
     from model.errors import ModelError
-    from model.synthesis.sentences import Split
-    from model.synthesis.synthesize import Texts
-    from model.synthesis.synthesize import synthesize as make
+    from model.training.synthesis.sentences import Split
+    from model.training.synthesis.synthesize import Texts
+    from model.training.synthesis.synthesize import synthesize as make
 
     try:
         said = None if texts is None else Texts(texts, voice)

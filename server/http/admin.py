@@ -13,8 +13,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
-from server.catalogue import Phase, Place
 from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel, of_setting
+from server.models.registry import Phase, Place
 from server.operations.drain import Drain
 from server.replica import Replica
 from server.settings import Settings

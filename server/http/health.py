@@ -7,7 +7,7 @@ from importlib.metadata import version
 import msgspec
 from fastapi import APIRouter, FastAPI, Response
 
-from server.catalogue import Phase
+from server.models.registry import Phase
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}

@@ -6,9 +6,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials
-from server.catalogue import Phase, Place
 from server.errors import REFUSALS, BadParameter, Refused
-from server.model_names import SHOWN
+from server.models.registry import Phase, Place
+from server.models.selection import SHOWN
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
 from server.replica import Replica

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Scope
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
-from server.addresses import listening_hosts
+from server.configuration.addresses import listening_hosts
 from server.errors import Refused
 from server.http.access_log import AccessLog
 from server.http.bounded_protocol import BoundedHttpProtocol

@@ -5,7 +5,7 @@ Made of settings and numbers alone: an app, a socket and a log are the caller's.
 
 from __future__ import annotations
 
-from server.addresses import interfaces
+from server.configuration.addresses import interfaces
 from server.settings import Settings
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.errors import BadParameter
-from server.model_names import MULTI
+from server.models.selection import MULTI
 
 SHOWN = 64  # characters of a client's own text that an error repeats
 OFF = frozenset({"false", "0"})

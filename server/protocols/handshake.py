@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from server.access.guard import CountedRefusal, Guard
 from server.errors import Refused, UnknownPath
-from server.model_service import ModelService
+from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.features import SHOWN
 from server.recognition.session import Session

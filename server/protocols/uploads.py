@@ -24,7 +24,7 @@ from server.errors import (
     TooLarge,
     TooSlow,
 )
-from server.model_service import ModelService
+from server.models.service import ModelService
 from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken

@@ -14,7 +14,7 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.admission import Admission, Machine, ThreadTime
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
-from server.recognition.decoding.second_decodes import Outcome, SecondDecodes
+from server.recognition.decoding.second_pass import Outcome, SecondDecodes
 from server.recognition.engines import Engines
 from server.recognition.session import Session
 

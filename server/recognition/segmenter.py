@@ -14,8 +14,8 @@ from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
-from server.recognition.held_steps import OpenFinal, Result
 from server.recognition.partials import PartialFilter, WordPlacer, placed
+from server.recognition.pending_finals import OpenFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segment_audio import SegmentAudio
 from server.recognition.speech_gate import Levels, SpeechGate

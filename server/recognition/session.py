@@ -14,8 +14,8 @@ from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Closed, Event, FinalReason, StepTiming
-from server.recognition.held_steps import HeldSteps, OpenFinal, open_finals
 from server.recognition.keyterms import NO_KEYTERMS, ChangeAllowance, Keyterms, checked_size
+from server.recognition.pending_finals import HeldSteps, OpenFinal, open_finals
 from server.recognition.result_order import ResultOrder
 from server.recognition.saved_state import SavedInput, SavedStream
 from server.recognition.segmenter import Closing, Segmenter

@@ -24,7 +24,7 @@ from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
-from server.recognition.held_steps import OpenFinal
+from server.recognition.pending_finals import OpenFinal
 from server.recognition.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from server.configuration.variables import spelled
 from server.errors import SettingsError
 from server.settings import Settings
-from server.settings_variables import spelled
 
 
 class Verdict(StrEnum):

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 
 from model.errors import ModelError
 from server.access.origins import allowed_origins
+from server.configuration.variables import spelled
 from server.errors import SettingsError
 from server.http.admin import admin_access
-from server.model_service import resume_keys
+from server.models.loading import outlines_of
+from server.models.service import resume_keys
 from server.operations.start_message import said_of_admin, said_of_keys
 from server.replica import client_keys
-from server.served_model import outlines_of
 from server.settings import Settings
-from server.settings_variables import spelled
 from server.tools.doctor import Check, Finding, misset, ok, warn
 
 

@@ -19,11 +19,11 @@ from packaging.requirements import Requirement
 
 import server
 from model.errors import TrainingError, install_hint
-from model.lexicon.espeak import pronounce
-from server.addresses import host_port, listening_hosts
+from model.training.lexicon.espeak import pronounce
+from server.configuration.addresses import host_port, listening_hosts
+from server.configuration.variables import spelled
 from server.operations.process import files_needed
 from server.settings import Settings
-from server.settings_variables import spelled
 from server.tools.doctor import Check, Finding, fail, ok, warn
 
 EXTRAS = {"media": "av", "otel": "opentelemetry.exporter.otlp.proto.http", "vad": "silero_vad"}

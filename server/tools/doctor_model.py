@@ -25,13 +25,13 @@ from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
 from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
-from model.segment_reader import other_of
+from model.segment_model import other_of
 from model.torch_model import TorchModel
+from server.configuration.variables import spelled
 from server.errors import SettingsError
-from server.model_service import TILE_ROWS, VAD_HZ
-from server.served_model import load_vad, second_of
+from server.models.loading import load_vad, second_of
+from server.models.service import TILE_ROWS, VAD_HZ
 from server.settings import Settings
-from server.settings_variables import spelled
 from server.tools.doctor import Check, Finding, fail, misset, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
 

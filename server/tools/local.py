@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from contextlib import asynccontextmanager
 
 from server.audio.raw import PlainCodec, PlainReader
-from server.catalogue import STOP_TIMEOUT_S
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
+from server.models.loading import load_served
+from server.models.registry import STOP_TIMEOUT_S
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
 from server.protocols.deepgram.live import Projector
@@ -22,7 +23,6 @@ from server.protocols.deepgram.query import BIASING, parse_query
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
 from server.replica import Replica, build_replica
-from server.served_model import load_served
 from server.settings import Settings
 from tutti_asr_client.address import QueryValue, query_pairs
 from tutti_asr_client.errors import ClientError

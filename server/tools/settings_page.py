@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from server import settings
+from server.configuration.variables import OPTIONS, PREFIX
 from server.settings import Settings
-from server.settings_variables import OPTIONS, PREFIX
 
 PAGE = Path(settings.__file__).parents[1] / "docs" / "settings.md"
 HEAD = """# Settings

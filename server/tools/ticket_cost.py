@@ -21,12 +21,12 @@ from model.checkpoint import WEIGHTS
 from model.ctc.words import Decoder
 from model.decoder import DecoderName, SecondSearch, make_decoder
 from server.audio.pcm import PCM
+from server.models.loading import ServedModel
 from server.recognition.saved_state import SavedStream
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag
 from server.resume.seal import Seal
 from server.resume.tickets import Ticket, read_ticket, write_ticket
-from server.served_model import ServedModel
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 RUNS = 50  # of each operation, whose median counts

@@ -162,7 +162,7 @@ def test_a_fleet_of_two_nodes_grows_loses_one_and_shrinks_and_no_word_is_lost() 
         missing("haproxy not installed")
     if importlib.util.find_spec("ray") is None:
         missing("ray not installed")
-    trial = importlib.import_module("deploy.ray.trial")
+    trial = importlib.import_module("loadtest.benchmarks.ray.trial")
     found = trial.run(trial.Trial(streams=4, stream_s=25, compared=0), "c", lambda _: None)
     assert found.problems == ()
     assert [bar.what for bar in found.bars if not bar.met] == []

@@ -9,8 +9,8 @@ import pytest
 import tones
 from needs import missing, need_programs
 
-from model.training.run import Every
-from model.training.snapshots import Snapshots
+from model.training.acoustic.run import Every
+from model.training.acoustic.snapshots import Snapshots
 
 WITHIN_S = 120.0
 
@@ -20,8 +20,8 @@ def test_a_lost_node_costs_time_and_no_bit(tmp_path):
     need_programs("espeak-ng")
     if importlib.util.find_spec("ray") is None or importlib.util.find_spec("pyarrow") is None:
         missing("ray[train] not installed")
-    training = importlib.import_module("deploy.ray.train")
-    trial = importlib.import_module("deploy.ray.trial")
+    training = importlib.import_module("model.training.on_ray")
+    trial = importlib.import_module("loadtest.benchmarks.ray.trial")
     folder, out = tones.write_tones(tmp_path), tmp_path / "ray.safetensors"
     chosen, every = tones.everything(), Every(snapshot=3)
     alone = tones.places(folder, tmp_path / "alone.safetensors")

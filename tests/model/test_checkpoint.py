@@ -18,9 +18,9 @@ from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
 from model.machine import precision
 from model.machine.precision import resolve_device, resolve_precision
-from model.quantization.quantize import quantize
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
+from model.training.quantization.quantize import quantize
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 

@@ -28,7 +28,7 @@ from model.errors import LexiconError, ModelError, VocabularyError
 from model.lexicon.lexicon import write_lexicon
 from model.lm.language_model import LanguageModel
 from server.errors import SettingsError
-from server.served_model import second_of
+from server.models.loading import second_of
 from server.settings import Settings
 
 ARPA = """\\data\\

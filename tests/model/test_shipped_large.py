@@ -13,9 +13,9 @@ from model.acoustic import load_own, load_segment_model
 from model.decoder import decoder_of
 from model.errors import CheckpointError
 from model.evaluation.digest import committed_digest, log_probs_digest
-from model.evaluation.heard import Heard, hear, hear_both, text_of
 from model.evaluation.scoring import Score, by_source
 from model.int8.model import Int8Model
+from model.training.evaluation.heard import Heard, hear, hear_both, text_of
 
 MODEL = checkpoint.named(Path("large"))
 

@@ -22,7 +22,7 @@ from model.ctc.greedy import best_path
 from model.decoder import make_decoder
 from model.evaluation.scoring import by_source
 from model.recordings import read_pcm
-from server.served_model import second_of
+from server.models.loading import second_of
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local

@@ -20,7 +20,7 @@ LIBRARIES = (
 READERS = {
     "server/protocols/deepgram/endpoints.py",  # `created` of an answer
     "server/app.py",  # `created` of the models
-    "server/model_service.py",  # hands tickets their clock
+    "server/models/service.py",  # hands tickets their clock
     "server/access/tokens.py",  # expiry of browser tokens
     "server/http/token_endpoint.py",  # the same
     "server/tools/doctor_machine.py",  # compares it with file times

@@ -14,7 +14,7 @@ from server.access.guard import tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder_for_request
 from server.errors import BadParameter, ClientGone, Refused
-from server.model_service import ModelService
+from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query

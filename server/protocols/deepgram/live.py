@@ -15,6 +15,7 @@ from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import Losses
 from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, BadFrame, KeytermsTooOften, MediaError
+from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import (
     CloseStream,
     Configure,
@@ -47,7 +48,6 @@ from server.recognition.events import (
     UtteranceGap,
 )
 from server.recognition.session import Session
-from server.served_model import ModelCard
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame, kind_of

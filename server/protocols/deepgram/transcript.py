@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined
+from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import Alternative, Alternatives, Warned, WordOut, warned
-from server.served_model import ModelCard
 from server.text.formatting import FormattedWord, Sentences, Style
 
 _encode = msgspec.json.Encoder().encode

@@ -12,7 +12,7 @@ from server.access.guard import CountedRefusal
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.errors import BadParameter
-from server.model_service import ModelService
+from server.models.service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import ignored_header, read_query
 from server.protocols.handshake import Admitted, serve

@@ -14,7 +14,7 @@ import msgspec
 
 from model.ctc.words import Word
 from server.errors import BadFrame, CloseReason
-from server.model_names import ModelNames
+from server.models.selection import ModelNames
 from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
 from server.protocols.openai.messages import (
     COMPLETED,

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, BadParameter
-from server.model_names import ModelNames
+from server.models.selection import ModelNames
 from server.protocols.features import lacking
 from server.protocols.openai.session_fields import checked, unsupported, walk
 

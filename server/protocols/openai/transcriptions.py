@@ -17,7 +17,7 @@ from model.ctc.words import continued
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow
-from server.model_names import language_name
+from server.models.selection import language_name
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
 from server.protocols.openai.answers import answer, text_of

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
-from server.addresses import interfaces, listening_hosts, open_address
 from server.audio.formats import Encoding
+from server.configuration.addresses import interfaces, listening_hosts, open_address
 from server.errors import NotAllowed, UnknownPath
 from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection

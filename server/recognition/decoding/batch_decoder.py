@@ -16,9 +16,9 @@ from batching.events import BatchDone
 from model.ctc.words import Decoder, Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
-from server.recognition.decoding.second_decodes import Outcome, SecondDecodes
+from server.recognition.decoding.second_pass import Outcome, SecondDecodes
 from server.recognition.events import StepTiming
-from server.recognition.held_steps import OpenFinal
+from server.recognition.pending_finals import OpenFinal
 from server.recognition.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
 

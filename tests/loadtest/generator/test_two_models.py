@@ -13,7 +13,7 @@ from spelling import CONFIG, SpellingModel, spelling_decoder
 from torch import Tensor
 from websockets.asyncio.client import ClientConnection, connect
 
-from server.served_model import LoadedModel
+from server.models.loading import LoadedModel
 
 Start = Callable[..., LiveServer]
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate

@@ -10,7 +10,7 @@ from fakes import ChunkedModel
 from spelling import CONFIG
 
 from batching.simulation.service_table import ServiceTable
-from loadtest import simulation_check
+from loadtest.benchmarks import simulation_check
 from loadtest.planning import calibrate, loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from needs import need_programs
 
-from loadtest.keyterms.__main__ import measure, with_closing_silence
-from loadtest.keyterms.cases import (
+from loadtest.benchmarks.keyterms.__main__ import measure, with_closing_silence
+from loadtest.benchmarks.keyterms.cases import (
     REAL,
     SENTENCES,
     SYNTHETIC,
@@ -20,7 +20,7 @@ from loadtest.keyterms.cases import (
     term_lists,
     unknown_words,
 )
-from loadtest.keyterms.report import Keyterms, markdown
+from loadtest.benchmarks.keyterms.report import Keyterms, markdown
 from loadtest.reports.environment import describe
 from model.config import ModelConfig
 from model.ctc.bias import Bias

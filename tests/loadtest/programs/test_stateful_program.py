@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest import stateful
-from loadtest.stateful import StatefulRun, run
+from loadtest.benchmarks import stateful
+from loadtest.benchmarks.stateful import StatefulRun, run
 
 REPORT = """<testsuites><testsuite>
 <testcase name="test_it[Policy.EAGER]"><properties><property name="steps" value="70"/><property name="early" value="2"/>

@@ -14,7 +14,7 @@ from model import checkpoint
 from model.acoustic import load_own, load_segment_model
 from model.errors import CheckpointError
 from model.int8.model import Int8Model
-from model.quantization.simulated import SimulatedNetwork
+from model.training.quantization.simulated import SimulatedNetwork
 
 BACKWARD = (1,)
 

@@ -12,10 +12,10 @@ from quantized_networks import PHONES, random_quantized, random_slots
 from model.config import ENGLISH
 from model.int8.quantized import QuantizedNetwork
 from model.int8.slots import BLOCK, CHUNKS, Int8Slots, PackedNetwork
-from model.quantization.quantize import quantize
-from model.quantization.simulated import SimulatedNetwork
 from model.torch_model import TorchModel
 from model.torch_network.network import LogMel
+from model.training.quantization.quantize import quantize
+from model.training.quantization.simulated import SimulatedNetwork
 
 STEPS = 6
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lexicon.alignment import MOST, align
 from model.lexicon.letter_to_sound import LetterToSound, RuleError
+from model.training.lexicon.alignment import MOST, align
 
 SAID = {
     "cat": "k æ t", "can": "k æ n", "cent": "s ɛ n t", "city": "s ɪ t i", "act": "æ k t", "tan": "t æ n",

@@ -90,7 +90,7 @@ def test_a_damaged_line_is_named_with_what_to_do(path: Path, line: int, text: st
     with pytest.raises(LexiconError, match=named) as error:
         Lexicon.load(path)
     assert str(error.value).startswith(f"{path}:")
-    assert "model.lexicon.build" in str(error.value)
+    assert "model.training.lexicon.build" in str(error.value)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 7])

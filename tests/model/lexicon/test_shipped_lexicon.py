@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from model.lexicon.alignment import align
-from model.lexicon.build import HELD_OUT, measure
-from model.lexicon.espeak import PHONES
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.trie import SPECIAL_WORDS
+from model.training.lexicon.alignment import align
+from model.training.lexicon.build import HELD_OUT, measure
+from model.training.lexicon.espeak import PHONES
 
 WEIGHTS = Path(__file__).parents[3] / "model" / "weights"
 FILE = WEIGHTS / "tutti-words.lexicon.gz"

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from model.acoustic import log_probs_of
 from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
-from server.served_model import load_served
+from server.models.loading import load_served
 from server.settings import Settings
 
 

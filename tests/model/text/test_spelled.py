@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm_training.gathering.texts import sentences_of
 from model.text.letters import IDEOGRAPHS, has_ideographs, unspellable
 from model.text.spelled import spoken
+from model.training.language_model.gathering.texts import sentences_of
 
 
 @pytest.mark.parametrize(

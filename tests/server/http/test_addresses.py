@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from server.addresses import open_address
 from server.cli import app
+from server.configuration.addresses import open_address
 from server.settings import Settings
 
 Start = Callable[..., LiveServer]

@@ -16,7 +16,7 @@ from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server.served_model import LoadedModel
+from server.models.loading import LoadedModel
 
 Start = Callable[..., LiveServer]
 

@@ -19,8 +19,8 @@ from websockets.sync.client import connect
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.words import Word
+from server.models.loading import LoadedModel
 from server.resume.seal import new_key
-from server.served_model import LoadedModel
 
 Start = Callable[..., LiveServer]
 

@@ -26,8 +26,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from server.cli import app
 from server.errors import SettingsError
+from server.models.loading import LoadedModel, ModelOutline, load_served, outlines_of
 from server.operations import gc_schedule
-from server.served_model import LoadedModel, ModelOutline, load_served, outlines_of
 from server.settings import Settings
 
 Start = Callable[..., LiveServer]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.errors import BadParameter
-from server.model_names import ModelNames, is_english, is_language, language_name
+from server.models.selection import ModelNames, is_english, is_language, language_name
 
 SERVED: dict[str, tuple[str, ...]] = {"en": ("en",), "Iberia": ("es", "pt-BR"), "paris": ("fr-FR",)}
 ALIASES = {"nova-3-es": "iberia", "nova-3": "default"}

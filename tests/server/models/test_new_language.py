@@ -17,7 +17,7 @@ from speech import ROOT
 
 from model.evaluation.scoring import Score, score
 from model.recordings import Utterance, read_manifest
-from server.served_model import load_served, outlines_of
+from server.models.loading import load_served, outlines_of
 from server.settings import Settings
 
 PAGE = (ROOT / "docs" / "new-language.md").read_text(encoding="utf-8")

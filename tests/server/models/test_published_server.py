@@ -18,8 +18,8 @@ from published import VARIANTS, at_rate, decoder_for, model_of, reference
 from resume_client import ResumingClient
 from websockets.exceptions import InvalidStatus
 
+from server.models.loading import LoadedModel
 from server.resume.seal import new_key
-from server.served_model import LoadedModel
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 # Bytes at random make no words that could be compared.

@@ -23,8 +23,8 @@ from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure_levels
 from model.ctc.words import continued, joined
 from model.recordings import Utterance, read_manifest, read_pcm
+from server.models.loading import LoadedModel, load_served
 from server.protocols.openai.messages import COMPLETED, DELTA
-from server.served_model import LoadedModel, load_served
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local

@@ -10,6 +10,7 @@ from listen_query import RAW, query
 
 from model.ctc.words import Word
 from server.errors import CLOSES, CloseReason
+from server.models.loading import ModelCard
 from server.protocols.deepgram.live import MAX_ECHO, Projector
 from server.protocols.deepgram.transcript import recording_answer
 from server.recognition.events import (
@@ -23,7 +24,6 @@ from server.recognition.events import (
     StreamBroken,
     UtteranceGap,
 )
-from server.served_model import ModelCard
 from server.text.formatting import format_words
 
 CARD = ModelCard.of("small", "3", "00ff")

@@ -9,14 +9,14 @@ from adapters import RATE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.model_names import ModelNames
+from server.models.loading import ModelCard
+from server.models.selection import ModelNames
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.vosk.adapter import VoskAdapter
-from server.served_model import ModelCard
 from server.streaming.adapter import Adapter, HangUp
 
 MODELS = ModelNames({"tiny": ("en",)}, {}, strict=True)

@@ -16,7 +16,7 @@ from spelling import silence, spell
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from server.model_names import ModelNames
+from server.models.selection import ModelNames
 from server.protocols.openai.messages import FIELDS, MAX_AUDIO_BYTES, MAX_EVENT_BYTES
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.session_fields import SESSION, FieldKind, Tree

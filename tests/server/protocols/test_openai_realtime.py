@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from server.audio.pcm import Resampler
 from server.errors import CloseReason
-from server.model_names import ModelNames
+from server.models.selection import ModelNames
 from server.protocols.openai.items import MAX_CHARACTERS
 from server.protocols.openai.messages import COMPLETED, DELTA
 from server.protocols.openai.realtime import RealtimeAdapter

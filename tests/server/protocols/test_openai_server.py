@@ -72,7 +72,7 @@ def test_commits_are_answered_by_transcripts(live_server: Start) -> None:
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="openai"}') == 1
 
 
-def test_a_transcript_has_the_second_decodes_words_and_is_what_its_deltas_add_up_to(live_server: Start) -> None:
+def test_a_transcript_has_the_words_of_the_second_pass_and_is_what_its_deltas_add_up_to(live_server: Start) -> None:
     server = live_server(decoder=ShoutingDecoder())
     with dial(server) as socket:
         manual(socket)

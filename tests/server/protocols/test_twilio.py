@@ -26,12 +26,12 @@ from websockets.sync.server import ServerConnection, serve
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
 from server.errors import CloseReason
+from server.models.loading import ModelCard
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
-from server.served_model import ModelCard
 from server.streaming.adapter import Finish, HangUp
 
 Start = Callable[..., LiveServer]
@@ -186,7 +186,7 @@ def test_text_comes_back_on_the_same_socket_if_asked(live_server: Start) -> None
     assert server.metric('tutti_audio_seconds_total{encoding="mulaw"}') == pytest.approx(len(CALL) / 8_000, abs=0.01)
 
 
-def test_finals_have_the_second_decodes_words(live_server: Start) -> None:
+def test_finals_have_the_words_of_the_second_pass(live_server: Start) -> None:
     frames: list[Json] = []
     with dial(live_server(decoder=ShoutingDecoder()), "?reply=true") as socket:
         call(socket)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from adapters import RATE, audio_of, frames_of
 
+from server.models.loading import ModelCard
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
-from server.served_model import ModelCard
 from server.streaming.adapter import HangUp, Skip
 
 Json = dict[str, Any]

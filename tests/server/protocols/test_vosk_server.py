@@ -65,7 +65,7 @@ def test_a_lock_step_client_gets_its_words_and_a_normal_end(live_server: Start, 
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="vosk"}') == 1
 
 
-def test_a_final_has_the_second_decodes_words(live_server: Start) -> None:
+def test_a_final_has_the_words_of_the_second_pass(live_server: Start) -> None:
     server = live_server(decoder=ShoutingDecoder(), vosk_sample_rate=16_000)
     with dial(f"ws://{server.host}/vosk") as socket:
         ask(socket, spell("hello").tobytes())

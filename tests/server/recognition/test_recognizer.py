@@ -15,7 +15,7 @@ from wavering import WaveringDecoder
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
-from server.recognition.decoding.second_decodes import SecondDecodes
+from server.recognition.decoding.second_pass import SecondDecodes
 from server.recognition.events import Event, Partial, StepTiming, StreamBroken
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag

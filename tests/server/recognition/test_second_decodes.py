@@ -7,7 +7,7 @@ import threading
 
 from fakes import WAIT_S
 
-from server.recognition.decoding.second_decodes import Outcome, SecondDecodes
+from server.recognition.decoding.second_pass import Outcome, SecondDecodes
 
 
 def run(jobs: list[tuple[str, bool]], fails: str = "") -> list[tuple[str, Outcome]]:

@@ -15,13 +15,13 @@ from starlette.websockets import WebSocket
 from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
 from server.audio.pcm import PCM
+from server.models.loading import ModelCard
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
-from server.served_model import ModelCard
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION

@@ -23,8 +23,8 @@ from model.evaluation.digest import committed_digest
 from model.machine import precision
 from model.torch_model import TorchModel
 from model.torch_network.slots import TorchSlots
-from server import settings_variables
 from server.cli import app
+from server.configuration import variables
 from server.settings import Settings
 from server.tools import doctor_access, doctor_machine, doctor_model
 from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
@@ -236,7 +236,7 @@ def test_doctor_takes_the_options_of_serve_and_their_declarations() -> None:
     assert set(doctor) == {*serve, "as_json"}
     for name, option in serve.items():
         assert (doctor[name].opts, doctor[name].help) == (option.opts, option.help)
-    assert set(serve) & set(Settings.model_fields) == settings_variables.OPTIONS == set(serve) - {"help"}
+    assert set(serve) & set(Settings.model_fields) == variables.OPTIONS == set(serve) - {"help"}
 
 
 def test_doctor_checks_what_the_command_line_and_the_environment_of_serve_say(tmp_path: Path) -> None:

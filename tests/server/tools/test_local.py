@@ -11,8 +11,8 @@ import pytest
 from spelling import SpellingModel, silence, spell, spelling_decoder
 
 from batching.capacity import Capacity
+from server.models.loading import LoadedModel
 from server.replica import Replica, build_replica
-from server.served_model import LoadedModel
 from server.settings import Settings
 from server.tools import local
 from server.tools.local import LocalTranscriber, NotRecognised, open_local

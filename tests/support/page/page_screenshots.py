@@ -14,7 +14,7 @@ from browser import OpenPage, chromium, microphone_file
 from live_server import LiveServer
 from speech import ROOT, SAMPLES
 
-from server.served_model import load_served
+from server.models.loading import load_served
 from server.settings import Settings
 
 IMAGES = ROOT / "docs" / "images"

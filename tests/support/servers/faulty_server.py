@@ -8,7 +8,7 @@ import numpy as np
 from spelling import CONFIG, SpellingModel, spelling_decoder
 
 from server import serve
-from server.served_model import LoadedModel
+from server.models.loading import LoadedModel
 from server.settings import Settings
 
 FATAL, HANGING = -1, -2  # samples of audio that no other test uses

@@ -19,13 +19,13 @@ from spelling import SpellingModel, spelling_decoder
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from server.addresses import open_address
 from server.app import create_app
 from server.audio.pcm import PCM
+from server.configuration.addresses import open_address
 from server.http.uvicorn_server import uvicorn_config
+from server.models.loading import LoadedModel
 from server.recognition.session import Session
 from server.serve import DrainingServer
-from server.served_model import LoadedModel
 from server.settings import Settings
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}

@@ -8,7 +8,7 @@ from spelling import SpellingModel, spelling_decoder
 from torch import Tensor
 
 from model.config import ENGLISH
-from server.served_model import LoadedModel
+from server.models.loading import LoadedModel
 
 N, M = ENGLISH.index("n"), ENGLISH.index("m")
 

@@ -14,8 +14,8 @@ from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
-from server.recognition.held_steps import OpenFinal
 from server.recognition.keyterms import Keyterms
+from server.recognition.pending_finals import OpenFinal
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
 

@@ -19,6 +19,7 @@ from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
 from server.audio.formats import Encoding
 from server.audio.pcm import PCM
+from server.models.loading import ModelCard
 from server.operations.metrics import Metrics
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.live import DeepgramStream, Projector
@@ -27,7 +28,6 @@ from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
-from server.served_model import ModelCard
 from server.streaming.adapter import Adapter
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits

@@ -1,0 +1,174 @@
+"""Python of the engine around a model that does nothing: what steps cost to queue, and a batch of them to run.
+
+`python -m loadtest.benchmarks.engine_python` measures this tree; `--against DIRECTORY` compares it with another one,
+whose `batching` is measured by the same code in turn. Times are processor time of the one thread that does all, so that
+a busy machine disturbs them little. The last line is one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.events import EngineEvent
+
+SIZES = (1, 8, 32, 128)
+STREAMS = 2_048
+STEPS = 6  # of each stream
+STEP_S = 0.08
+REPEATS = 9
+SAMPLES = 1_280  # of a step: 80 ms at 16 kHz
+
+Costs = dict[str, float]
+"""Microseconds by name and rows: `push 32` is what other threads do for 32 steps; `take 32`, what the model thread does
+to queue them, `batch 32` to run a batch of them, and `take + batch 32` for both."""
+
+
+class IdleModel:
+    """A slot model that answers with the same memory every time."""
+
+    state_bytes = 8
+
+    def __init__(self, capacity: int, largest: int) -> None:
+        self.capacity = capacity
+        self.inputs: NDArray[np.int16] = np.zeros((largest, SAMPLES), np.int16)
+        self._outputs: NDArray[np.float32] = np.zeros((largest, 2, 29), np.float32)
+
+    def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
+        """(B, samples) int16 -> (B, frames, V) float32."""
+        return self._outputs[: len(slots)]
+
+    def reset(self, slot: int) -> None:
+        """Do nothing."""
+
+    def export(self, _slot: int) -> bytes:
+        """Return zeros."""
+        return bytes(self.state_bytes)
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Do nothing."""
+
+
+class DrivenEngine(Engine):
+    """An engine without its thread, the work of which is done here."""
+
+    def __init__(self, largest: int) -> None:
+        self.last: deque[EngineEvent] = deque(maxlen=1)
+        model: Any = IdleModel(STREAMS, largest)
+        # Each reading is later by the time between two streams' steps, so all streams are live ones in real time.
+        clock = itertools.count(1.0, STEP_S / STREAMS).__next__
+        super().__init__(
+            model, policy=Policy.EAGER, max_queued=STEPS, deliver=self.last.append, step_s=STEP_S, clock=clock
+        )
+        self.streams = [self.open() for _ in range(STREAMS)]
+        self._drain_commands()
+
+    def times(self, streams: Sequence[int], inputs: NDArray[np.int16]) -> tuple[float, float, float, float]:
+        """Clock readings around the push, the taking and the batch of one step of each stream."""
+        clock = time.thread_time
+        began_s = clock()
+        for stream in streams:
+            self.push(stream, inputs)
+        pushed_s = clock()
+        self._drain_commands()
+        taken_s = clock()
+        self._worker.run_batch()
+        return began_s, pushed_s, taken_s, clock()
+
+
+def measure(rows: int) -> NDArray[np.float64]:
+    """(3,) microseconds to push `rows` steps, to take them, and to run a batch of them."""
+    engine = DrivenEngine(rows)
+    inputs: NDArray[np.int16] = np.zeros(SAMPLES, np.int16)
+    parts = [engine.streams[first : first + rows] for first in range(0, STREAMS, rows)]
+    readings_s = np.array([engine.times(part, inputs) for _ in range(STEPS) for part in parts])  # (batches, 4)
+    took: NDArray[np.float64] = 1e6 * (np.diff(readings_s, axis=1).mean(axis=0) - _reading_s())
+    return took
+
+
+def _reading_s() -> float:
+    """Seconds that one reading of the clock takes, which is much beside a batch of one row."""
+    clock = time.thread_time
+    began_s = clock()
+    for _ in range(1_000):
+        clock()
+    return (clock() - began_s) / 1_000
+
+
+def costs() -> Costs:
+    """The median of several runs of each."""
+    found: dict[str, list[float]] = {}
+    for _ in range(REPEATS):
+        for rows in SIZES:
+            push, take, batch = measure(rows)
+            for name, took in (("push", push), ("take", take), ("batch", batch), ("take + batch", take + batch)):
+                found.setdefault(f"{name} {rows}", []).append(float(took))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _costs_of(tree: Path) -> Costs:
+    """The same of another tree's `batching`, in a process of its own."""
+    path = {"PYTHONPATH": str(tree)}
+    command = [sys.executable, __file__]
+    environment = {**os.environ, **path, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run(  # noqa: S603 - our own command
+        command, env=environment, check=True, capture_output=True, text=True, cwd=tree
+    )
+    found: Costs = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def _compare(here: Path, other: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Medians over rounds in turn: this tree, the other one, and the ratio within each round."""
+    pairs = [(_costs_of(here), _costs_of(other)) for _ in range(rounds)]
+    return {
+        name: {
+            "here_us": statistics.median(ours[name] for ours, _ in pairs),
+            "there_us": statistics.median(theirs[name] for _, theirs in pairs),
+            "ratio": statistics.median(theirs[name] / ours[name] for ours, theirs in pairs),
+        }
+        for name in pairs[0][0]
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def main() -> None:
+    """Measure, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="another tree, to compare with")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    if options.against is None:
+        sys.stdout.write(json.dumps(costs()) + "\n")
+        return
+    here = Path(__file__).resolve().parents[2]
+    found = _compare(here, options.against.resolve(), options.rounds)
+    for name, row in found.items():
+        line = f"{name:>16}: {row['there_us']:8.2f} -> {row['here_us']:8.2f} µs, {row['ratio']:.2f} times\n"
+        sys.stdout.write(line)
+    report = {"processor": _processor(), "python": platform.python_version(), "costs": found}
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`python -m loadtest.benchmarks.gpu run|render|merge|samples`: measure, and write `gpu.json` and `gpu.md`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from loadtest.benchmarks.gpu import records, report
+from loadtest.benchmarks.gpu.runner import PARTS, Runner, Settings
+from loadtest.benchmarks.gpu.sections import child
+
+RESULTS = Path(__file__).parents[2] / "results"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "gpu.md"
+DRY_FOLDER = Path("build/gpu-dry")  # never loadtest/results: a dry run measures nothing
+PART_S = 480.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and do it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    return int(options.work(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.benchmarks.gpu", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="measure one part or all")
+    run.add_argument("--part", default="all", choices=[*PARTS, "all"])
+    run.add_argument("--sections", default="", help="instead of a part: names, with commas")
+    run.add_argument("--dry", action="store_true", help="tiny sizes on a CPU: takes every path and measures nothing")
+    run.add_argument("--brief", action="store_true", help="fewer sizes, shorter levels: each section in half a minute")
+    run.add_argument("--folder", type=Path, default=None, help="where gpu.json and gpu.md are written")
+    run.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
+    run.add_argument("--seconds", type=float, default=PART_S, help="of a part")
+    run.add_argument("--commit", default="", help="where this folder is no checkout")
+    run.set_defaults(work=_run)
+    foretell = commands.add_parser("predict", help="print what the cost model says, measured figures beside")
+    foretell.add_argument("--folder", type=Path, default=RESULTS)
+    foretell.set_defaults(work=_predict)
+    render = commands.add_parser("render", help="write gpu.md from gpu.json, and the figures of docs/gpu.md")
+    render.add_argument("--folder", type=Path, default=RESULTS)
+    render.set_defaults(work=_render)
+    merge = commands.add_parser("merge", help="join documents, later ones after earlier ones, and render")
+    merge.add_argument("documents", nargs="+", type=Path)
+    merge.add_argument("--folder", type=Path, default=RESULTS)
+    merge.set_defaults(work=_merge)
+    samples = commands.add_parser("samples", help="decode the shipped recordings for a machine that cannot")
+    samples.set_defaults(work=_samples)
+    _hidden(commands)
+    return parser
+
+
+def _hidden(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The commands of the processes that `run` starts."""
+    facts = commands.add_parser("facts")
+    facts.add_argument("--device", required=True)
+    facts.add_argument("--commit", default="")
+    facts.set_defaults(work=_facts)
+    compiled = commands.add_parser("compile")
+    compiled.add_argument("--network", required=True)
+    compiled.add_argument("--rows", type=int, required=True)
+    compiled.add_argument("--device", required=True)
+    compiled.set_defaults(work=_compile)
+    section = commands.add_parser("section")
+    section.add_argument("name")
+    section.add_argument("--first", type=int, default=0)
+    section.add_argument("--seconds", type=float, required=True)
+    section.add_argument("--device", required=True)
+    section.add_argument("--dry", action="store_true")
+    section.add_argument("--brief", action="store_true")
+    section.set_defaults(work=lambda o: child.main(o.name, o.first, o.seconds, o.device, dry=o.dry, brief=o.brief))
+
+
+def _run(options: argparse.Namespace) -> int:
+    device = _device("cpu" if options.dry else options.device)
+    if device == "cpu" and not options.dry:
+        print("loadtest.benchmarks.gpu: torch sees no GPU here; --dry takes every path on a CPU", file=sys.stderr)  # noqa: T201
+        return 1
+    folder = options.folder or (DRY_FOLDER if options.dry else RESULTS)
+    settings = Settings(folder / records.NAME, device, options.seconds, options.dry, options.commit, options.brief)
+    chosen = PARTS if options.part == "all" else {options.part: PARTS[options.part]}
+    if options.sections:
+        every = {name: seconds for part in PARTS.values() for name, seconds in part.items()}
+        chosen = {"chosen": {name: every[name] for name in options.sections.split(",")}}
+    sections = [name for part in chosen.values() for name in part]
+    for part, content in chosen.items():
+        results = Runner(settings).run(part, content)
+    report.write(results, folder)
+    print(report.tables(results, sections))  # noqa: T201 - the last lines are the tables
+    return 0
+
+
+def _device(asked: str) -> str:
+    if asked != "auto":
+        return asked
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _predict(options: argparse.Namespace) -> int:
+    print(report.predicted(records.read(options.folder / records.NAME)))  # noqa: T201
+    return 0
+
+
+def _render(options: argparse.Namespace) -> int:
+    results = records.read(options.folder / records.NAME)
+    print(f"wrote {report.write(results, options.folder)}")  # noqa: T201
+    if options.folder == RESULTS:
+        report.refresh(results, DOCUMENT)
+        print(f"wrote the figures of {DOCUMENT}")  # noqa: T201
+    return 0
+
+
+def _merge(options: argparse.Namespace) -> int:
+    whole = records.merged(records.read(path) for path in options.documents)
+    if any(run.dry for run in whole.runs) and options.folder == RESULTS:
+        print("loadtest.benchmarks.gpu: a dry run is no result", file=sys.stderr)  # noqa: T201
+        return 1
+    records.write(whole, options.folder / records.NAME)
+    return _render(options)
+
+
+def _samples(_options: argparse.Namespace) -> int:
+    from loadtest.benchmarks.gpu.sections.recordings import SAMPLES, write_samples
+
+    print(f"wrote {write_samples()} recordings to {SAMPLES}")  # noqa: T201
+    return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    import torch
+
+    from loadtest.benchmarks.gpu.sections.compile import run_once
+
+    run_once(options.network, options.rows, torch.device(options.device))
+    return 0
+
+
+def _facts(options: argparse.Namespace) -> int:
+    import torch
+
+    from loadtest.benchmarks.gpu.machine import describe
+
+    print(child.FACTS + json.dumps(describe(torch.device(options.device), options.commit)))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

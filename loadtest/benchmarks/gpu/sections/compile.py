@@ -1,0 +1,72 @@
+"""Compilation of a network's kernels, by several processes at once, so that the sections after it find them on disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from loadtest.benchmarks.gpu.records import Case, Values
+from loadtest.benchmarks.gpu.scale import Context
+from loadtest.benchmarks.gpu.subjects import bench, rungs
+from loadtest.benchmarks.gpu.timing import synchronize
+
+LARGEST_STEPS = 8
+CHUNK_ROWS = 8
+LEAST_S, MOST_S = 5.0, 120.0  # for the processes of one network
+
+
+def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
+    """One case a network: host seconds until every process has run every step once."""
+    for name in context.scale.networks:
+        yield {"network": name}, partial(_compile, context, name)
+
+
+def _compile(context: Context, name: str) -> Values:
+    """A process a batch size: kernels differ by the number of columns."""
+    began = time.perf_counter()
+    rows = [1, *context.scale.step_rows[2:]]
+    options = ["--device", context.device.type, "--network", name]
+    commands = [
+        [sys.executable, "-m", "loadtest.benchmarks.gpu", "compile", *options, "--rows", str(each)] for each in rows
+    ]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # noqa: S603 - this program
+        for command in commands
+    ]
+    ends_s = time.monotonic() + min(MOST_S, max(LEAST_S, context.left_s))
+    last_words = [_last_words(each, ends_s) for each in started]
+    said = {words for each, words in zip(started, last_words, strict=True) if each.returncode}
+    return {
+        "seconds": round(time.perf_counter() - began, 1),
+        "processes": len(started),
+        "failed": sum(bool(each.returncode) for each in started),
+        "said": " / ".join(sorted(said))[:300],
+    }
+
+
+def _last_words(process: subprocess.Popen[str], ends_s: float) -> str:
+    """Wait for the end of a process, or end it when the time is over; returns its last line."""
+    try:
+        said = process.communicate(timeout=max(0.1, ends_s - time.monotonic()))[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "out of time"
+    return "".join(said.strip().splitlines()[-1:])
+
+
+def run_once(network: str, rows: int, device: torch.device) -> None:
+    """Run a step of so many rows by every rung, and a chunk if the batch is that of chunks."""
+    with torch.inference_mode():
+        for rung in rungs(device):
+            steps = LARGEST_STEPS if rows == CHUNK_ROWS else 1
+            made = bench(network, rung, device, rows=rows, steps=steps)
+            made.fill(range(rows))
+            for each in {1, steps}:
+                made.step.enqueue(made.block(each), rows, each)
+            synchronize(device)

@@ -1,0 +1,158 @@
+"""Rounds of the comparison: server after server, level after level. One server runs at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.benchmarks.peers.contestants import PUBLISHED, Contestant
+from loadtest.benchmarks.peers.findings import Probe, next_round, thinned
+from loadtest.benchmarks.peers.launch import Running, launched
+from loadtest.benchmarks.peers.search import Search
+from loadtest.errors import LoadTestError, ServerNotReady
+from loadtest.generator.latencies import Spread
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.report import Result
+from loadtest.measurement.run import measure
+from tutti_asr_client.errors import ClientError
+
+WARMUP_S = 2.0
+DRAIN_S = 5.0
+"""After a level beyond capacity answers come late or never; a longer wait would only take time."""
+
+RECORDINGS = 8
+"""Different streams; each is recognised without load before every level, and the slowest server takes 10 ms a step."""
+
+AGAIN = 1.15
+"""Later rounds begin where the earlier ones ended, and take steps this small from there."""
+
+AGAIN_LEVELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Settings of the comparison."""
+
+    rounds: int
+    seconds: float
+    stream_s: float  # mean duration of a stream: most end within a level, and are compared
+    objective_ms: float
+    common: int  # a level that every server is measured at, in its first round
+    seed: int
+    onnx: Path
+
+
+def run(
+    plan: Plan, contestants: Sequence[Contestant], kept: Sequence[Probe], progress: Callable[[str], None]
+) -> Iterator[Probe]:
+    """Measure; each level is yielded when it is over, so that an interruption loses none."""
+    probes = list(kept)
+    for _ in range(plan.rounds):
+        for contestant in contestants:
+            number = next_round(probes, contestant.name)
+            progress(f"{contestant.title}, round {number}")
+            for probe in _one_server(plan, contestant, number, probes):
+                probes.append(probe)
+                progress(f"  {line(probe)}")
+                yield probe
+
+
+def _one_server(plan: Plan, contestant: Contestant, number: int, before: Sequence[Probe]) -> Iterator[Probe]:
+    command = [part.format(onnx=plan.onnx) for part in contestant.command]
+    best = max((p.streams for p in before if p.peer == contestant.name and p.sustained and p.searched), default=0)
+    search = Search(best, factor=AGAIN, levels=AGAIN_LEVELS) if best else Search(contestant.first)
+    try:
+        with launched(command) as server:
+            if number == 1 and plan.common:
+                yield _level(plan, contestant, number, server, plan.common, searched=False)
+            while (streams := search.next_level()) is not None:
+                probe = _level(plan, contestant, number, server, streams, searched=True)
+                search.add(streams, sustained=probe.sustained)
+                yield probe
+    except ServerNotReady as error:
+        yield Probe(contestant.name, number, 0, sustained=False, chunk_latency_ms=None, problem=str(error))
+
+
+def _level(plan: Plan, contestant: Contestant, number: int, server: Running, streams: int, *, searched: bool) -> Probe:
+    settings = LoadSettings(
+        url=server.url,
+        streams=(streams,),
+        seconds=plan.seconds,
+        warmup_s=WARMUP_S,
+        drain_s=DRAIN_S,
+        max_recordings=RECORDINGS,
+        seed=plan.seed,
+        stream_s=plan.stream_s,
+        long_steps=contestant.name.endswith(PUBLISHED),
+    )
+    batches, cpu = Counter(server.batches()), server.cpu_by_name()
+    try:
+        result = measure(settings, progress=lambda _: None)
+    except (LoadTestError, ClientError) as error:
+        return Probe(contestant.name, number, streams, sustained=False, chunk_latency_ms=None, problem=str(error))
+    if result.document.interrupted:
+        raise KeyboardInterrupt
+    seconds = WARMUP_S + plan.seconds  # the reference pass before is short beside it
+    spent = server.cpu_by_name()
+    spent.subtract(cpu)
+    ran = Counter(server.batches())
+    ran.subtract(batches)
+    cores = {name: round(cpu_s / seconds, 3) for name, cpu_s in spent.items() if cpu_s / seconds > 0.005}
+    return _probe(plan, contestant, number, result, searched=searched, cores=cores, batches=ran)
+
+
+def _probe(
+    plan: Plan,
+    contestant: Contestant,
+    number: int,
+    result: Result,
+    *,
+    searched: bool,
+    cores: dict[str, float],
+    batches: Counter[int],
+) -> Probe:
+    (level,) = result.document.levels
+    sizes = {size: float(count) for size, count in batches.items() if count > 0}
+    classes = level.server.batch_sizes or {}
+    return Probe(
+        peer=contestant.name,
+        round=number,
+        streams=level.streams,
+        sustained=sustained(level, plan.objective_ms),
+        chunk_latency_ms=level.chunk_latency_ms,
+        compared=level.compared,
+        mismatched=level.mismatched,
+        failed=level.failed,
+        refused=level.refused,
+        unanswered=level.unanswered,
+        generator_cores=level.generator_cpu_cores,
+        server_cores=cores,
+        batch_sizes=sizes or {size: float(count) for size, count in classes.items()},
+        cdf=() if searched else thinned(result.cdfs[0]),
+        searched=searched,
+    )
+
+
+def sustained(level: LevelReport, objective_ms: float) -> bool:
+    """Every step answered, p98 within the objective. A text that differs is another matter: it is reported."""
+    spread = level.chunk_latency_ms
+    whole = not (level.failed or level.refused or level.unanswered)
+    return spread is not None and whole and spread.p98 <= objective_ms
+
+
+def line(probe: Probe) -> str:
+    """One level in one line."""
+    spread: Spread | None = probe.chunk_latency_ms
+    if spread is None:
+        return f"{probe.streams} streams: {probe.problem}"
+    cores = " ".join(f"{name} {value:.2f}" for name, value in sorted(probe.server_cores.items()))
+    batch = "" if probe.mean_batch is None else f", batch {probe.mean_batch:.1f}"
+    bad = f", {probe.mismatched}/{probe.compared} differ" if probe.mismatched else ""
+    lost = probe.failed + probe.refused + probe.unanswered
+    return (
+        f"{probe.streams} streams: p50 {spread.p50:.1f} p98 {spread.p98:.1f} ms"
+        f"{'' if probe.sustained else ' too much'}{batch}{bad}{f', {lost} lost' if lost else ''}; cores {cores}"
+    )

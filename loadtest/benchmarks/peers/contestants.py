@@ -1,0 +1,93 @@
+"""The servers of the comparison: command line and settings of each.
+
+The settings of a peer are those that served it best on two cores with the load generator beside it; the others that
+were tried can be named too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass, replace
+
+from loadtest.errors import BadSettings, PeerMissing
+
+OURS = "tutti"
+PUBLISHED = "-published"  # ends the names of those that serve the published model which `--onnx` names
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One server with its settings."""
+
+    name: str
+    letter: str  # of the comparison; empty for ours
+    title: str
+    command: tuple[str, ...]  # `--port N` is added
+    first: int  # streams with which the search begins
+    bar: float = 0.0  # the wanted ratio of our streams to its
+    needs: str = ""  # a package of the `peers` extra
+    default: bool = True  # runs when none is named
+
+
+def _module(name: str, *options: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"loadtest.benchmarks.peers.{name}", *options)
+
+
+def _variant(of: Contestant, name: str, title: str, first: int, *options: str) -> Contestant:
+    """The same server with other settings; it runs when it is named."""
+    return replace(of, name=name, title=title, first=first, command=(*of.command, *options), default=False)
+
+
+_SERVE = (sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1", "--decoder", "greedy")
+_FASTAPI = Contestant("fastapi", "a", "FastAPI + torch, module as written", _module("fastapi_torch"), 40, 8.0)
+_RAY = Contestant("ray", "b", "Ray Serve, @serve.batch", _module("ray_model"), 10, 4.0, "ray")
+_MOSEC = Contestant("mosec", "c", "mosec behind a WebSocket proxy", _module("mosec_proxy"), 150, 4.0, "mosec")
+_SHERPA_COMMAND = _module("sherpa_server", "--folder", "{onnx}")
+_SHERPA = Contestant("sherpa-fp32", "d", "sherpa-onnx, fp32", _SHERPA_COMMAND, 250, 2.0, "sherpa_onnx")
+_INT8 = (*_SHERPA_COMMAND, "--model", "model.int8.onnx")
+
+ALL = (
+    Contestant(OURS, "", "tutti, greedy", (*_SERVE, "--max-streams", "1024"), 400),
+    _FASTAPI,
+    _RAY,
+    _MOSEC,
+    _SHERPA,
+    replace(_SHERPA, name="sherpa-int8", title="sherpa-onnx, int8", command=_INT8),
+    _variant(_FASTAPI, "fastapi-recorded", "FastAPI + torch, tutti's own step", 50, "--recorded"),
+    _variant(_FASTAPI, "fastapi-thread", "FastAPI + torch, step in a thread", 30, "--in-thread"),
+    _variant(_FASTAPI, "fastapi-2", "FastAPI + torch, 2 threads", 40, "--threads", "2"),
+    _variant(_RAY, "ray-2", "Ray Serve, 2 threads", 10, "--threads", "2"),
+    _variant(_MOSEC, "mosec-2", "mosec, 2 threads", 150, "--threads", "2"),
+    _variant(_MOSEC, "mosec-workers", "mosec, 2 workers", 150, "--workers", "2"),
+    _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, "--threads", "2"),
+    Contestant(
+        OURS + PUBLISHED,
+        "",
+        "tutti, a published model",
+        (*_SERVE, "--max-streams", "1024", "--model", "{onnx}"),
+        10,
+        default=False,
+    ),
+    replace(
+        _SHERPA,
+        name="sherpa" + PUBLISHED,
+        title="sherpa-onnx, the same published model",
+        command=(*_SHERPA_COMMAND, "--published"),
+        first=10,
+        default=False,
+    ),
+)
+
+
+def chosen(names: str) -> tuple[Contestant, ...]:
+    """The contestants of a list with commas; the default ones for an empty one. Raises: BadSettings, PeerMissing."""
+    by_name = {contestant.name: contestant for contestant in ALL}
+    asked = names.split(",") if names else [contestant.name for contestant in ALL if contestant.default]
+    if unknown := [name for name in asked if name not in by_name]:
+        raise BadSettings(f"no peer is called {', '.join(unknown)}; there are {', '.join(by_name)}")
+    found = tuple(by_name[name] for name in asked)
+    missing = {one.needs for one in found if one.needs and importlib.util.find_spec(one.needs) is None}
+    if missing:
+        raise PeerMissing(f"{', '.join(sorted(missing))} not installed: pip install -e '.[peers]'")
+    return found

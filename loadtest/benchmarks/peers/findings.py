@@ -1,0 +1,99 @@
+"""The JSON document of a comparison, and the figures that follow from it. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from loadtest.benchmarks.peers.contestants import ALL, OURS, Contestant
+from loadtest.generator.latencies import Spread
+from loadtest.reports.environment import Environment
+
+Cdf = tuple[tuple[float, float], ...]
+CDF_POINTS = 200
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One level on one server."""
+
+    peer: str
+    round: int
+    streams: int
+    sustained: bool
+    chunk_latency_ms: Spread | None
+    compared: int = 0
+    mismatched: int = 0
+    failed: int = 0
+    refused: int = 0
+    unanswered: int = 0
+    generator_cores: float = 0.0
+    server_cores: dict[str, float] = {}  # by the name of the process
+    batch_sizes: dict[int, float] = {}  # batches by their size, or by the upper edge of a class of sizes
+    cdf: Cdf = ()  # of the common level alone
+    searched: bool = True  # a level of the search, not one that all have in common
+    problem: str = ""  # the reason why it was not measured
+
+    @property
+    def mean_batch(self) -> float | None:
+        """Rows of a mean batch."""
+        batches = sum(self.batch_sizes.values())
+        rows = sum(size * count for size, count in self.batch_sizes.items())
+        return rows / batches if batches else None
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """A comparison, as it stands in the JSON document."""
+
+    command: str
+    objective_ms: float
+    seconds: float
+    stream_s: float
+    common: int
+    versions: dict[str, str]
+    environment: Environment
+    probes: tuple[Probe, ...]
+
+    def peers(self) -> list[Contestant]:
+        """The servers that were measured, in the order of the comparison."""
+        measured = {probe.peer for probe in self.probes}
+        return [contestant for contestant in ALL if contestant.name in measured]
+
+    def of(self, peer: str) -> list[Probe]:
+        """The levels of one server."""
+        return [probe for probe in self.probes if probe.peer == peer]
+
+    def by_round(self, peer: str) -> list[int]:
+        """The most streams that it sustained, round by round."""
+        best: dict[int, int] = {}
+        for probe in self.of(peer):
+            best[probe.round] = max(best.get(probe.round, 0), probe.streams if probe.sustained else 0)
+        return [best[number] for number in sorted(best)]
+
+    def sustained(self, peer: str) -> float | None:
+        """The median of the rounds; None when it was not measured."""
+        rounds = self.by_round(peer)
+        return statistics.median(rounds) if rounds else None
+
+    def ratio(self, peer: str) -> float | None:
+        """Ratio of our streams to its."""
+        ours, theirs = self.sustained(OURS), self.sustained(peer)
+        return ours / theirs if ours is not None and theirs else None
+
+    def edge(self, peer: str) -> Probe | None:
+        """Its level nearest to the median that it sustained."""
+        middle = self.sustained(peer)
+        good = [probe for probe in self.of(peer) if probe.sustained and probe.searched]
+        return min(good, key=lambda probe: abs(probe.streams - (middle or 0.0)), default=None)
+
+
+def thinned(cdf: Cdf) -> Cdf:
+    """A distribution of at most about `CDF_POINTS` points; the last one stays."""
+    every = max(1, len(cdf) // CDF_POINTS)
+    return (*cdf[:-1:every], *cdf[-1:])
+
+
+def next_round(probes: Sequence[Probe], peer: str) -> int:
+    """The number of the next round."""
+    return 1 + max((probe.round for probe in probes if probe.peer == peer), default=0)

@@ -1,0 +1,55 @@
+"""A server of a comparison: started, its processor time and batch sizes read, stopped with all its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from loadtest import served
+from loadtest.benchmarks.peers import processes
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is ready."""
+
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        """The address that streams connect to."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    def cpu_by_name(self) -> Counter[str]:
+        """Processor seconds of its processes until now."""
+        return processes.cpu_by_name(processes.tree(self.pid))
+
+    def batches(self) -> dict[int, float]:
+        """Batches by size until now; empty for a server without `/batches`."""
+        try:
+            return msgspec.json.decode(served.get(self.port, "/batches"), type=dict[int, float], strict=False)
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+
+@contextlib.contextmanager
+def launched(command: Sequence[str]) -> Iterator[Running]:
+    """A server that is ready; it is stopped on leaving.
+
+    Raises:
+        ServerNotReady: it ended, or took too long; with the end of what it printed.
+    """
+    port = served.free_port()
+    with tempfile.TemporaryFile() as output:
+        process = served.start([*command, "--port", str(port)], output)
+        try:
+            served.wait_until_ready(process, lambda: served.is_ready(port), output)
+            yield Running(port, process.pid)
+        finally:
+            processes.stop(process)

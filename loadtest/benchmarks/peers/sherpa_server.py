@@ -1,0 +1,144 @@
+"""Peer (d): sherpa-onnx behind a server loop like the one it publishes (its Python streaming server).
+
+A queue of streams that have a chunk ready, one consumer that takes what is there, up to a maximum, and decodes it as
+one batch in a thread, a future for each stream. When the queue is empty the consumer sleeps a while, as the published
+one does. Features, batching of states and greedy CTC are sherpa's. A chunk needs a few samples beyond its end (centred
+windows), so each answer is one step older than it says: a courtesy of 80 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import sherpa_onnx
+import typer
+from fastapi import FastAPI
+
+from loadtest.benchmarks.peers.service import BatchSizes, create_app, serve
+from loadtest.benchmarks.peers.stream import BYTES_PER_S, results
+from model.published.published_model import PublishedModel
+
+SAMPLE_RATE = 16_000
+TAIL_S = 0.5
+"""Silence after the last audio: the network's lookahead of 320 ms, and a chunk that must fill."""
+
+
+class Consumer:
+    """Batches of ready streams."""
+
+    def __init__(self, recognizer: Any, *, max_batch: int, max_wait_ms: float) -> None:
+        self._recognizer = recognizer
+        self._max_batch, self._wait_s = max_batch, max_wait_ms * 1e-3
+        self._queue: asyncio.Queue[tuple[Any, asyncio.Future[None]]] = asyncio.Queue()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="nn")
+        self.sizes = BatchSizes()
+
+    async def decode(self, stream: Any) -> None:
+        """Return when one chunk of this stream has been decoded."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((stream, done))
+        await done
+
+    async def run(self) -> None:
+        """Decode batch after batch."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._queue.empty():
+                await asyncio.sleep(self._wait_s)
+                continue
+            count = min(self._queue.qsize(), self._max_batch)
+            batch = [self._queue.get_nowait() for _ in range(count)]
+            self.sizes.ran(count)
+            await loop.run_in_executor(self._pool, self._recognizer.decode_streams, [stream for stream, _ in batch])
+            for _, done in batch:
+                if not done.done():
+                    done.set_result(None)
+
+
+class SherpaSession:
+    """One stream of sherpa's."""
+
+    def __init__(self, recognizer: Any, consumer: Consumer, *, sparing: bool) -> None:
+        """A sparing session answers only messages that complete a chunk: for models with longer chunks."""
+        self._recognizer, self._consumer = recognizer, consumer
+        self._sparing = sparing
+        self._stream = recognizer.create_stream()
+        self._received = 0  # bytes
+
+    async def audio(self, data: bytes) -> AsyncIterator[str]:
+        """Take audio and decode the chunks that are ready; one answer a message."""
+        if data:
+            self._received += len(data)
+            self._accept(np.frombuffer(data, np.int16).astype(np.float32) / 32768)
+            if self._sparing and not self._recognizer.is_ready(self._stream):
+                return
+            yield await self._answer(is_final=False)
+
+    async def end(self) -> str:
+        """No audio follows; returns the last answer."""
+        self._accept(np.zeros(round(TAIL_S * SAMPLE_RATE), np.float32))
+        return await self._answer(is_final=True)
+
+    def _accept(self, samples: Any) -> None:
+        self._stream.accept_waveform(SAMPLE_RATE, samples)
+
+    async def _answer(self, *, is_final: bool) -> str:
+        while self._recognizer.is_ready(self._stream):
+            await self._consumer.decode(self._stream)
+        text = " ".join(self._recognizer.get_result(self._stream).split())
+        return results(self._received / BYTES_PER_S, text, is_final=is_final)
+
+
+@contextlib.asynccontextmanager
+async def _consuming(consumer: Consumer, _: FastAPI) -> AsyncIterator[None]:
+    task = asyncio.create_task(consumer.run())
+    yield
+    task.cancel()
+
+
+def _published(folder: Path, threads: int) -> Any:
+    """The recogniser of a published model. Raises: PublishedModelError."""
+    found = PublishedModel.load(folder, device="cpu")
+    files = {role: path.name for role, path in found.files.graphs.items()}
+    return _recognizer(found.contract.kind, folder, threads, files)
+
+
+def _recognizer(kind: str, folder: Path, threads: int, files: Mapping[str, str]) -> Any:
+    make = "from_transducer" if kind.endswith("transducer") else "from_" + kind.replace("-", "_")
+    paths = {role: str(folder / name) for role, name in files.items()}
+    tokens = str(folder / "tokens.txt")
+    return getattr(sherpa_onnx.OnlineRecognizer, make)(tokens=tokens, num_threads=threads, **paths)
+
+
+def main(
+    *,
+    port: Annotated[int, typer.Option()],
+    folder: Annotated[Path, typer.Option(help="What `python -m model.export_onnx` wrote.")],
+    model: Annotated[str, typer.Option(help="model.onnx or model.int8.onnx")] = "model.onnx",
+    published: Annotated[bool, typer.Option(help="The folder holds a published model, of whatever kind.")] = False,
+    threads: Annotated[int, typer.Option(help="onnxruntime's threads within an operation.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="The published default is 50.")] = 50,
+    max_wait_ms: Annotated[float, typer.Option(help="The published default is 10.")] = 10.0,
+) -> None:
+    """Serve until stopped."""
+    recognizer = (
+        _published(folder, threads) if published else _recognizer("nemo-ctc", folder, threads, {"model": model})
+    )
+    consumer = Consumer(recognizer, max_batch=max_batch, max_wait_ms=max_wait_ms)
+    gc.freeze()
+    app = create_app(
+        lambda: SherpaSession(recognizer, consumer, sparing=published), consumer.sizes, partial(_consuming, consumer)
+    )
+    serve(app, port)
+
+
+if __name__ == "__main__":
+    typer.run(main)

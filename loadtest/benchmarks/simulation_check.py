@@ -1,0 +1,196 @@
+"""Check of the simulator: calibrate, load the real server at three levels, predict each, compare.
+
+The prediction uses the calibration and the generator's own cost, measured at another, lighter load; never a latency.
+Files are written to loadtest/results/simulation.*.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from loadtest.errors import ServerNotReady
+from loadtest.generator.measures import LevelReport
+from loadtest.generator.settings import STEP_S, LoadSettings, parse_streams
+from loadtest.measurement.plot import picture
+from loadtest.measurement.run import measure
+from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Seed, carry_out
+from loadtest.reports import environment, pages
+from loadtest.reports.environment import Environment
+from loadtest.served import ALL_IN, ROOT, served
+
+NAME = "simulation"
+HEADINGS = (
+    "streams", "p50 measured", "p50 predicted", "p98 measured", "p98 predicted", "off", "batch", "predicted",
+)  # fmt: skip
+SHARES = (0.4, 0.6, 0.8)
+LIGHT_STREAMS = 40
+STREAM_S = 15.0
+"""Seconds of a stream: opening one costs the loop as much as twenty steps, and calls do not come every two seconds."""
+TOLERANCE = 0.25
+SLO_MS = 100.0
+COMMAND_WITHIN_S = 300.0
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One side of a comparison."""
+
+    p50: float
+    p90: float
+    p98: float
+    batch: float | None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One load; `off` is how far the predicted p98 lies from the measured one, as a share of that."""
+
+    streams: int
+    stream_s: float
+    measured: Figures
+    predicted: Figures
+    off: float
+
+
+class Check(msgspec.Struct, frozen=True):
+    """The document."""
+
+    command: str
+    rows: tuple[Row, ...]
+    client_us: tuple[float, float, float]
+    """The generator: a message sent, an answer read, the tick of its clock."""
+    calibration: dict[str, Any]
+    environment: Environment
+
+    @property
+    def within(self) -> bool:
+        """True if every prediction is within the tolerance."""
+        return all(abs(row.off) <= TOLERANCE for row in self.rows)
+
+
+def client_costs(light: LevelReport) -> tuple[float, float, float]:
+    """Costs of the generator in µs, from a light load: half its processor time for each direction, its clock's tick.
+
+    A timer that counts ticks is late by half a tick in the mean.
+    """
+    steps_per_s = light.streams / STEP_S
+    each_us = light.generator_cpu_cores / steps_per_s * 1e6 / 2
+    tick_us = 0.0 if light.generator_lag_ms is None else 2e3 * light.generator_lag_ms.p50
+    return round(each_us, 1), round(each_us, 1), round(tick_us, 1)
+
+
+def mean_stream_s(level: LevelReport) -> float:
+    """Mean duration of a connection of this level, from their number."""
+    return level.streams * level.seconds / max(1, level.complete)
+
+
+def tutti(*arguments: str) -> str:
+    """Run a `tutti` command; returns the last line of its output. Raises: ServerNotReady with its error output."""
+    command = [sys.executable, "-m", "server.cli", *arguments]
+    done = subprocess.run(  # noqa: S603 - our own command
+        command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
+    )
+    if done.returncode:
+        raise ServerNotReady(f"{shlex.join(arguments)}: {done.stderr.strip()}")
+    return (done.stdout.splitlines() or [""])[-1]
+
+
+def compare(level: LevelReport, calibration: Path, client_us: Sequence[float]) -> Row:
+    """Predict a measured level."""
+    assert level.chunk_latency_ms is not None
+    stream_s = mean_stream_s(level)
+    options = ["--calibration", str(calibration), "--levels", str(level.streams), "--stream-s", f"{stream_s:.3f}"]
+    options += ["--client-us", ",".join(map(str, client_us)), "--seconds", f"{max(1.0, level.seconds):g}", "--json"]
+    found = json.loads(tutti("plan", *options))["levels"][0]
+    predicted, measured = found["latency_ms"], level.chunk_latency_ms
+    return Row(
+        streams=level.streams,
+        stream_s=round(stream_s, 2),
+        measured=Figures(measured.p50, measured.p90, measured.p98, level.server.mean_batch),
+        predicted=Figures(predicted["p50"], predicted["p90"], predicted["p98"], found["mean_batch"]),
+        off=round(predicted["p98"] / measured.p98 - 1, 3),
+    )
+
+
+def markdown(check: Check) -> str:
+    """The comparison as a page."""
+    lines = ["# Simulated and measured", "", f"`{check.command}`", ""]
+    lines += ["Chunk latency in ms, clients and server on the same machine, policy eager, greedy decoding.", ""]
+    rows = []
+    for row in check.rows:
+        real, said = row.measured, row.predicted
+        figures = (*(f"{ms:.1f}" for ms in (real.p50, said.p50, real.p98, said.p98)), f"{row.off:+.0%}")
+        rows.append((str(row.streams), *figures, pages.number(real.batch), pages.number(said.batch)))
+    lines += pages.table(HEADINGS, rows, "---")
+    send, receive, tick = check.client_us
+    lines += ["", f"The generator: {send:.0f} µs to send, {receive:.0f} µs to receive, clock tick {tick:.0f} µs.  "]
+    return "\n".join([*lines, *pages.place_lines(check.environment), "", f"![simulated and measured]({NAME}.png)", ""])
+
+
+def draw(check: Check, path: Path) -> None:
+    """Percentiles against streams, measured and predicted."""
+    with picture(path, 1, 1, (6, 4.2)) as (axes,):
+        streams = [row.streams for row in check.rows]
+        for number, name in enumerate(("p50", "p98")):
+            for side, style in (("measured", "o-"), ("predicted", "x--")):
+                values = [getattr(getattr(row, side), name) for row in check.rows]
+                axes.plot(streams, values, style, color=f"C{number}", label=f"{name} {side}")
+        axes.set(xlabel="live streams", ylabel="chunk latency, ms", ylim=(0, None))
+
+
+def check_simulation(
+    streams: tuple[int, ...], calibration: Path | None, *, seconds: float, seed: int, console: Console
+) -> tuple[tuple[Row, ...], tuple[float, float, float], Path]:
+    """Calibrate, load, predict; returns the comparison, the generator's costs and the calibration that was used.
+
+    Raises: LoadTestError, ClientError.
+    """
+    if calibration is None:
+        calibration = Path("build/calibration.json").resolve()
+        console.print("calibrating, under a minute")
+        tutti("calibrate", "--out", str(calibration), "--decoder", "greedy")
+    calibration = calibration.resolve()
+    if not streams:
+        plan = json.loads(tutti("plan", "--calibration", str(calibration), "--slo-ms", str(SLO_MS), "--json"))["plan"]
+        streams = tuple(max(1, round(share * plan["capacity"] / 10) * 10) for share in SHARES)
+        console.print(f"simulated capacity {plan['capacity']} streams; loads {streams}")
+    with served(["--decoder", "greedy", *ALL_IN]) as url:
+        loads = LoadSettings(url=url, streams=(LIGHT_STREAMS, *streams), seconds=seconds, stream_s=STREAM_S, seed=seed)
+        light, *levels = measure(loads, progress=console.print).document.levels
+    client_us = client_costs(light)
+    return tuple(compare(level, calibration, client_us) for level in levels), client_us, calibration
+
+
+def main(
+    *,
+    streams: Annotated[str, typer.Option(help="Loads, with commas. Default: 40, 60, 80 % of simulated capacity.")] = "",
+    seconds: Annotated[float, typer.Option(help="Measured seconds of each load.")] = 10.0,
+    calibration: Annotated[Path | None, typer.Option(help="Default: calibrate now.", exists=True)] = None,
+    folder: Annotated[Path, typer.Option(help="Where simulation.json, .md and .png go.")] = RESULTS,
+    seed: Seed = 1,
+) -> None:
+    """Calibrate, load the real server at three levels, and compare p98 with what `tutti plan` predicts."""
+    console = Console(stderr=True)
+
+    def work(command: str) -> int:
+        levels = parse_streams(streams) if streams else ()
+        rows, client_us, used = check_simulation(levels, calibration, seconds=seconds, seed=seed, console=console)
+        check = Check(command, rows, client_us, json.loads(used.read_bytes()), environment.describe(seed))
+        draw(check, folder / f"{NAME}.png")
+        console.print(page := markdown(check), markup=False, highlight=False)
+        pages.show_written(check, pages.write(check, page, folder, NAME))
+        return EXIT_OK if check.within else EXIT_BAD
+
+    carry_out("loadtest.benchmarks.simulation_check", work)
+
+
+if __name__ == "__main__":
+    typer.run(main)

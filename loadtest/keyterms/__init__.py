@@ -1,1 +1,0 @@
-"""`python -m loadtest.keyterms`: recall of key terms, and the errors that they cause in other words."""

@@ -1,5 +1,0 @@
-"""Comparison with other servers of the same weights under the same load.
-
-`python -m loadtest.peers` starts one after another and compares them. Each server is a program of its own
-(`python -m loadtest.peers.fastapi_torch` and so on) and speaks the frames that the load generator knows.
-"""

@@ -1,0 +1,117 @@
+"""Padded batches of augmented audio, made ahead in a thread of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.config import TAIL_FRAMES, ModelConfig
+from model.training.acoustic.augment import Augmenter, Samples, to_tensor
+from model.training.acoustic.data.corpus import Corpus
+from model.training.acoustic.data.draws import Purpose, draws
+from model.training.acoustic.data.epoch import Item, MicroBatch
+from model.training.lexicon.spoken import Pronunciations
+
+AHEAD = 2  # updates whose batches are made while another is computed
+Job = TypeVar("Job")
+Key = tuple[int, int]  # epoch, and number of the micro-batch in it
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """CTC targets of a batch: symbols of all rows end to end, (sum of lengths,) int64; lengths (B,)."""
+
+    symbols: Tensor
+    lengths: Tensor
+
+    def repeat(self, times: int) -> Targets:
+        """The same rows so many times over."""
+        return Targets(self.symbols.repeat(times), self.lengths.repeat(times))
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Targets:
+        """Join the rows."""
+        joined = torch.tensor([symbol for row in rows for symbol in row], dtype=torch.int64)
+        return cls(joined, torch.tensor([len(row) for row in rows]))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters. `phones` if they are a target."""
+
+    key: Key
+    pcm: Tensor
+    frames: Tensor
+    letters: Targets
+    phones: Targets | None
+    audio_s: float
+
+
+class BatchMaker:
+    """Turns micro-batches of items into tensors; deterministic from the seed and a key."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        corpus: Corpus,
+        augmenter: Augmenter,
+        seed: int,
+        spoken: Pronunciations | None = None,
+    ) -> None:
+        self.config, self.corpus, self.augmenter, self.seed = config, corpus, augmenter, seed
+        self.spoken = spoken
+        self.symbols = {symbol: index for index, symbol in enumerate(config.vocabulary)}
+
+    def make(self, items: Sequence[Item], key: Key, purpose: Purpose = Purpose.AUDIO) -> Batch:
+        """Load, augment, join, pad."""
+        rng = draws(self.seed, purpose, *key)
+        audio = [self._audio(item, rng) for item in items]
+        frame = self.config.frame_samples
+        frames = [-(-len(pcm) // frame) + TAIL_FRAMES for pcm in audio]
+        total = (max(frames) + self.config.lookahead) * frame
+        pcm = torch.zeros(len(audio), total, dtype=torch.int16)  # (B, S)
+        for row, samples in enumerate(audio):
+            pcm[row, : len(samples)] = samples
+        texts = [" ".join(self.corpus.utterances[index].text for index in item.recordings) for item in items]
+        return Batch(
+            key=key,
+            pcm=pcm,
+            frames=torch.tensor(frames),
+            letters=Targets.of([self.letters(text) for text in texts]),
+            phones=Targets.of([self.spoken.target(text) for text in texts]) if self.spoken else None,
+            audio_s=sum(frames) * self.config.frame_s,
+        )
+
+    def ahead(self, jobs: Iterator[tuple[Job, Sequence[tuple[Key, MicroBatch]]]]) -> Iterator[tuple[Job, list[Batch]]]:
+        """Yield the batches of each job, in order, those of the next ones being made while these are used."""
+        with ThreadPoolExecutor(1) as pool:
+            waiting: deque[tuple[Job, Future[list[Batch]]]] = deque()
+            for job, parts in jobs:
+                waiting.append((job, pool.submit(self._make_all, parts)))
+                if len(waiting) > AHEAD:
+                    first, made = waiting.popleft()
+                    yield first, made.result()
+            for first, made in waiting:
+                yield first, made.result()
+
+    def _make_all(self, parts: Sequence[tuple[Key, MicroBatch]]) -> list[Batch]:
+        return [self.make(items, key) for key, items in parts]
+
+    def _audio(self, item: Item, rng: np.random.Generator) -> Tensor:
+        rate = self.config.sample_rate
+        parts: list[Samples] = []
+        for index, pause_s in zip(item.recordings, (0.0, *item.pauses_s), strict=True):
+            parts.append(np.zeros(int(pause_s * rate), np.float32))
+            parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
+        return to_tensor(self.augmenter.heard(item.timing(np.concatenate(parts), rate), rng))
+
+    def letters(self, text: str) -> list[int]:
+        """The vocabulary's symbols of a text."""
+        return [self.symbols[c] for c in " ".join(text.split()) if c in self.symbols]

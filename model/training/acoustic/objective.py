@@ -1,0 +1,104 @@
+"""What is learned from one micro-batch: masks on the features, the network's outputs, the losses.
+
+Losses are sums over the micro-batch, so that those of an update can be added up and divided once. It knows neither
+processes nor updates.
+
+The phones of the text are a target beside its letters: English spelling is irregular, and a few hours of speech do not
+suffice to learn it together with the sounds. Source: Fernández et al. 2007 (hierarchical CTC), Sanabria and Metze 2018,
+arXiv:1807.06234.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from model.torch_network.network import Network
+from model.torch_network.precision import DTYPES
+from model.training.acoustic.augment import mask
+from model.training.acoustic.data.batches import Batch
+from model.training.acoustic.losses.ctc import consistency_loss, ctc_loss
+from model.training.acoustic.losses.denominator import Denominator
+from model.training.acoustic.losses.distillation import Teachers, distillation_loss
+from model.training.acoustic.losses.label_model import label_graph
+from model.training.acoustic.recipe import Recipe
+
+FIGURES = ("loss", "letters")  # added up over an update: nats of CTC over letters, and how many letters
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """`total` () is what to back-propagate, a sum over targets in float32; `figures` are those of `FIGURES`."""
+
+    total: Tensor
+    figures: tuple[float, ...]
+
+
+class Objective:
+    """Losses over the letters, and over the phones if the network hears any.
+
+    Of each recording the network sees `views` versions, with other masks and other dropout.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        recipe: Recipe,
+        precision: str,
+        texts: Sequence[Sequence[Sequence[int]]],
+        teachers: Teachers | None = None,
+    ) -> None:
+        """`texts` are those of the training set, as letters, and then as phones if the network hears any."""
+        self.network, self.recipe, self.dtype, self.teachers = network, recipe, DTYPES[precision], teachers
+        self.shares = (1 - recipe.phone_weight, recipe.phone_weight)[: len(texts)]
+        first = 0 if recipe.denominator_letters else len(texts) - 1  # the last ones are what a decoder searches
+        self.denominators = {
+            number: Denominator(
+                label_graph(texts[number], recipe.denominator_order, recipe.denominator_states),
+                network.head.weight.device,
+            )
+            for number in range(first, len(texts))
+            if recipe.denominator
+        }
+
+    def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
+        """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
+
+        `rng` is of this micro-batch alone, and so is the state of torch's generators, which dropout draws from.
+        """
+        network, recipe = self.network, self.recipe
+        frames = batch.frames.repeat(recipe.views)
+        taught = self._taught(features)
+        features = features.repeat(recipe.views, 1, 1)  # (views * B, 4T, F)
+        features = mask(features, (4 * frames).tolist(), recipe.augmentation, rng)
+        with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            outputs, _ = network.encode(features, network.fresh_state(len(features)))  # (views * B, T, outputs)
+        outputs = outputs[:, network.config.delay_frames :].float()
+        kinds = [targets for targets in (batch.letters, batch.phones) if targets is not None]
+        letters = int(batch.letters.lengths.sum())
+        total, found = torch.zeros((), device=outputs.device), 0.0
+        for number, (logits, targets) in enumerate(zip(network.parts(outputs), kinds, strict=True)):
+            log_probs = functional.log_softmax(logits, dim=-1)  # (views * B, T, V) or (views * B, T, P + 1)
+            loss = ctc = ctc_loss(log_probs, frames, targets.repeat(recipe.views))
+            if recipe.consistency:
+                loss = loss + recipe.consistency * recipe.views * consistency_loss(log_probs, batch.frames)
+            if number in self.denominators and update >= recipe.denominator_from:
+                loss = loss + recipe.denominator * self.denominators[number](log_probs, frames)
+            if taught:
+                learned = distillation_loss(log_probs, taught[number].repeat(recipe.views, 1, 1), frames)
+                loss = (1 - recipe.distillation) * loss + recipe.distillation * learned
+            each = letters / max(1, int(targets.lengths.sum()))  # a phone counts as a letter
+            total = total + self.shares[number] * each * loss
+            if targets is batch.letters:
+                found = float(ctc.detach())
+        return Losses(total, (found, float(letters * recipe.views)))
+
+    def _taught(self, features: Tensor) -> tuple[Tensor, ...]:
+        """What the teachers hear in normalised log-mel (B, 4T, F), log-probabilities by group of outputs."""
+        own = self.network.features
+        return self.teachers(features / own.scale + own.mean, self.dtype) if self.teachers is not None else ()

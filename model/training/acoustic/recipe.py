@@ -1,0 +1,131 @@
+"""Hyperparameters of a training run, and their JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from model.config import ModelConfig
+from model.errors import TrainingError
+from model.text.files import read_text
+from model.training.acoustic.augment import Augmentation
+from model.training.acoustic.optimizer.precision import CHOICES
+from model.training.acoustic.parallel.tree import is_power_of_two
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Seconds are of audio; learning rates are peaks. Stored in the checkpoint that it made."""
+
+    updates: int = 3_500  # length of the schedule
+    stop: int | None = None  # update at which the run ends before its schedule does, for a next run with another recipe
+    micro_batch_s: float = 200.0  # audio of one forward and backward pass, padding included
+    micro_batches: int = 2  # of an update, 1, 2, 4, …: their gradients are added up; processes share them
+    precision: str = "auto"  # of products: auto, fp32, bf16, fp16
+    matrix_lr: float = 2e-3
+    vector_lr: float = 2e-3
+    weight_decay: float = 0.05
+    warmup: int = 150
+    decay: float = 0.7  # share of the updates over which the rates fall to zero
+    dropout: float = 0.0
+    phone_weight: float = 0.0  # share of the phones in the loss; 0 = it has none
+    views: int = 1  # masked versions of each recording in a micro-batch, 1 or 2; `micro_batch_s` counts one
+    consistency: float = 0.0  # weight of the divergence between two views; 0 = none
+    denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
+    denominator_order: int = 4  # of the n-gram of labels that weighs them
+    denominator_states: int = 3_000  # contexts of it
+    denominator_letters: bool = True  # of letters too where the network hears phones, which are what is searched then
+    denominator_from: int = 0  # updates of plain CTC before it, which random weights need
+    distillation: float = 0.0  # share of the divergence from the teachers in the loss; 0 = there are none
+    moving_average: float = 0.0  # share that the averaged weights keep at each update; 0 = the last weights
+    clip_norm: float = 1.0
+    seed: int = 1
+    speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
+    share: float = 1.0  # of the recordings, the same ones every epoch: for learning curves
+    weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 where not named
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for values that no run can have."""
+        if not is_power_of_two(self.micro_batches):
+            raise ValueError(f"micro_batches {self.micro_batches} is not 1, 2, 4, …")
+        if self.views not in (1, 2) or (self.consistency and self.views == 1):
+            raise ValueError(f"{self.views} views: there are 1 or 2, and consistency needs 2")
+        if not (0 <= self.denominator < 1 and 0 <= self.moving_average < 1 and 0 <= self.distillation <= 1):
+            raise ValueError("denominator and moving_average are at least 0 and below 1, distillation at most 1")
+        if self.precision not in CHOICES:
+            raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
+
+    @property
+    def last_update(self) -> int:
+        """Update at which the run ends."""
+        return self.updates if self.stop is None else min(self.stop, self.updates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return dataclasses.asdict(self)
+
+
+def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
+    """Read `{"model": {…}, "recipe": {…}}`; omitted values keep their defaults.
+
+    A name that is no file may be that of a shipped recipe. Raises: TrainingError.
+    """
+    if not path.exists() and path.suffix != ".json" and (RECIPES / f"{path.name}.json").exists():
+        path = RECIPES / f"{path.name}.json"
+    elif not path.exists():
+        names = ", ".join(sorted(each.stem for each in RECIPES.glob("*.json")))
+        raise TrainingError(
+            f"there is no recipe {path}; --recipe takes a JSON file, or the name of one of ours: {names}"
+        )
+    try:
+        values = json.loads(read_text(path, TrainingError))
+    except ValueError as error:
+        raise TrainingError(f"{path} is not a recipe: not JSON: {error}") from None
+    try:
+        top = _section(values, "the recipe file", None)
+        recipe = _section(top.get("recipe", {}), "recipe", Recipe)
+        model = _section(top.get("model", {}), "model", ModelConfig)
+        augmentation = _section(recipe.pop("augmentation", {}), "augmentation", Augmentation)
+        return ModelConfig(**model), Recipe(**recipe, augmentation=Augmentation(**augmentation))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise TrainingError(f"{path} is not a recipe: {error}") from error
+
+
+def _section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:
+    """An object of the file, lists as tuples; `kind` has its fields. Raises: ValueError, which names a bad key."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} is not an object of JSON but {_shown(values)}")  # noqa: TRY004 - of what a file holds
+    fields = {} if kind is None else {each.name: each for each in dataclasses.fields(kind)}
+    known = tuple(fields) or ("model", "recipe")
+    for key, value in values.items():
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"{key!r} is not a key of {name}{hint} Valid are {', '.join(known)}")
+        default = fields[key].default if key in fields else dataclasses.MISSING
+        if default is not dataclasses.MISSING and not _is_alike(value, default):
+            raise ValueError(f"{key}: {_shown(value)} is not of the kind of {_shown(default)}, the default")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def _is_alike(value: Any, default: Any) -> bool:
+    """Whether a value of JSON has the type of a default; None stands for a whole number that is left out."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, float):
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    if default is None:
+        return value is None or isinstance(value, int)
+    return isinstance(value, (list, tuple) if isinstance(default, tuple) else type(default))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:60]

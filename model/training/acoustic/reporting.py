@@ -1,0 +1,107 @@
+"""What a run says: a line every few updates, rows in its CSV file, a picture after each validation."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from model.training.acoustic.curves.figures import Figures, Row
+from model.training.acoustic.curves.learning_curves import draw
+from model.training.acoustic.trainer import Progress
+from model.training.acoustic.validation import Validation
+
+LINE_EVERY = 50  # updates
+LINE_EVERY_S = 30.0
+
+
+class Reporting:
+    """Owns the file of figures; held by the process that leads."""
+
+    def __init__(
+        self,
+        out: Path,
+        sources: Sequence[str],
+        *,
+        last_update: int,
+        done: int,
+        heard_s: float,
+        announce: Callable[[str], None],
+    ) -> None:
+        """`out` is the checkpoint; of the updates up to `last_update`, `done` are done, with `heard_s` of audio."""
+        self.name, self.picture, self.last_update, self.announce = (
+            out.stem,
+            out.with_suffix(".png"),
+            last_update,
+            announce,
+        )
+        self.figures = Figures(out.with_suffix(".csv"), sources, done)
+        self._before_s = self.figures.elapsed_s
+        self._began = self._row_at = time.monotonic()
+        self._first = done
+        self._heard_s = heard_s  # at the last row
+        self._since: list[Progress] = []  # the last row
+
+    def progress(self, progress: Progress) -> None:
+        """Take the result of an update; a line and a row if it is time."""
+        self._since.append(progress)
+        late = time.monotonic() - self._row_at > LINE_EVERY_S
+        if progress.update % LINE_EVERY == 0 or progress.update == self.last_update or progress.stopping or late:
+            self._add_row()
+
+    def validation(self, found: Validation) -> None:
+        """Take figures of held-out recordings."""
+        figures = found.to_dict()
+        row = {**self._latest(), "validation_loss": figures["loss"], "wer": figures["wer"], "cer": figures["cer"]}
+        for source, rates in figures["by_source"].items():
+            row |= {f"{rate} {source}": rates[rate] for rate in ("wer", "cer")}
+        self.figures.add(row)
+        by_source = ", ".join(f"{source} {rates['wer']:.3f}" for source, rates in figures["by_source"].items())
+        self.announce(
+            f"update {row['update']:.0f} validation loss {found.loss:.3f} WER {figures['wer']:.3f} ({by_source})"
+        )
+        if importlib.util.find_spec("matplotlib") is not None:  # of the extra `loadtest`
+            draw({self.name: self.figures.rows}, self.picture)
+        self._row_at = time.monotonic()  # the next row's speed is of training alone
+
+    def _add_row(self) -> None:
+        now, latest = time.monotonic(), self._since[-1]
+        elapsed_s, updates = now - self._row_at, len(self._since)
+        losses = [p.loss for p in self._since if math.isfinite(p.loss)]
+        heard_s = latest.audio_s - self._heard_s
+        spent = {
+            f"{part}_s": round(fmean(getattr(p.spent, part) for p in self._since), 4)
+            for part in ("audio", "compute", "wait", "exchange", "step")
+        }
+        row: Row = {
+            "update": latest.update,
+            "epoch": latest.epoch,
+            "heard_h": round(latest.audio_s / 3600, 3),
+            "elapsed_s": round(self._before_s + now - self._began, 1),
+            "loss": round(fmean(losses), 5) if losses else math.nan,
+            "learning_rate": latest.learning_rate,
+            "gradient_norm": round(latest.norm, 5),
+            "real_time_factor": round(heard_s / elapsed_s, 1),
+            **spent,
+        }
+        self.figures.add(row)
+        self._row_at, self._heard_s = now, latest.audio_s
+        self._since.clear()
+        left_s = (self.last_update - latest.update) * (now - self._began) / max(1, latest.update - self._first)
+        self.announce(
+            f"update {latest.update}/{self.last_update} epoch {latest.epoch} loss {row['loss']:.3f} "
+            f"rate {latest.learning_rate:.2g} heard {row['heard_h']:.1f} h, {row['real_time_factor']:.0f} x real time, "
+            f"{elapsed_s / updates:.2f} s an update, {left_s / 60:.0f} min left"
+        )
+
+    def _latest(self) -> Row:
+        """Position of the last update, for a row of its own."""
+        if self._since:
+            self._add_row()
+        last = self.figures.rows[-1] if self.figures.rows else {"update": self._first, "epoch": 0}
+        kept = ("update", "epoch", "heard_h")
+        elapsed_s = round(self._before_s + time.monotonic() - self._began, 1)
+        return {**{name: last[name] for name in kept if name in last}, "elapsed_s": elapsed_s}

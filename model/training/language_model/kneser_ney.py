@@ -1,0 +1,92 @@
+"""Interpolated modified Kneser-Ney estimation.
+
+Source: Chen & Goodman 1998, section 4.1.6; discounts by their equation 26, cut-offs after discounting as in
+Heafield et al. 2013: the probability of dropped n-grams goes to the back-off weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from model.lm.arpa import ABSENT_LOG10, LN10
+from model.lm.trie import START_ID, NgramTable
+from model.machine.compiled import DoubleArray, IntArray
+from model.training.language_model.counting import NgramCounts, Places
+
+# Discounts where the counts of counts give none (a text of a few lines, generated text), as in KenLM.
+_FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])
+
+
+def estimate(counts: Sequence[NgramCounts], min_counts: Sequence[int] = ()) -> list[NgramTable]:
+    """Return the tables of a back-off model in which the probabilities after every context sum to 1.
+
+    `min_counts[n - 1]` is the least count of an n-gram to be kept; the last one goes for the orders above it.
+    Raises: ValueError when a longer n-gram's least count is smaller than a shorter one's.
+    """
+    least = [*min_counts, *[min_counts[-1] if min_counts else 1] * len(counts)][: len(counts)]
+    if least != sorted(least):
+        raise ValueError("the least count of a longer n-gram may not be smaller than that of a shorter one")
+    tables: list[NgramTable] = []
+    probability = _unigrams(_adjusted(counts, 0))
+    kept = np.arange(len(probability))  # every word stays
+    for n in range(1, len(counts)):
+        above = counts[n]
+        mass, weight, keep = _discounted(above, _adjusted(counts, n), len(counts[n - 1].ids), least[n])
+        tables.append(_table(counts[n - 1].ids[kept], probability[kept], weight[kept]))
+        probability = mass + weight[above.parent] * probability[above.suffix]
+        kept = keep
+    tables.append(_table(counts[-1].ids[kept], probability[kept], np.ones(len(kept))))
+    unigrams = tables[0]
+    unigrams.log_prob[START_ID] = ABSENT_LOG10 * LN10  # always given, never predicted
+    return tables
+
+
+def discounts(adjusted: Places) -> DoubleArray:
+    """Return the discounts of counts of 0, 1, 2 and 3 or more."""
+    n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in range(1, 5))
+    if not all((n1, n2, n3, n4)):
+        return _FALLBACK
+    y = n1 / (n1 + 2 * n2)
+    found = np.array([0.0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3])
+    return found if (found[1:] > 0).all() else _FALLBACK
+
+
+def _adjusted(counts: Sequence[NgramCounts], n: int) -> Places:
+    """Return counts as they are for the longest n-grams and after `<s>`, else the number of distinct words before."""
+    table = counts[n]
+    if n == len(counts) - 1:
+        return table.count
+    before = np.bincount(counts[n + 1].suffix, minlength=len(table.ids))
+    return np.where(table.ids[:, 0] == START_ID, table.count, before)
+
+
+def _unigrams(adjusted: Places) -> DoubleArray:
+    """Return the words' probabilities, smoothed with equal shares for all but `<s>`."""
+    counts = adjusted.copy()
+    counts[START_ID] = 0
+    off = discounts(counts)[np.minimum(counts, 3)]
+    total = counts.sum()
+    gamma = off.sum() / total if total else 1.0
+    equal = np.full(len(counts), 1 / (len(counts) - 1))
+    equal[START_ID] = 0.0
+    smoothed: DoubleArray = (counts - off) / max(total, 1) + gamma * equal
+    return smoothed
+
+
+def _discounted(
+    table: NgramCounts, adjusted: Places, contexts: int, least: int
+) -> tuple[DoubleArray, DoubleArray, Places]:
+    """Return each n-gram's own share of its context, the context's back-off weight, and the places of those to keep."""
+    off = discounts(adjusted)[np.minimum(adjusted, 3)]
+    total = np.bincount(table.parent, adjusted, contexts)
+    share: DoubleArray = (adjusted - off) / total[table.parent]
+    share[table.count < least] = 0.0
+    weight = np.asarray(1.0 - np.bincount(table.parent, share, contexts), np.float64)
+    return share, weight, np.flatnonzero(table.count >= least).astype(np.int64)
+
+
+def _table(ids: IntArray, probability: DoubleArray, weight: DoubleArray) -> NgramTable:
+    with np.errstate(divide="ignore"):  # `<s>` is set by the caller
+        return NgramTable(ids, np.log(probability).astype(np.float32), np.log(weight).astype(np.float32))

@@ -1,0 +1,90 @@
+"""Tuning of decoding weights on recordings: the acoustic model runs once, its outputs are decoded many times.
+
+Random search around the best weights so far, in steps that become smaller. Its final figures are optimistic: they are
+those of the set that was tuned on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+import numpy as np
+
+from model.ctc.weights import DecodingWeights
+from model.ctc.words import Decoder
+from model.evaluation.scoring import Score
+from model.training.evaluation.heard import Heard, decode
+
+Objective = Literal["mean", "pooled"]
+MakeDecoder = Callable[[DecodingWeights], Decoder]
+
+# Ranges of the searched weights. `keyterm_boost` is not searched: that takes recordings with key terms.
+RANGES = {
+    "lm_weight": (0.0, 2.0),
+    "word_bonus": (-2.0, 4.0),
+    "unknown_cost": (0.0, 16.0),
+    "unknown_letter_cost": (0.0, 6.0),
+    "blank_penalty": (0.0, 3.0),
+}
+_FIRST_STEP, _LAST_STEP = 0.4, 0.04  # share of the range
+_EXPLORED = 0.25  # share of the trials that are drawn from the whole ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Weights and their scores by source."""
+
+    weights: DecodingWeights
+    sources: dict[str, Score]
+
+    def loss(self, objective: Objective) -> tuple[float, float]:
+        """Word error rate over all words or as the mean of the sources, then character error rate to break ties."""
+        if objective == "mean":
+            scores = self.sources.values()
+            return float(np.mean([s.wer for s in scores])), float(np.mean([s.cer for s in scores]))
+        total = sum(self.sources.values(), Score())
+        return total.wer, total.cer
+
+
+def search(
+    heard: Sequence[Heard],
+    make_decoder: MakeDecoder,
+    start: DecodingWeights,
+    trials: int,
+    objective: Objective,
+    *,
+    executor: Executor,
+    seed: int = 1,
+    report: Callable[[Trial], None] = lambda _: None,
+) -> list[Trial]:
+    """Try `start` and `trials - 1` others; return all, the best first."""
+    rng = Random(seed)
+    done: list[Trial] = []
+    best = start
+    for number in range(trials):
+        weights = start if not number else propose(best, number / trials, rng)
+        trial = Trial(weights, decode(make_decoder(weights), heard, executor))
+        done.append(trial)
+        done.sort(key=lambda each: each.loss(objective))
+        best = done[0].weights
+        if done[0] is trial:
+            report(trial)
+    return done
+
+
+def propose(best: DecodingWeights, progress: float, rng: Random) -> DecodingWeights:
+    """Return weights drawn from the whole ranges early on, later the best ones with one or two of them changed."""
+    if progress < _EXPLORED:
+        return replace(best, **{name: round(rng.uniform(*ends), 3) for name, ends in RANGES.items()})
+    late = (progress - _EXPLORED) / (1 - _EXPLORED)
+    step = _FIRST_STEP * (_LAST_STEP / _FIRST_STEP) ** late
+    changed: dict[str, float] = {}
+    for name in rng.sample(sorted(RANGES), rng.randint(1, 2)):
+        low, high = RANGES[name]
+        value = getattr(best, name) + rng.gauss(0.0, step / 2) * (high - low)
+        changed[name] = round(min(max(value, low), high), 3)
+    return replace(best, **changed)

@@ -1,0 +1,49 @@
+"""Making of a lexicon of characters: `python -m model.training.lexicon.characters --lm PATH --out PATH`.
+
+Each character of the language model has all of its readings; characters that are read alike share a place in the trie
+of sounds, and the language model tells them apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from model.errors import LexiconError, ModelError
+from model.lexicon.lexicon import Pronunciations, write_lexicon
+from model.lm.language_model import LanguageModel
+from model.training.lexicon.pinyin import readings, sounds_of
+
+
+def build(lm: Path, out: Path) -> int:
+    """Write the lexicon; returns how many characters it has. Raises: LanguageModelError, LexiconError."""
+    words: dict[str, Pronunciations] = {
+        word: spoken for word in LanguageModel.load(lm).words if len(word) == 1 and (spoken := _spoken(word))
+    }
+    if not words:
+        raise LexiconError(f"{lm} has no Chinese characters")
+    sounds = {sound for spoken in words.values() for each in spoken for sound in each}
+    write_lexicon(out, sounds, words)
+    return len(words)
+
+
+def _spoken(character: str) -> Pronunciations:
+    return tuple(sounds_of(reading) for reading in readings(character))
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lm", type=Path, required=True, help=".arpa, .arpa.gz or .lm model of characters")
+    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz beside the model is found by itself")
+    options = parser.parse_args()
+    try:
+        count = build(options.lm, options.out)
+    except (ModelError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(f"wrote {options.out}: {count:,} characters")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Phones of the words of training texts, as targets beside their letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from model.errors import TrainingError
+from model.lexicon.lexicon import Lexicon
+from model.training.lexicon import espeak
+
+
+@dataclass(frozen=True, slots=True)
+class Pronunciations:
+    """Phones by word, as indices from 1 into `phones`; 0 is the blank."""
+
+    phones: tuple[str, ...]
+    words: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], language: str = "en", lexicon: Lexicon | None = None) -> Pronunciations:
+        """Pronounce every word of the texts by a lexicon, which languages other than these two need.
+
+        Without one, English words by espeak-ng, and of `zh` syllables with the numbers of tones. Raises: TrainingError
+        if a word has no pronunciation, or espeak-ng is missing or fails.
+        """
+        words = sorted({word for text in texts for word in text.split()})
+        if lexicon is not None:
+            spoken = {word: found[0] for word in words if (found := lexicon.pronounce(word))}
+        elif language == "zh":
+            from model.training.lexicon import pinyin  # needs a library that English does not
+
+            spoken = pinyin.pronounce(words)
+        elif language == "en":
+            spoken = espeak.pronounce(words)
+        else:
+            raise TrainingError(f"pronunciations of {language!r} are not built in: --lexicon, docs/new-language.md")
+        if missing := [word for word in words if word not in spoken]:
+            raise TrainingError(f"the lexicon does not pronounce {len(missing):,} words: {', '.join(missing[:20])}")
+        known = {phone for sounds in spoken.values() for phone in sounds} if lexicon is None else lexicon.phones
+        phones = tuple(sorted(known))
+        index = {phone: number for number, phone in enumerate(phones, 1)}
+        return cls(phones, {word: tuple(index[phone] for phone in sounds) for word, sounds in spoken.items()})
+
+    def target(self, text: str) -> list[int]:
+        """Phones of a text, without word boundaries."""
+        return [phone for word in text.split() for phone in self.words[word]]

@@ -1,0 +1,1 @@
+"""Training of the punctuation tagger: texts, labels, the network and its evaluation."""

@@ -1,0 +1,223 @@
+"""Precision, recall and F1 of marks and capitals on books that the tagger never saw, beside the rules.
+
+`python -m model.training.punctuation.evaluate TEXTS --out FILE` reads the unseen books of TEXTS, writes FILE.json and
+FILE.md. A book is cut into finals of whole sentences, as pauses cut speech. Every final ends with a mark, so the marks
+inside, which have to be found, are also counted alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.errors import TrainingError
+from model.punctuation.marks import COMMA, ENDS, PERIOD, QUESTION, Labelled, parse_word
+from model.punctuation.rules import capital_i, is_question
+from model.punctuation.tagger import Tagger
+from model.punctuation.weights import SHIPPED, load
+from model.training.punctuation.corpus import read_tokens
+
+Tag = Callable[[Sequence[str]], list[Labelled]]
+
+SEED = 23
+MORE_SENTENCES = 0.45  # chance that a final ends with a sentence: 2.2 of them on average
+LONGEST = 64  # words of a final
+WORDS = 8_000  # of a book, from its beginning: the books weigh alike
+TIMED_WORDS = 30
+TIMED_RUNS = 200
+ERROR_RATES = (0.1,)  # of words, in the row on recognition errors
+LABELS = ("comma", "period", "question mark", "period inside", "question mark inside", "capital", "capital inside")
+
+
+@dataclass(slots=True)
+class Count:
+    """Labels wanted, found, and found where they were wanted."""
+
+    wanted: int = 0
+    found: int = 0
+    right: int = 0
+
+    def add(self, wanted: bool, found: bool) -> None:
+        """Count one word."""
+        self.wanted += wanted
+        self.found += found
+        self.right += wanted and found
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Precision, recall and F1; 0 where there is nothing."""
+        precision = self.right / self.found if self.found else 0.0
+        recall = self.right / self.wanted if self.wanted else 0.0
+        total = self.wanted + self.found
+        f1 = 2 * self.right / total if total else 0.0
+        return {"precision": round(precision, 4), "recall": round(recall, 4), "f1": round(f1, 4), "wanted": self.wanted}
+
+
+@dataclass(slots=True)
+class Counts:
+    """A count for each label."""
+
+    labels: dict[str, Count] = field(default_factory=lambda: {name: Count() for name in LABELS})
+
+    def add(self, wanted: Sequence[Labelled], found: Sequence[Labelled]) -> None:
+        """Count one final."""
+        begins = True
+        for i, (truth, guess) in enumerate(zip(wanted, found, strict=True)):
+            for name, mark in (("comma", COMMA), ("period", PERIOD), ("question mark", QUESTION)):
+                self.labels[name].add(truth.mark == mark, guess.mark == mark)
+                if mark != COMMA and i < len(wanted) - 1:
+                    self.labels[f"{name} inside"].add(truth.mark == mark, guess.mark == mark)
+            self.labels["capital"].add(truth.capital, guess.capital)
+            if not begins:
+                self.labels["capital inside"].add(truth.capital, guess.capital)
+            begins = truth.mark in ENDS
+
+    @property
+    def rates(self) -> dict[str, dict[str, float]]:
+        """Rates by label."""
+        return {name: count.rates for name, count in self.labels.items()}
+
+
+def by_rules(words: Sequence[str]) -> list[Labelled]:
+    """The rules as a tagger: one sentence a final."""
+    found = [Labelled(word, capital=i == 0 or capital_i(word) != word) for i, word in enumerate(words)]
+    last = found[-1]
+    found[-1] = Labelled(last.word, QUESTION if is_question(words) else PERIOD, last.capital)
+    return found
+
+
+def finals(book: Sequence[Labelled], rng: np.random.Generator) -> Iterator[list[Labelled]]:
+    """Cut a book into finals of whole sentences; sentences of more than `LONGEST` words are left out."""
+    final: list[Labelled] = []
+    sentence: list[Labelled] = []
+    for word in book:
+        sentence.append(word)
+        if word.mark not in ENDS:
+            continue
+        if final and (len(final) + len(sentence) > LONGEST or rng.random() < MORE_SENTENCES):
+            yield final
+            final = []
+        if len(sentence) <= LONGEST:
+            final = final + sentence
+        sentence = []
+    if final:
+        yield final
+
+
+def misheard(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
+    """A tagger that gets words with errors: in the place of some stands one that is near in the alphabet."""
+    rng = np.random.default_rng(SEED)
+
+    def tag_misheard(words: Sequence[str]) -> list[Labelled]:
+        places = np.searchsorted(alphabet, list(words)) + rng.integers(-4, 5, len(words))
+        wrong = rng.random(len(words)) < rate
+        near = np.clip(places, 0, len(alphabet) - 1)
+        return tag([alphabet[near[i]] if wrong[i] else word for i, word in enumerate(words)])
+
+    return tag_misheard
+
+
+def measure(books: Mapping[str, Sequence[Labelled]], taggers: Mapping[str, Tag]) -> dict[str, dict[str, Counts]]:
+    """Counts by tagger and book."""
+    counts = {name: {book: Counts() for book in books} for name in taggers}
+    for book, text in books.items():
+        for final in finals(text, np.random.default_rng(SEED)):
+            words = [word.word for word in final]
+            for name, tag in taggers.items():
+                counts[name][book].add(final, tag(words))
+    return counts
+
+
+def pooled(counts: Iterable[Counts]) -> Counts:
+    """The sum over books."""
+    total = Counts()
+    for one in counts:
+        for name, count in one.labels.items():
+            kept = total.labels[name]
+            kept.wanted, kept.found, kept.right = (
+                kept.wanted + count.wanted, kept.found + count.found, kept.right + count.right
+            )  # fmt: skip
+    return total
+
+
+def median_ms(book: Sequence[Labelled], tag: Tag) -> float:
+    """Milliseconds that the tagger takes for a final of 30 words."""
+    words = [word.word for word in book]
+    times_ms = []
+    for first in range(0, min(len(words) - TIMED_WORDS, TIMED_RUNS * TIMED_WORDS), TIMED_WORDS):
+        began_s = time.perf_counter()
+        tag(words[first : first + TIMED_WORDS])
+        times_ms.append((time.perf_counter() - began_s) * 1e3)
+    return round(statistics.median(times_ms), 3)
+
+
+def evaluate(folder: Path, weights: Path) -> dict[str, object]:
+    """Measure the weights on the unseen books of the folder. Raises: TrainingError, CheckpointError."""
+    books = {
+        path.stem: [parse_word(token) for token in read_tokens(path)[:WORDS]]
+        for path in sorted((folder / "unseen").glob("*.txt"))
+    }
+    if not books:
+        raise TrainingError(f"{folder / 'unseen'}: no books; python -m model.training.punctuation.texts makes them")
+    tensors, vocabulary = load(weights)
+    tagger, alphabet = Tagger(tensors, vocabulary), sorted(vocabulary.words)
+    with_errors: dict[str, Tag] = {
+        f"tagger, {rate:.0%} wrong words": misheard(alphabet, rate, tagger.tag) for rate in ERROR_RATES
+    }
+    counts = measure(books, {"rules": by_rules, "tagger": tagger.tag, **with_errors})
+    return {
+        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "books": len(books),
+        "words": sum(len(book) for book in books.values()),
+        "ms_for_30_words": median_ms(next(iter(books.values())), tagger.tag),
+        "pooled": {name: pooled(by_book.values()).rates for name, by_book in counts.items()},
+        "by_book": {book: found.rates for book, found in counts["tagger"].items()},
+    }
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """Tables: precision, recall and F1 of the tagger beside the rules, F1 with wrong words, and F1 by book."""
+    lines = [f"# Marks and capitals on {result['books']} unseen books", ""]
+    lines += [
+        "`python -m model.training.punctuation.evaluate build/punctuation --out loadtest/results/punctuation`",
+        "",
+    ]
+    lines += ["| | wanted | rules P | R | F1 | tagger P | R | F1 |", "|---|" + "---:|" * 7]
+    rules, tagger = result["pooled"]["rules"], result["pooled"]["tagger"]
+    for name in LABELS:
+        cells = [f"{one[name][rate]:.3f}" for one in (rules, tagger) for rate in ("precision", "recall", "f1")]
+        lines.append(f"| {name} | {tagger[name]['wanted']:,} | {' | '.join(cells)} |")
+    lines += ["", "F1:", "", f"| | {' | '.join(LABELS)} |", "|---|" + "---:|" * len(LABELS)]
+    rows = {**result["pooled"], **result["by_book"]}
+    for name, one in rows.items():
+        cells = [f"{one[label]['f1']:.3f}" for label in LABELS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", f"The first {WORDS:,} words of each book. A final of {TIMED_WORDS} words takes"]
+    lines += [f"{result['ms_for_30_words']} ms (median, one core shared with other work)."]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("texts", type=Path)
+    parser.add_argument("--weights", type=Path, default=SHIPPED)
+    parser.add_argument("--out", type=Path, required=True, help="path without its ending")
+    options = parser.parse_args()
+    result = evaluate(options.texts, options.weights)
+    options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    options.out.with_suffix(".md").write_text(markdown(result), encoding="utf-8")
+    print(markdown(result))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

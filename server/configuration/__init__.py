@@ -1,0 +1,1 @@
+"""What an operator writes: environment variables, the models file and listening addresses."""

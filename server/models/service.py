@@ -1,0 +1,279 @@
+"""What serves one model: engines, decoder, recognizer, tickets; and how it is built from a loaded model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from pydantic import SecretStr
+
+from batching.batcher import Policy
+from batching.capacity import Capacity
+from batching.engine import Engine
+from batching.thread.turn import Turn
+from model.config import OWN_ARCHITECTURE
+from model.ctc.words import Decoder
+from model.description import ModelDescription
+from model.machine.runtime import steps_at_once
+from server.access.keys import read_secrets
+from server.errors import BadParameter, SettingsError, of_setting
+from server.models.loading import LoadedModel, ModelCard, Servable, VadModel
+from server.models.selection import SHOWN, is_english
+from server.operations.metrics import Metrics, ModelMetrics
+from server.recognition.admission import Admission, Machine
+from server.recognition.decoding.second_pass import SecondDecodes
+from server.recognition.engines import Deliver, Engines, MakeEngine
+from server.recognition.recognizer import Recognizer
+from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
+from server.resume.seal import read_keys
+from server.resume.tickets import TicketService
+from server.settings import Settings
+
+MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, int | None], Session]
+TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSHES = 8  # that may wait in a queue on top of the audio
+VAD_HZ = 16_000  # of silero's windows
+
+
+@dataclass(frozen=True, slots=True)
+class ModelService:
+    """One served model. It admits and recognises streams once its recognizer has started."""
+
+    name: str
+    languages: tuple[str, ...]
+    config: ModelDescription
+    card: ModelCard
+    decoder: Decoder
+    grammars: Mapping[str, Decoder]
+    accurate: Decoder | None  # for streams that want accurate finals; None: it has none
+    finals: Finals  # of streams that do not say
+    recognizer: Recognizer
+    metrics: ModelMetrics
+    tickets: TicketService
+    window_samples: int | None
+    make_session: MakeSession
+
+    @property
+    def english(self) -> bool:
+        """Whether its words are known to be English."""
+        return is_english(self.languages)
+
+    def session(self, options: SessionOptions, limits: Limits) -> Session:
+        """Make the session of one connection or upload, whose grammar was checked."""
+        decoder = self._decoder_for(options)
+        if decoder is self.accurate:
+            limits = limits.with_accurate_finals()
+        return self.make_session(options, self.config, decoder, limits, self.window_samples)
+
+    def _decoder_for(self, options: SessionOptions) -> Decoder:
+        if options.grammar:
+            return self.grammars[options.grammar]
+        fast = (options.finals or self.finals) == "fast" or options.resumable or options.tell_stable
+        return self.decoder if self.accurate is None or fast else self.accurate
+
+    def check_finals(self, asked: Finals | None, others: Mapping[str, object]) -> None:
+        """Refuse accurate finals where there are none, or beside `others` that were asked for, by parameter.
+
+        Raises: BadParameter.
+        """
+        if asked != "accurate":
+            return
+        if self.accurate is None:
+            raise BadParameter(
+                f"finals: the model {self.name!r} has no accurate ones: they need beam search here, and another model "
+                "of the same sounds"
+            )
+        for name, value in others.items():
+            if value:
+                raise BadParameter(f"finals: accurate finals do not go with {name}; leave one of the two out")
+
+    def check_grammar(self, name: str) -> None:
+        """Refuse a grammar that this model does not have; "" is none. Raises: BadParameter."""
+        if name and name not in self.grammars:
+            there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
+            raise BadParameter(f"grammar: the model {self.name!r} does not have {name[:SHOWN]!r}; {there}")
+
+    def check_keyterms(self, parameters: Iterable[str]) -> None:
+        """Refuse key terms that a published model cannot take; our own, decoded greedily, ignores them and says so.
+
+        `parameters` are the names under which some were given. Raises: BadParameter.
+        """
+        for parameter in parameters:
+            if not self.decoder.supports_bias and self.config.architecture != OWN_ARCHITECTURE:
+                raise BadParameter(
+                    f"{parameter}: the model {self.name!r} ({self.config.architecture}) takes no key terms"
+                )
+
+
+class ServiceBuilder:
+    """Builds the services of the models of one replica, which share its machine, its metrics and its resume keys."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        vad_model: VadModel | None,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        make_session: MakeSession,
+    ) -> None:
+        """Raises: SettingsError."""
+        self._settings = settings
+        self._vad_model = vad_model
+        self._metrics = metrics
+        self._clock = clock
+        self._make_session = make_session
+        self._machine = Machine()
+        self._turns = itertools.cycle([Turn() for _ in range(steps_at_once(settings.threads))])
+        self._second = SecondDecodes(clock)
+        keys = resume_keys(settings)
+        self._own_key = not keys
+        self._resume_keys = keys or [os.urandom(32)]
+        metrics.sessions_max.set_function(self.limit)
+        metrics.estimated_capacity.set_function(lambda: float(self._machine.limit(lambda one: one.estimate)))
+
+    def limit(self) -> float:
+        """Return how many channels may be open at the present mix of models."""
+        return float(self._machine.limit(lambda one: one.limit))
+
+    def build(self, model: LoadedModel) -> ModelService:
+        """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
+        config, metrics = model.acoustic.config, self._metrics.of_model(model.name)
+        window = self._window(model)
+        recognizer = Recognizer(
+            config,
+            model.decoder,
+            metrics,
+            engines=self._engines(model, window),
+            admission=self._admission(config, metrics),
+            machine=self._machine,
+            second=self._second,
+            background_slots=self._settings.upload_slots,
+            budget_s=self._settings.latency_budget_ms / 1_000,
+            clock=self._clock,
+        )
+        tickets = self._tickets(model)
+        self._describe(model)
+        return ModelService(
+            model.name,
+            model.languages,
+            config,
+            model.card,
+            model.decoder,
+            model.grammars,
+            model.accurate,
+            self._settings.finals,
+            recognizer,
+            metrics,
+            tickets,
+            window,
+            self._make_session,
+        )
+
+    def _describe(self, model: LoadedModel) -> None:
+        device = model.acoustic.device
+        if device.type == "cuda":
+            import torch
+
+            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(str(device)))
+        self._metrics.build_info.labels(version("tutti-asr"), self._settings.commit, model.name, str(device)).set(1)
+
+    def release(self, service: ModelService) -> None:
+        """Let go of a service that has stopped: its streams cost the machine nothing any more, its gauges read 0."""
+        self._machine.leave(service.recognizer.admission)
+        service.metrics.gone()
+
+    def stop(self) -> None:
+        """End what the models share."""
+        self._second.stop()
+
+    def _window(self, model: LoadedModel) -> int | None:
+        """Samples of a window of the voice-activity model. Raises: SettingsError."""
+        if self._vad_model is None:
+            return None
+        rate = model.acoustic.config.sample_rate
+        if rate != VAD_HZ:
+            raise SettingsError(
+                f"vad: silero hears {VAD_HZ} Hz, and the model {model.name!r} has {rate}; use --vad off"
+            )
+        return self._vad_model.step_samples
+
+    def _engines(self, model: LoadedModel, window: int | None) -> Engines:
+        config, vad = model.acoustic.config, self._vad_model
+        turn = None if model.acoustic.device.type == "cuda" else next(self._turns)
+        return Engines(
+            self._engine(config, model.acoustic, config.step_samples, turn, name=f"model {model.name}"),
+            self._engine(config, vad, window, next(self._turns), name=f"vad {model.name}") if vad and window else None,
+            step_samples=config.step_samples,
+            clock=self._clock,
+        )
+
+    def _engine(
+        self, config: ModelDescription, model: Servable, step_samples: int, turn: Turn | None, *, name: str
+    ) -> MakeEngine:
+        """Return a factory of the engine, to be called with the function that takes its results."""
+        settings, clock = self._settings, self._clock
+        longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
+        max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
+
+        def make(deliver: Deliver) -> Engine:
+            return Engine(
+                model.slots(
+                    capacity=settings.all_slots,
+                    largest=settings.max_batch,
+                    tile_rows=TILE_ROWS if settings.reproducible else None,
+                ),
+                policy=Policy(settings.policy),
+                max_queued=max_queued,
+                deliver=deliver,
+                step_s=step_samples / config.sample_rate,
+                warm_up=True,
+                acknowledged=True,
+                clock=clock,
+                turn=turn,
+                name=name,
+            )
+
+        return make
+
+    def _admission(self, config: ModelDescription, metrics: ModelMetrics) -> Admission:
+        settings = self._settings
+        capacity = Capacity(
+            step_s=config.step_samples / config.sample_rate,
+            objective_s=settings.latency_budget_ms / 1_000,
+            max_batch=settings.max_batch,
+        )
+        admission = Admission(settings.slots, capacity, follow=settings.max_streams == "auto")
+        metrics.capacity.set_function(lambda: float(admission.estimate))
+        metrics.reserved.set_function(lambda: float(capacity.reserved()))
+        metrics.slowdown.set_function(lambda: capacity.slowdown)
+        return admission
+
+    def _tickets(self, model: LoadedModel) -> TicketService:
+        settings = self._settings
+
+        def setup() -> tuple[str, ...]:
+            rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
+            decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
+            return model.acoustic.digest, model.acoustic.precision, *decoders, repr(rules)
+
+        return TicketService(
+            self._resume_keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time, own_key=self._own_key
+        )
+
+
+def resume_keys(settings: Settings) -> list[bytes]:
+    """Return the keys of tickets, those given and then those of the file. Raises: SettingsError."""
+    with of_setting("resume_keys"):
+        given = read_keys(read_secrets("key", plain(settings.resume_keys), None))
+    with of_setting("resume_keys_file"):
+        return given + read_keys(read_secrets("key", (), settings.resume_keys_file))
+
+
+def plain(secrets: Iterable[SecretStr]) -> list[str]:
+    """Return secrets as text."""
+    return [secret.get_secret_value() for secret in secrets]

@@ -1,0 +1,25 @@
+"""The measurement of the engine's Python: batches of exactly the rows that it says, and readings that ascend."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from batching.events import BatchDone
+from loadtest.benchmarks.engine_python import SAMPLES, DrivenEngine, measure
+
+
+def test_a_batch_has_the_steps_that_were_pushed_for_it() -> None:
+    engine = DrivenEngine(8)
+    for first in range(0, 64, 8):
+        streams = engine.streams[first : first + 8]
+        readings_s = engine.times(streams, np.zeros(SAMPLES, np.int16))
+        assert list(readings_s) == sorted(readings_s)
+        (done,) = engine.last
+        assert isinstance(done, BatchDone)
+        assert done.streams == tuple(streams)
+        assert done.queued == 0
+        assert done.live_wait_s == done.queue_wait_s, "a step ahead of its time takes another way"
+
+
+def test_each_part_takes_time() -> None:
+    assert (measure(128) > 0).all()

@@ -1,0 +1,310 @@
+"""Comparison with other servers: streams in a peer, the search, the rounds, the report."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.benchmarks.peers import bench, processes
+from loadtest.benchmarks.peers.__main__ import read
+from loadtest.benchmarks.peers.contestants import ALL, OURS, chosen
+from loadtest.benchmarks.peers.findings import Findings, Probe, thinned
+from loadtest.benchmarks.peers.launch import launched
+from loadtest.benchmarks.peers.report import markdown, quantile, rows, write
+from loadtest.benchmarks.peers.search import CLOSE, MOST, Search
+from loadtest.benchmarks.peers.service import BatchSizes
+from loadtest.benchmarks.peers.stream import Card, Stream, is_close
+from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
+from loadtest.generator.answers import Answer, decode_answer
+from loadtest.generator.latencies import Spread
+from loadtest.reports.environment import describe
+
+CARD = Card(step_bytes=4, frames_per_step=2, delay_frames=2, flush_steps=3, vocabulary=("", " ", "a", "b"))
+
+
+def answered(frame: str) -> Answer:
+    answer = decode_answer(frame.encode())
+    assert isinstance(answer, Answer)
+    return answer
+
+
+@given(st.lists(st.binary(max_size=11)))
+def test_steps_hold_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
+    stream = Stream(CARD)
+    steps = [step for message in messages for step in stream.audio(message)]
+    rest = stream.rest()
+    sent = b"".join(messages)
+    assert {len(step) for step in steps + rest} == {CARD.step_bytes}
+    assert b"".join(steps + rest)[: len(sent)] == sent
+    assert not any(b"".join(steps + rest)[len(sent) :])
+    assert rest[-CARD.flush_steps :] == [bytes(4)] * CARD.flush_steps
+
+
+def test_symbols_are_decoded_after_the_models_delay() -> None:
+    stream = Stream(CARD)
+    for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames lie before the audio
+        stream.add_symbols(symbols)
+    assert stream.text == "aa b"
+
+
+def test_the_load_generator_can_read_the_answers() -> None:
+    stream = Stream(CARD)
+    stream.audio(bytes(6))
+    stream.add_symbols((0, 0))
+    partial = answered(stream.partial())
+    assert partial.start + partial.duration == pytest.approx(4 / 32_000)
+    assert not partial.is_final
+    final = answered(stream.final())
+    assert final.start + final.duration == pytest.approx(6 / 32_000, abs=1e-6)
+    assert final.is_final
+    assert is_close('{"type":"CloseStream"}')
+    assert not is_close('{"type":"KeepAlive"}')
+    assert not is_close(None)
+
+
+def test_batches_are_counted_by_whole_batches_and_by_their_rows() -> None:
+    whole, by_rows = BatchSizes(), BatchSizes()
+    whole.ran(3)
+    for _ in range(3):
+        by_rows.ran_row(3)
+    assert whole.as_json() == by_rows.as_json() == {"3": 1.0}
+
+
+@given(capacity=st.integers(1, MOST), first=st.integers(1, 400), factor=st.sampled_from([1.15, 1.5]))
+def test_a_search_ends_close_to_the_capacity(capacity: int, first: int, factor: float) -> None:
+    search = Search(first, factor=factor, levels=100)
+    while (level := search.next_level()) is not None:
+        search.add(level, sustained=level <= capacity)
+    assert search.good <= capacity
+    assert capacity + 1 <= max(search.good * CLOSE, search.good + 1) + 1 or search.good * factor > MOST
+
+
+@given(st.lists(st.booleans(), min_size=8, max_size=8))
+def test_a_search_is_bounded_for_any_results(outcomes: list[bool]) -> None:
+    search, asked = Search(40), []
+    for sustained in outcomes:
+        level = search.next_level()
+        if level is None:
+            break
+        asked.append(level)
+        search.add(level, sustained=sustained)
+    assert len(set(asked)) == len(asked) <= search.levels
+    assert len(asked) < search.levels or search.next_level() is None
+
+
+def spread(p98: float) -> Spread:
+    return Spread(1.0, 2.0, 3.0, p98, p98, p98, 2.0, 100)
+
+
+def probe(peer: str, number: int, streams: int, p98: float, **fields: object) -> Probe:
+    return Probe(peer, number, streams, p98 <= 100.0, spread(p98), **fields)  # type: ignore[arg-type]
+
+
+def findings(*probes: Probe) -> Findings:
+    return Findings("command", 100.0, 8.0, 6.0, 10, {"ray": "2"}, describe(1), probes)
+
+
+MEASURED = findings(
+    probe(OURS, 1, 10, 5.0, searched=False, cdf=((1.0, 0.5), (5.0, 1.0))),
+    probe(OURS, 1, 400, 50.0, server_cores={"cli": 1.5}, compared=9),
+    probe(OURS, 1, 600, 500.0),
+    probe(OURS, 2, 500, 90.0),
+    probe(OURS, 3, 440, 90.0),
+    probe("fastapi", 1, 40, 30.0, batch_sizes={1: 10.0}, mismatched=1, compared=7),
+    probe("fastapi", 1, 60, 900.0, batch_sizes={1: 10.0, 4: 10.0}),
+    probe("fastapi", 1, 60, 900.0, batch_sizes={1: 9.0, 8: 11.0}),
+    Probe("ray", 1, 0, sustained=False, chunk_latency_ms=None, problem="it did not start\nand said why"),
+)
+
+
+def test_a_servers_figure_is_the_median_of_its_rounds_and_ours_its_multiple() -> None:
+    assert MEASURED.by_round(OURS) == [400, 500, 440]
+    assert MEASURED.sustained(OURS) == 440
+    assert MEASURED.ratio("fastapi") == 11.0
+    assert MEASURED.ratio("ray") is None  # it sustained nothing
+    assert MEASURED.sustained("mosec") is None
+    edge = MEASURED.edge(OURS)
+    assert edge is not None
+    assert edge.streams == 440
+
+
+def test_the_report_shows_each_server_its_criterion_and_its_problem() -> None:
+    table = {row[0]: row for row in rows(MEASURED)}
+    assert table["(a) FastAPI + torch, module as written"][1:5] == ("40", "40", "11.0", "≥ 8")
+    assert table["tutti, greedy"][9] == "0 of 9"
+    page = markdown(MEASURED, "peers.png")
+    assert "- ray, 0 streams: it did not start\n" in page
+    assert "and said why" not in page
+    assert "ray 2" in page
+    assert f"seed {MEASURED.environment.seed}" in page
+
+
+def test_the_report_says_when_no_stream_ended_and_so_no_text_was_compared() -> None:
+    nothing = findings(probe(OURS, 1, 400, 50.0))
+    assert rows(nothing)[0][9] == "–"
+    assert "none ended" in markdown(nothing, "peers.png")
+    assert "none ended" not in markdown(MEASURED, "peers.png")
+
+
+def test_the_report_is_written_and_read_again(tmp_path: Path) -> None:
+    document, page, picture = write(MEASURED, tmp_path, "peers")
+    assert read(document) == MEASURED.probes
+    assert page.read_text().startswith("# Live streams")
+    assert picture.stat().st_size > 10_000
+    assert read(tmp_path / "absent.json") == ()
+    document.write_text("{}")
+    with pytest.raises(BadManifest, match=r"peers\.json"):
+        read(document)
+
+
+def test_a_quantile_of_batch_sizes_counts_batches() -> None:
+    sizes = {1: 6.0, 8: 3.0, 64: 1.0}
+    assert [quantile(sizes, at) for at in (0.1, 0.5, 0.9, 1.0)] == [1, 1, 8, 64]
+
+
+def test_a_distribution_is_thinned_to_its_end() -> None:
+    cdf = tuple((float(n), n / 1000) for n in range(1, 1001))
+    kept = thinned(cdf)
+    assert len(kept) <= 202
+    assert kept[-1] == (1000.0, 1.0)
+    assert thinned(()) == ()
+
+
+def test_unknown_and_uninstalled_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one.name for one in chosen("fastapi,tutti")] == ["fastapi", OURS]
+    with pytest.raises(BadSettings, match="rya"):
+        chosen("rya")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(PeerMissing, match="ray not installed: pip install"):
+        chosen("ray")
+    assert chosen(OURS)[0].name == OURS
+    assert len({one.name for one in ALL}) == len(ALL)
+
+
+class FakeServers:
+    """Launched servers and the load on them: each sustains the number of streams in `capacity`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **capacity: int) -> None:
+        self.capacity, self.calls, self.rows = capacity, [], 0.0
+        monkeypatch.setattr(bench, "launched", self.launched)
+        monkeypatch.setattr(bench, "measure", self.measure)
+
+    @contextlib.contextmanager
+    def launched(self, command: tuple[str, ...]):
+        name = next(one.name for one in ALL if command[2] in one.command and one.default)
+        self.running = name
+        if not self.capacity[name]:
+            raise ServerNotReady("it did not start")
+        yield SimpleNamespace(url="ws://127.0.0.1:1", batches=self.batches, cpu_by_name=Counter)
+
+    def batches(self) -> dict[int, float]:
+        self.rows += 1.0
+        return {4: self.rows}
+
+    def measure(self, settings: object, *, progress: object) -> SimpleNamespace:
+        (streams,) = settings.streams  # type: ignore[attr-defined]
+        self.calls.append((self.running, streams))
+        good = streams <= self.capacity[self.running]
+        level = SimpleNamespace(
+            streams=streams,
+            chunk_latency_ms=spread(50.0 if good else 101.0),
+            failed=0,
+            refused=0,
+            unanswered=0,
+            compared=1,
+            mismatched=0,
+            generator_cpu_cores=0.1,
+            server=SimpleNamespace(batch_sizes=None),
+        )
+        document = SimpleNamespace(levels=(level,), interrupted=False)
+        return SimpleNamespace(document=document, cdfs=(((1.0, 1.0),),))
+
+
+PLAN = bench.Plan(rounds=2, seconds=1.0, stream_s=1.0, objective_ms=100.0, common=10, seed=1, onnx=Path("onnx"))
+
+
+def test_rounds_are_interleaved_and_later_ones_begin_where_the_first_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = FakeServers(monkeypatch, tutti=500, fastapi=45)
+    probes = list(bench.run(PLAN, chosen("tutti,fastapi"), (), lambda _: None))
+    order = [name for n, (name, _) in enumerate(servers.calls) if n == 0 or servers.calls[n - 1][0] != name]
+    assert order == ["tutti", "fastapi", "tutti", "fastapi"]
+    for name, capacity in servers.capacity.items():
+        rounds = findings(*probes).by_round(name)
+        assert len(rounds) == 2
+        assert all(capacity / 1.1 <= streams <= capacity for streams in rounds)
+        second = [p for p in probes if p.peer == name and p.round == 2]
+        assert second[0].streams == rounds[0]
+        assert len(second) <= bench.AGAIN_LEVELS
+    (common, *_) = [p for p in probes if p.peer == "tutti"]
+    assert (common.streams, common.searched, common.cdf) == (10, False, ((1.0, 1.0),))
+    assert common.batch_sizes == {4: 1.0}  # of this level alone
+
+
+def test_a_server_that_does_not_start_is_reported_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeServers(monkeypatch, tutti=0, fastapi=45)
+    probes = list(bench.run(PLAN, chosen("tutti,fastapi"), (), lambda _: None))
+    assert [p.problem for p in probes if p.peer == "tutti"] == ["it did not start"] * 2
+    assert findings(*probes).sustained("fastapi")
+
+
+def test_kept_levels_count_as_earlier_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = FakeServers(monkeypatch, fastapi=45)
+    kept = (probe("fastapi", 1, 44, 50.0),)
+    probes = list(bench.run(PLAN, chosen("fastapi"), kept, lambda _: None))
+    assert {p.round for p in probes} == {2, 3}
+    assert servers.calls[0] == ("fastapi", 44)
+
+
+@pytest.mark.parametrize("fault", ["failed", "refused", "unanswered"])
+def test_a_level_that_loses_anything_is_not_sustained(fault: str) -> None:
+    level = SimpleNamespace(chunk_latency_ms=spread(99.0), failed=0, refused=0, unanswered=0)
+    assert bench.sustained(level, 100.0)  # type: ignore[arg-type]
+    assert not bench.sustained(level, 98.0)  # type: ignore[arg-type]
+    setattr(level, fault, 1)
+    assert not bench.sustained(level, 100.0)  # type: ignore[arg-type]
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
+                         stdin=subprocess.PIPE, start_new_session=True)
+child.wait()
+"""
+
+
+def test_a_server_is_stopped_with_all_processes_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STOP_WITHIN_S", 0.1)
+    server = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"up\n"
+    pids = [process.pid for process in processes.tree(server.pid)]
+    assert pids[0] == server.pid
+    assert len(pids) == 2
+    assert sum(processes.cpu_by_name(processes.tree(os.getpid())).values()) > 0.0
+    processes.stop(server)
+    assert not processes.tree(server.pid)
+    assert server.stdout.read() == b""  # its child held the other end
+    server.stdout.close()
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_last_output() -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('no weights here')"]
+    with pytest.raises(ServerNotReady, match=r"(?s)ended with 1.*no weights here"), launched(command):
+        pass
+
+
+def test_the_document_is_plain_json() -> None:
+    document = json.loads(msgspec.json.encode(MEASURED))
+    assert document["probes"][5]["batch_sizes"] == {"1": 10.0}

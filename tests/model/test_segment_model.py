@@ -1,0 +1,93 @@
+"""The second network of accurate finals: the one that is made for it, or another model of streams as it hears one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from speech import samples
+
+from model import checkpoint
+from model.acoustic import load_own
+from model.config import ModelConfig
+from model.decoder import REREAD, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
+from model.int8.model import Int8Model
+from model.recordings import read_pcm
+from model.segment_model import read, reader_for
+from server.settings import Settings
+from server.tools.evaluate import evaluate
+from server.tools.local import open_local
+
+
+def config_of(name: str) -> ModelConfig:
+    return checkpoint.outline(checkpoint.named(Path(name)))[0]
+
+
+def digest_of(name: str) -> str:
+    return checkpoint.outline(checkpoint.named(Path(name)))[1]
+
+
+@pytest.mark.parametrize("name", ["tutti-small", "tutti-medium"])
+def test_each_english_model_is_read_again_by_the_one_that_is_made_for_it(name: str) -> None:
+    reader = reader_for(config_of(name))
+    assert reader is not None
+    assert reader.digest == digest_of("tutti-large")
+
+
+def test_without_such_a_model_another_one_of_streams_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())
+    found = reader_for(config_of("tutti-small")), reader_for(config_of("tutti-medium"))
+    assert [reader and reader.digest for reader in found] == [digest_of("tutti-medium"), digest_of("tutti-small")]
+
+
+@pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}, {"language": "nl"}])
+def test_a_model_of_other_symbols_or_frames_has_none(changes: dict[str, object]) -> None:
+    assert reader_for(dataclasses.replace(config_of("tutti-small"), **changes)) is None  # type: ignore[arg-type]
+    assert reader_for(config_of("tutti-mandarin")) is None
+
+
+def test_a_model_of_streams_has_the_outputs_of_a_stream_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the audio alone, beside others in a batch, and read after another segment."""
+    monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())
+    config, model = config_of("tutti-small"), load_own(Path("tutti-medium"), device="cpu", precision="int8")
+    assert isinstance(model, Int8Model)
+    reader = reader_for(config)
+    assert reader is not None
+    pcm = read_pcm(samples()[0].audio)
+    pcm = pcm[: len(pcm) // config.step_samples * config.step_samples]
+    slots = model.slots(capacity=3, largest=3)
+    for slot in range(3):
+        slots.reset(slot)
+    stream = []
+    for number, step in enumerate(pcm.reshape(-1, config.step_samples)):
+        slots.inputs[:] = np.random.default_rng(number).integers(-999, 999, slots.inputs.shape)
+        slots.inputs[1] = step
+        stream.append(np.array(slots.run((0, 1, 2))[1]))
+    expected = np.concatenate(stream)[config.delay_frames :]
+    read(model, pcm[: 9 * config.step_samples])
+    for found in (read(model, pcm), reader.read(pcm)):
+        assert np.array_equal(found, expected)
+
+
+def test_a_decoder_that_rereads_is_made_and_warm_for_models_that_can_be_read_again() -> None:
+    model = load_own(Path("tutti-small"), device="cpu", precision="int8")
+    accurate = accurate_of(model, decoder_of(model))
+    assert accurate is not None
+    assert accurate.rereads
+    assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, REREAD)
+    assert accurate.second.weights != accurate.first.weights
+    accurate.warm_up()
+    assert accurate_of(model, decoder_of(model, decoder="greedy")) is None
+
+
+def test_the_shipped_recordings_are_read_at_least_as_well() -> None:
+    errors = {}
+    for finals in ("fast", "accurate"):
+        found = asyncio.run(
+            evaluate(samples(), lambda chosen=finals: open_local(Settings(max_batch=8), finals=chosen), 8)
+        )
+        errors[finals] = found.figures()["wer"]
+    assert errors["accurate"] <= errors["fast"], errors

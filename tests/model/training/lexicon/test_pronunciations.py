@@ -1,0 +1,22 @@
+"""Phones as a second target: espeak-ng's pronunciations of the words of texts."""
+
+import pytest
+from needs import need_programs
+
+from model.errors import TrainingError
+from model.training.lexicon import espeak
+from model.training.lexicon.spoken import Pronunciations
+
+
+def test_words_that_sound_alike_have_the_same_phones_and_others_differ():
+    need_programs("espeak-ng")
+    spoken = Pronunciations.of(["to sea", "two see", "don't"])
+    assert spoken.target("two see") == spoken.target("to sea")
+    assert spoken.target("see") != spoken.target("don't")
+    assert all(1 <= phone <= len(spoken.phones) for phone in spoken.target("two see don't"))
+
+
+def test_a_missing_espeak_is_named_in_the_error(monkeypatch):
+    monkeypatch.setattr(espeak, "SPEAK", ("no-such-program",))
+    with pytest.raises(TrainingError, match="espeak-ng"):
+        Pronunciations.of(["a word"])

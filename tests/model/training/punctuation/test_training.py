@@ -1,0 +1,113 @@
+"""Finals to train on, a small training run, and the same figures from the numpy tagger as from the torch network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.errors import CheckpointError, TrainingError
+from model.punctuation.features import UNKNOWN, Vocabulary
+from model.punctuation.marks import ENDS, NONE, parse
+from model.punctuation.network import TaggerNetwork
+from model.punctuation.tagger import Tagger
+from model.punctuation.weights import load, save
+from model.training.punctuation import train as training
+from model.training.punctuation.corpus import (
+    IGNORED,
+    LONGEST,
+    Neighbours,
+    Sampler,
+    Text,
+    as_text,
+    most_frequent,
+    read_tokens,
+)
+
+LINES = ["Where is Paul? He is here, I think.", "No.", "Well, when did you see him, and why? Yesterday, at noon."]
+VOCABULARY = most_frequent([line.split() for line in LINES], 100)
+
+
+def text(name: str = "book") -> Text:
+    return as_text(name, [word for line in LINES * 40 for word in line.split()], VOCABULARY)
+
+
+def arrays(network: TaggerNetwork) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().numpy() for name, tensor in network.state_dict().items()}
+
+
+def test_words_outside_the_vocabulary_keep_their_ending_and_beginning() -> None:
+    known, unknown = VOCABULARY.rows(["where"])[0], VOCABULARY.rows(["whence"])[0]
+    assert known[0] != UNKNOWN
+    assert unknown[0] == UNKNOWN
+    assert (known[2], known[1] == unknown[1]) == (unknown[2], False)
+
+
+def test_finals_are_whole_sentences_or_say_that_they_are_not() -> None:
+    book = text()
+    sampler = Sampler([book], {}, Neighbours(VOCABULARY, [book]), seed=1)
+    for final in sampler.draw(400):
+        assert 0 < len(final.marks) == len(final.rows) == len(final.capitals) <= LONGEST
+        assert final.marks[-1] in (*ENDS, IGNORED)
+        assert IGNORED not in final.marks[:-1]
+
+
+def test_a_word_left_out_leaves_its_mark_behind() -> None:
+    book = as_text(
+        "book", ["a", "b,", "c", "d,", "e", "f,", "g", "h,", "i", "j,", "k", "l,", "m", "n,", "o", "p."], VOCABULARY
+    )
+    neighbours = Neighbours(VOCABULARY, [book])
+    for seed in range(200):
+        final = neighbours.confuse(book, np.random.default_rng(seed), rate=0.5)  # type: ignore[arg-type]
+        assert final.marks[-1] == book.marks[-1]
+        assert np.count_nonzero(final.marks[:-1] != NONE) >= 7 - (len(book.marks) - len(final.marks))
+
+
+def test_numpy_computes_what_torch_does(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    network = TaggerNetwork(len(VOCABULARY.words)).eval()
+    save(tmp_path / "a.safetensors", arrays(network), VOCABULARY)
+    tensors, vocabulary = load(tmp_path / "a.safetensors")
+    assert vocabulary == VOCABULARY
+    tagger = Tagger(tensors, vocabulary)
+    words = [word.word for line in LINES for word in parse(line)]
+    for name in network.state_dict():  # the same integers in both
+        if name + ".scale" in tensors:
+            exact = tensors[name].astype(np.float32) * tensors[name + ".scale"][:, None]
+            network.state_dict()[name].copy_(torch.from_numpy(exact))
+    rows = torch.from_numpy(vocabulary.rows(words).astype(np.int64))[None]
+    padded = torch.cat([rows, torch.ones(1, 5, 3, dtype=torch.int64)], 1)
+    valid = torch.arange(padded.shape[1])[None] < rows.shape[1]
+    with torch.no_grad():
+        expected = network(padded, valid)[0, : len(words)].numpy()
+    np.testing.assert_allclose(tagger.logits(words), expected, atol=1e-4)
+
+
+def test_a_small_run_learns_and_gives_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "DRAWN", training.FINALS)
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "book.txt").write_text("\n".join(LINES * 40) + "\n")
+    for name in ("a", "b"):
+        training.train(tmp_path, tmp_path / f"{name}.safetensors", updates=40)
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    found = Tagger.from_file(tmp_path / "a.safetensors").tag(["where", "is", "paul", "he", "is", "here", "i", "think"])
+    assert " ".join(str(word) for word in found) == "Where is Paul? He is here, I think."
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no weights"])
+def test_damaged_weights_are_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "damaged.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        Tagger.from_file(path)
+    save(path, {"words.weight": np.ones((2, 2), np.float32)}, Vocabulary.of(["a"]))
+    with pytest.raises(CheckpointError, match="lack"):
+        Tagger.from_file(path)
+
+
+def test_a_missing_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="gone"):
+        read_tokens(tmp_path / "gone.txt")

@@ -1,0 +1,193 @@
+"""Finals that are decoded again: their text, their order among the other events, and what is held meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from resume_bench import ResumableBench
+from session_bench import SessionBench
+from shouting import ShoutingDecoder
+from spelling import CONFIG, silence, spell
+
+from server.errors import CloseReason
+from server.recognition.events import Closed, Event, Final, FinalReason, UtteranceGap
+from server.recognition.session import Limits
+
+LIMITS = Limits(silence_endpoint_ms=None, max_backlog_s=1e9)
+
+
+def bench(**options: Any) -> SessionBench:
+    made = SessionBench(limits=LIMITS, decoder=ShoutingDecoder(), **options)
+    made.late = True
+    return made
+
+
+def finals(made: SessionBench) -> list[tuple[str, FinalReason]]:
+    return [(" ".join(word.text for word in final.words), final.reason) for final in made.finals()]
+
+
+def test_each_final_that_ends_a_text_has_the_words_of_the_second_pass() -> None:
+    made = bench(utterance_end_ms=700)
+    made.late = False
+    for audio in (spell("endpoint"), silence(0.6), spell("finalize")):
+        made.send(audio)
+    made.finalize()
+    made.send(spell("close"))
+    made.answer()
+    made.close()
+    made.answer()
+    endings = [FinalReason.ENDPOINT, FinalReason.FINALIZE, FinalReason.CLOSE]
+    assert finals(made) == list(zip(["ENDPOINT", "FINALIZE", "CLOSE"], endings, strict=True))
+
+
+def test_a_gap_that_freezes_words_has_them_and_is_told_by_their_last_end() -> None:
+    made = bench(utterance_end_ms=1_000, endpointing_ms=None)
+    made.decoder.later_s = CONFIG.frame_s  # type: ignore[attr-defined]
+    made.send(spell("gap"))
+    made.send(silence(2.0))
+    made.answer()
+    assert not made.finals()
+    made.settle()
+    (final,) = made.finals()
+    assert final.words[0].text == "GAP"
+    (gap,) = [event for event in made.events if isinstance(event, UtteranceGap)]
+    assert gap.last_word_end_s == final.words[0].end_s
+    assert made.events.index(final) < made.events.index(gap)
+
+
+def test_words_that_a_cut_takes_are_stable_and_stay() -> None:
+    made = SessionBench(limits=Limits(max_utterance_s=1.0, max_backlog_s=1e9), decoder=ShoutingDecoder())
+    made.send(spell("one two three four five "))
+    made.answer()
+    (first, *_) = finals(made)
+    assert first[1] is FinalReason.MAX_LEN
+    assert first[0].islower()
+
+
+def test_nothing_of_the_channel_passes_its_open_final() -> None:
+    """Partials of the next segment, a further final and the end wait; in their order they follow."""
+    made = bench()
+    made.send(spell("ab"))
+    made.finalize()
+    made.answer()
+    before = list(made.events)
+    made.send(spell("cd"))
+    made.answer()
+    made.finalize()
+    made.finalize()  # with no audio since: an empty final
+    made.answer()
+    made.close()
+    made.answer()
+    assert made.events == before
+    assert len(made.opened) == 2
+    made.settle(1)
+    assert made.events == before
+    made.settle()
+    told = made.events[len(before) :]
+    kinds = [" ".join(w.text for w in e.words) if isinstance(e, Final) else type(e).__name__ for e in told]
+    assert [kind for kind in kinds if kind not in ("Partial", "SpeechStarted")] == ["AB", "CD", "", "", "Closed"]
+    assert kinds[0] == "AB"
+    assert "Partial" in kinds[1 : kinds.index("CD")]
+
+
+def test_another_channel_does_not_wait() -> None:
+    made = bench(channels=2, multichannel=True)
+    left, right = spell("ab"), spell("cd")
+    made.send(b"".join(a.tobytes() + b.tobytes() for a, b in zip(left, right, strict=True)))
+    made.finalize()
+    made.answer(channel=0)
+    made.answer(channel=1)
+    assert not made.finals(0)
+    made.settle(1)
+    assert [made.text(0), made.text(1)] == ["", "CD"]
+    made.close()
+    assert not any(isinstance(event, Closed) for event in made.events)
+    made.settle()
+    assert isinstance(made.events[-1], Closed)
+
+
+def test_audio_behind_an_open_final_is_backlog() -> None:
+    made = bench()
+    made.send(spell("ab"))
+    made.finalize()
+    made.answer()
+    made.send(silence(1.6))
+    made.answer()
+    assert made.session.backlog_s > 1.5
+    made.settle()
+    assert made.session.backlog_s == 0
+
+
+@pytest.mark.parametrize("found", [None, ()])
+def test_without_words_of_the_second_decode_the_first_ones_stand(found: tuple[()] | None) -> None:
+    made = bench()
+    made.send(spell("ab"))
+    made.finalize()
+    made.answer()
+    final = made.opened.pop()
+    ((events, _), *_) = made.session.settle(final, found)
+    assert [word.text for event in events if isinstance(event, Final) for word in event.words] == ["ab"]
+
+
+def test_a_server_that_ends_a_stream_sends_its_open_final_too() -> None:
+    made = bench()
+    made.send(spell("ab"))
+    made.close(CloseReason.DRAIN)
+    made.answer()
+    assert not made.finals()
+    made.settle()
+    assert (made.text(), type(made.events[-1])) == ("AB", Closed)
+
+
+def test_a_ticket_behind_an_open_final_waits_for_it_and_one_before_it_does_not_know_it() -> None:
+    made = ResumableBench(limits=LIMITS, decoder=ShoutingDecoder())
+    made.late = True
+    made.send(spell("ab "))
+    made.mark()
+    made.send(spell("cd"))
+    made.finalize()
+    made.mark()
+    made.answer()
+    assert [saved.finals for saved in made.saved] == [0]
+    made.settle()
+    assert [saved.finals for saved in made.saved] == [0, 1]
+    assert made.text() == "ab CD"
+
+
+words = st.text("abc ", min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    script=st.lists(st.one_of(words, st.floats(0.2, 1.2), st.just("finalize")), max_size=8),
+    order=st.randoms(use_true_random=False),
+    resumable=st.booleans(),
+)
+def test_the_events_are_the_same_whenever_the_second_pass_ends(
+    script: list[str | float], order: Any, resumable: bool
+) -> None:
+    """Late, early, in any order: a client sees the same results in the same order."""
+
+    def run(*, late: bool) -> list[Event]:
+        made = SessionBench(limits=LIMITS, decoder=ShoutingDecoder(), resumable=resumable, utterance_end_ms=700)
+        made.late = late
+        for piece in script:
+            if piece == "finalize":
+                made.finalize()
+            else:
+                made.send(spell(piece) if isinstance(piece, str) else silence(piece))
+            made.answer()
+            while made.opened and order.random() < 0.5:
+                made.settle(order.randrange(len(made.opened)))
+        made.close()
+        made.answer()
+        while made.opened:
+            made.settle(order.randrange(len(made.opened)))
+        return made.events
+
+    expected = run(late=False)
+    assert run(late=True) == expected
+    assert isinstance(expected[-1], Closed)
